@@ -1,0 +1,73 @@
+# Thin: every recipe is one command over the project's own environment in .venv.
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+GRPC_TOOLS_VERSION := 1.62.3
+BIN := .venv/bin
+UV := $(BIN)/uv
+STUBS := latfarm_protos/v1/agent.proto latfarm_protos/v1/controller.proto
+
+# pip reads its find-links from its own setting; uv reads only this one.
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS := $(PIP_FIND_LINKS)
+endif
+
+.PHONY: help setup demo test check format protos check-protos constraints bench-pool bench-regressors clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+setup: .venv/.ready ## make .venv with the tested versions of everything
+
+.venv/.ready: constraints.txt pyproject.toml protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "latfarm needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps -e protos -e predictors -e agent -e controller
+	@touch $@
+
+demo: setup ## characterise this machine and predict networks that it has never seen
+	@$(BIN)/python -m latfarm_controller.cli.main demo $(DEMO_FLAGS)
+
+test: setup ## all tests that need no root and no board
+	@$(BIN)/python -m pytest $(TEST_FLAGS)
+
+check: setup check-protos ## format, lint, types, import contracts, spelling, stubs
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy protos predictors agent controller tests benchmarks
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+	@$(BIN)/vermin --quiet --no-tips --violations -t=3.8- agent/latfarm_agent protos/latfarm_protos
+
+format: setup ## rewrite the tree as `make check` wants it
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.venvs/protos/.ready:
+	@$(PYTHON) -m venv .venvs/protos
+	@.venvs/protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==$(GRPC_TOOLS_VERSION) 'setuptools<81'
+	@touch $@
+
+protos: .venvs/protos/.ready ## write the stubs anew with the pinned generator
+	@cd protos && ../.venvs/protos/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(STUBS)
+
+check-protos: .venvs/protos/.ready ## fail if the checked-in stubs differ from the generated ones
+	@rm -rf .cache/stubs && mkdir -p .cache/stubs
+	@cd protos && ../.venvs/protos/bin/python -m grpc_tools.protoc -I. --python_out=../.cache/stubs --pyi_out=../.cache/stubs --grpc_python_out=../.cache/stubs $(STUBS)
+	@for f in $$(cd .cache/stubs && find . -name '*_pb2*'); do diff -q ".cache/stubs/$$f" "protos/$$f" || { echo "stubs are stale: make protos"; exit 1; }; done
+
+constraints: setup ## resolve the newest versions anew (no index address is recorded)
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
+	  --extra onnxruntime --extra tflite --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
+	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
+
+bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
+	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)
+
+bench-regressors: setup ## accuracy of the regressors against the number of measurements
+	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)
+
+clean: ## remove what the targets made
+	@rm -rf .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

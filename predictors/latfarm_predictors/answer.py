@@ -1,0 +1,48 @@
+"""Answer: what a prediction says of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAnswer:
+    """One kernel of the network.
+
+    `source` tells what the latency rests on: the name of a model, "measured" for a kernel whose
+    configuration was measured, or "fallback:..." where no model covers it. Latencies in
+    milliseconds; the interval has the answer's coverage.
+    """
+
+    type: str
+    nodes: tuple[str, ...]
+    configuration: Mapping[str, float | int | str]
+    latency_ms: float
+    interval_ms: tuple[float, float]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Predicted latency of a network on a platform, and how sure that is.
+
+    `interval_ms` contains the true latency with probability `coverage`; `calibrated` tells whether
+    measured networks stand behind that claim. `unsupported` names the nodes whose ops the platform
+    cannot run or no predictor knows, each with the reason; it is never silently empty.
+    """
+
+    network: str
+    platform: str
+    latency_ms: float
+    interval_ms: tuple[float, float]
+    coverage: float
+    calibrated: bool
+    kernels: tuple[KernelAnswer, ...]
+    unsupported: tuple[str, ...] = ()
+    bundle: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)

@@ -1,0 +1,1 @@
+"""Readers: files of other tools to Graphs."""

@@ -1,0 +1,273 @@
+"""Graph: an immutable, weightless DAG of ops in ONNX (opset 13) names, with its canonical hash.
+
+Weights are known by type alone; only constants that change what is computed or how long it takes
+(shapes, axes, pads, clip bounds) keep their values. The builder fills the rest with noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from latfarm_predictors.errors import GraphError
+
+AttrValue = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float64": 8,
+        "float32": 4,
+        "float16": 2,
+        "int64": 8,
+        "int32": 4,
+        "int16": 2,
+        "int8": 1,
+        "uint8": 1,
+        "bool": 1,
+    }
+)
+
+# Operands of these ops may be swapped without changing what is computed.
+COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Equal"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type (numpy name) and static shape of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements; 1 for a scalar."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes when stored densely."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant operand: its type and, only where they matter, its values in row-major order."""
+
+    type: TensorType
+    values: tuple[int, ...] | tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op. An absent optional operand is the empty name, as in ONNX."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: inputs, nodes in topological order, constants, types of all tensors, outputs.
+
+    Raises:
+        GraphError: on construction, when a name is unknown, made twice, or used before it is made.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    weights: Mapping[str, Weight]
+    types: Mapping[str, TensorType]
+
+    def __post_init__(self) -> None:
+        """Check that every tensor is made once, before its use, and has a type."""
+        made = set(self.inputs)
+        for name in self.weights:
+            if name in made:
+                raise GraphError(f"{self.name}: tensor {name!r} is both an input and a weight")
+            made.add(name)
+        for node in self.nodes:
+            for tensor in node.inputs:
+                if tensor and tensor not in made:
+                    raise GraphError(
+                        f"{self.name}: node {node.name!r} ({node.op}) uses {tensor!r} before it is made"
+                    )
+            for tensor in node.outputs:
+                if not tensor:
+                    continue
+                if tensor in made:
+                    raise GraphError(f"{self.name}: tensor {tensor!r} is made twice")
+                made.add(tensor)
+        for tensor in (*self.inputs, *self.outputs):
+            if tensor not in made:
+                raise GraphError(f"{self.name}: output {tensor!r} is never made")
+        for tensor in made:
+            if tensor not in self.types and tensor not in self.weights:
+                raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Type of any tensor, weights included.
+
+        Raises:
+            GraphError: the graph has no such tensor.
+        """
+        found = self.types.get(tensor)
+        if found is not None:
+            return found
+        weight = self.weights.get(tensor)
+        if weight is None:
+            raise GraphError(f"{self.name}: no tensor {tensor!r}")
+        return weight.type
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that makes each tensor; inputs and weights are absent."""
+        return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for tensor in dict.fromkeys(node.inputs):
+                if tensor:
+                    readers.setdefault(tensor, []).append(node)
+        return {tensor: tuple(nodes) for tensor, nodes in readers.items()}
+
+    def data_inputs(self, node: Node) -> tuple[str, ...]:
+        """The node's operands that are activations: present and no weight."""
+        return tuple(t for t in node.inputs if t and t not in self.weights)
+
+    @cached_property
+    def hash(self) -> str:
+        """Canonical 128-bit hash as 32 hex digits: names, node order and weight values left out.
+
+        NNLQP section 5, H_v = h(attributes, successors), extended: operand order is kept, shapes and
+        types are hashed, and predecessors as well as successors, so that a shared node and its
+        duplicate differ.
+        """
+        return _canonical_hash(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types; `Graph.from_json` reads it back equal."""
+        return {
+            "name": self.name,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "nodes": [
+                {
+                    "name": n.name,
+                    "op": n.op,
+                    "inputs": list(n.inputs),
+                    "outputs": list(n.outputs),
+                    "attrs": {
+                        k: list(v) if isinstance(v, tuple) else v
+                        for k, v in sorted(n.attrs.items())
+                    },
+                }
+                for n in self.nodes
+            ],
+            "weights": {
+                k: {"dtype": w.type.dtype, "shape": list(w.type.shape)}
+                | ({} if w.values is None else {"values": list(w.values)})
+                for k, w in self.weights.items()
+            },
+            "types": {k: {"dtype": t.dtype, "shape": list(t.shape)} for k, t in self.types.items()},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Graph:
+        """Read what `to_json` wrote.
+
+        Raises:
+            GraphError: the data is no graph.
+        """
+        try:
+            return Graph(
+                name=str(data["name"]),
+                inputs=tuple(data["inputs"]),
+                outputs=tuple(data["outputs"]),
+                nodes=tuple(
+                    Node(
+                        n["name"],
+                        n["op"],
+                        tuple(n["inputs"]),
+                        tuple(n["outputs"]),
+                        {k: tuple(v) if isinstance(v, list) else v for k, v in n["attrs"].items()},
+                    )
+                    for n in data["nodes"]
+                ),
+                weights={
+                    k: Weight(_type(w), tuple(w["values"]) if "values" in w else None)
+                    for k, w in data["weights"].items()
+                },
+                types={k: _type(t) for k, t in data["types"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise GraphError(f"not a graph: {error!r}") from error
+
+    def dumps(self) -> str:
+        """Compact JSON text of `to_json`."""
+        return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
+
+
+def _type(data: Mapping[str, Any]) -> TensorType:
+    dtype = str(data["dtype"])
+    if dtype not in DTYPE_BYTES:
+        raise GraphError(f"unknown element type {dtype!r}")
+    return TensorType(dtype, tuple(int(size) for size in data["shape"]))
+
+
+def _digest(parts: Iterable[object]) -> bytes:
+    return hashlib.blake2b(repr(tuple(parts)).encode(), digest_size=16).digest()
+
+
+def _canonical_hash(graph: Graph) -> str:
+    def typed(tensor: str) -> tuple[object, ...]:
+        kind = graph.type_of(tensor)
+        return (kind.dtype, kind.shape)
+
+    # Down: what each tensor is computed from.
+    down: dict[str, bytes] = {}
+    for index, tensor in enumerate(graph.inputs):
+        down[tensor] = _digest(("input", index if len(graph.inputs) > 1 else 0, typed(tensor)))
+    for tensor, weight in graph.weights.items():
+        down[tensor] = _digest(("weight", typed(tensor), weight.values))
+    for node in graph.nodes:
+        operands = [down[t] if t else b"" for t in node.inputs]
+        if node.op in COMMUTATIVE:
+            operands.sort()
+        made = [typed(t) if t else () for t in node.outputs]
+        base = _digest((node.op, sorted(node.attrs.items()), operands, made))
+        for index, tensor in enumerate(node.outputs):
+            if tensor:
+                down[tensor] = _digest((base, index))
+    # Up: who reads it, so that a shared node differs from its duplicate.
+    up: dict[str, list[bytes]] = {}
+    for index, tensor in enumerate(graph.outputs):
+        up.setdefault(tensor, []).append(
+            _digest(("output", index if len(graph.outputs) > 1 else 0))
+        )
+    marks: list[bytes] = []
+    for node in reversed(graph.nodes):
+        readers = [sorted(up.get(t, ())) if t else [] for t in node.outputs]
+        mark = _digest((node.op, [down[t] if t else b"" for t in node.outputs], readers))
+        marks.append(mark)
+        for position, tensor in enumerate(node.inputs):
+            if tensor:
+                place = 0 if node.op in COMMUTATIVE else position
+                up.setdefault(tensor, []).append(_digest((mark, place)))
+    roots = sorted(_digest((down[t], sorted(up.get(t, ())))) for t in graph.inputs)
+    return _digest((roots, sorted(marks))).hex()

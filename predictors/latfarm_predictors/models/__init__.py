@@ -1,0 +1,1 @@
+"""Regressors for kernel latencies, one file a family, behind one Protocol (`base.py`)."""

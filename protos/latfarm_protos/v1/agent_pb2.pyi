@@ -1,0 +1,302 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("board", "runtimes", "agent_version", "protocol_version", "state")
+    BOARD_FIELD_NUMBER: _ClassVar[int]
+    RUNTIMES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    board: Board
+    runtimes: _containers.RepeatedCompositeFieldContainer[Runtime]
+    agent_version: str
+    protocol_version: int
+    state: str
+    def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ..., agent_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
+class Board(_message.Message):
+    __slots__ = ("board_id", "name", "boot_id", "hardware", "conditions")
+    class HardwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ConditionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BOARD_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    board_id: str
+    name: str
+    boot_id: str
+    hardware: _containers.ScalarMap[str, str]
+    conditions: _containers.ScalarMap[str, str]
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., boot_id: _Optional[str] = ..., hardware: _Optional[_Mapping[str, str]] = ..., conditions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Runtime(_message.Message):
+    __slots__ = ("name", "available", "version", "missing", "platforms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    available: bool
+    version: str
+    missing: str
+    platforms: _containers.RepeatedCompositeFieldContainer[Platform]
+    def __init__(self, name: _Optional[str] = ..., available: bool = ..., version: _Optional[str] = ..., missing: _Optional[str] = ..., platforms: _Optional[_Iterable[_Union[Platform, _Mapping]]] = ...) -> None: ...
+
+class Platform(_message.Message):
+    __slots__ = ("name", "model_format", "dtype", "settings", "fingerprint", "real_time")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    REAL_TIME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model_format: str
+    dtype: str
+    settings: _containers.ScalarMap[str, str]
+    fingerprint: str
+    real_time: bool
+    def __init__(self, name: _Optional[str] = ..., model_format: _Optional[str] = ..., dtype: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., fingerprint: _Optional[str] = ..., real_time: bool = ...) -> None: ...
+
+class AcquireLeaseRequest(_message.Message):
+    __slots__ = ("holder", "ttl_ms")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    ttl_ms: int
+    def __init__(self, holder: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("token", "ttl_ms")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    ttl_ms: int
+    def __init__(self, token: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("token", "ttl_ms")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    ttl_ms: int
+    def __init__(self, token: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class ReleaseLeaseRequest(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    def __init__(self, token: _Optional[int] = ...) -> None: ...
+
+class ReleaseLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetBlobRequest(_message.Message):
+    __slots__ = ("sha256",)
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    def __init__(self, sha256: _Optional[str] = ...) -> None: ...
+
+class BlobState(_message.Message):
+    __slots__ = ("sha256", "received_bytes", "complete")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    received_bytes: int
+    complete: bool
+    def __init__(self, sha256: _Optional[str] = ..., received_bytes: _Optional[int] = ..., complete: bool = ...) -> None: ...
+
+class UploadBlobRequest(_message.Message):
+    __slots__ = ("token", "sha256", "size_bytes", "offset", "data")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    sha256: str
+    size_bytes: int
+    offset: int
+    data: bytes
+    def __init__(self, token: _Optional[int] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Settings(_message.Message):
+    __slots__ = ("tier", "sessions", "warmup_runs", "warmup_ms", "min_runs", "max_runs", "max_ms", "cold_runs", "compile_timeout_ms", "run_timeout_ms", "precision")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_RUNS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_RUNS_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    COLD_RUNS_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    sessions: int
+    warmup_runs: int
+    warmup_ms: float
+    min_runs: int
+    max_runs: int
+    max_ms: float
+    cold_runs: int
+    compile_timeout_ms: float
+    run_timeout_ms: float
+    precision: float
+    def __init__(self, tier: _Optional[str] = ..., sessions: _Optional[int] = ..., warmup_runs: _Optional[int] = ..., warmup_ms: _Optional[float] = ..., min_runs: _Optional[int] = ..., max_runs: _Optional[int] = ..., max_ms: _Optional[float] = ..., cold_runs: _Optional[int] = ..., compile_timeout_ms: _Optional[float] = ..., run_timeout_ms: _Optional[float] = ..., precision: _Optional[float] = ...) -> None: ...
+
+class MeasureRequest(_message.Message):
+    __slots__ = ("request_id", "token", "platform", "blob_sha256", "settings")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    token: int
+    platform: str
+    blob_sha256: str
+    settings: Settings
+    def __init__(self, request_id: _Optional[str] = ..., token: _Optional[int] = ..., platform: _Optional[str] = ..., blob_sha256: _Optional[str] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
+
+class MeasureEvent(_message.Message):
+    __slots__ = ("stage", "result")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    stage: Stage
+    result: Result
+    def __init__(self, stage: _Optional[_Union[Stage, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ...) -> None: ...
+
+class Stage(_message.Message):
+    __slots__ = ("name", "session", "elapsed_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    session: int
+    elapsed_ms: float
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[int] = ..., elapsed_ms: _Optional[float] = ...) -> None: ...
+
+class Layer(_message.Message):
+    __slots__ = ("name", "op", "latency_ms", "device")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    op: str
+    latency_ms: float
+    device: str
+    def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., latency_ms: _Optional[float] = ..., device: _Optional[str] = ...) -> None: ...
+
+class Session(_message.Message):
+    __slots__ = ("load_ms", "compile_ms", "first_run_ms", "runs_ms", "rejected_runs", "cold_ms")
+    LOAD_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_MS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_RUN_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_MS_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_RUNS_FIELD_NUMBER: _ClassVar[int]
+    COLD_MS_FIELD_NUMBER: _ClassVar[int]
+    load_ms: float
+    compile_ms: float
+    first_run_ms: float
+    runs_ms: _containers.RepeatedScalarFieldContainer[float]
+    rejected_runs: int
+    cold_ms: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, load_ms: _Optional[float] = ..., compile_ms: _Optional[float] = ..., first_run_ms: _Optional[float] = ..., runs_ms: _Optional[_Iterable[float]] = ..., rejected_runs: _Optional[int] = ..., cold_ms: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes")
+    class ConditionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    BOARD_ID_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    BOARD_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    outcome: str
+    error_code: str
+    error_message: str
+    sessions: _containers.RepeatedCompositeFieldContainer[Session]
+    layers: _containers.RepeatedCompositeFieldContainer[Layer]
+    settings: Settings
+    conditions: _containers.ScalarMap[str, str]
+    board_id: str
+    platform: str
+    fingerprint: str
+    protocol_version: int
+    measured_at_s: float
+    board_ms: float
+    memory_bytes: int
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class ListResultsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListResultsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ...) -> None: ...
+
+class AcknowledgeRequest(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AcknowledgeResponse(_message.Message):
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: int
+    def __init__(self, removed: _Optional[int] = ...) -> None: ...

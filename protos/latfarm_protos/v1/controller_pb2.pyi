@@ -1,0 +1,201 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListBoardsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BoardStatus(_message.Message):
+    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware")
+    class HardwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BOARD_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    board_id: str
+    name: str
+    address: str
+    state: str
+    detail: str
+    platforms: _containers.RepeatedScalarFieldContainer[str]
+    hardware: _containers.ScalarMap[str, str]
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ListBoardsResponse(_message.Message):
+    __slots__ = ("boards",)
+    BOARDS_FIELD_NUMBER: _ClassVar[int]
+    boards: _containers.RepeatedCompositeFieldContainer[BoardStatus]
+    def __init__(self, boards: _Optional[_Iterable[_Union[BoardStatus, _Mapping]]] = ...) -> None: ...
+
+class ListPlatformsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PlatformStatus(_message.Message):
+    __slots__ = ("name", "runtime", "model_format", "boards", "available", "missing", "bundle", "fingerprint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    BOARDS_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    runtime: str
+    model_format: str
+    boards: _containers.RepeatedScalarFieldContainer[str]
+    available: bool
+    missing: str
+    bundle: str
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., runtime: _Optional[str] = ..., model_format: _Optional[str] = ..., boards: _Optional[_Iterable[str]] = ..., available: bool = ..., missing: _Optional[str] = ..., bundle: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class ListPlatformsResponse(_message.Message):
+    __slots__ = ("platforms",)
+    PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    platforms: _containers.RepeatedCompositeFieldContainer[PlatformStatus]
+    def __init__(self, platforms: _Optional[_Iterable[_Union[PlatformStatus, _Mapping]]] = ...) -> None: ...
+
+class PredictRequest(_message.Message):
+    __slots__ = ("graph_json", "platform", "coverage")
+    GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    graph_json: bytes
+    platform: str
+    coverage: float
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
+
+class PredictResponse(_message.Message):
+    __slots__ = ("answer_json",)
+    ANSWER_JSON_FIELD_NUMBER: _ClassVar[int]
+    answer_json: str
+    def __init__(self, answer_json: _Optional[str] = ...) -> None: ...
+
+class QueryRequest(_message.Message):
+    __slots__ = ("graph_json", "platform", "tier", "refresh")
+    GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_FIELD_NUMBER: _ClassVar[int]
+    graph_json: bytes
+    platform: str
+    tier: str
+    refresh: bool
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ...) -> None: ...
+
+class QueryEvent(_message.Message):
+    __slots__ = ("progress", "answer")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    progress: str
+    answer: QueryAnswer
+    def __init__(self, progress: _Optional[str] = ..., answer: _Optional[_Union[QueryAnswer, _Mapping]] = ...) -> None: ...
+
+class QueryAnswer(_message.Message):
+    __slots__ = ("measurement", "hit")
+    MEASUREMENT_FIELD_NUMBER: _ClassVar[int]
+    HIT_FIELD_NUMBER: _ClassVar[int]
+    measurement: Measurement
+    hit: bool
+    def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ..., hit: bool = ...) -> None: ...
+
+class StartCampaignRequest(_message.Message):
+    __slots__ = ("kind", "platform", "config_json", "name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    platform: str
+    config_json: str
+    name: str
+    def __init__(self, kind: _Optional[str] = ..., platform: _Optional[str] = ..., config_json: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Campaign(_message.Message):
+    __slots__ = ("campaign_id", "name", "kind", "platform", "config_json", "state", "stage", "stage_done", "stage_total", "measurements", "failures", "board_ms", "started_at_s", "finished_at_s", "remaining_ms", "outcome_json", "error", "wall_ms")
+    CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_DONE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEASUREMENTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    BOARD_MS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_JSON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    campaign_id: str
+    name: str
+    kind: str
+    platform: str
+    config_json: str
+    state: str
+    stage: str
+    stage_done: int
+    stage_total: int
+    measurements: int
+    failures: int
+    board_ms: float
+    started_at_s: float
+    finished_at_s: float
+    remaining_ms: float
+    outcome_json: str
+    error: str
+    wall_ms: float
+    def __init__(self, campaign_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., platform: _Optional[str] = ..., config_json: _Optional[str] = ..., state: _Optional[str] = ..., stage: _Optional[str] = ..., stage_done: _Optional[int] = ..., stage_total: _Optional[int] = ..., measurements: _Optional[int] = ..., failures: _Optional[int] = ..., board_ms: _Optional[float] = ..., started_at_s: _Optional[float] = ..., finished_at_s: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., outcome_json: _Optional[str] = ..., error: _Optional[str] = ..., wall_ms: _Optional[float] = ...) -> None: ...
+
+class ListCampaignsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCampaignsResponse(_message.Message):
+    __slots__ = ("campaigns",)
+    CAMPAIGNS_FIELD_NUMBER: _ClassVar[int]
+    campaigns: _containers.RepeatedCompositeFieldContainer[Campaign]
+    def __init__(self, campaigns: _Optional[_Iterable[_Union[Campaign, _Mapping]]] = ...) -> None: ...
+
+class GetCampaignRequest(_message.Message):
+    __slots__ = ("campaign_id",)
+    CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
+    campaign_id: str
+    def __init__(self, campaign_id: _Optional[str] = ...) -> None: ...
+
+class ListMeasurementsRequest(_message.Message):
+    __slots__ = ("platform", "campaign_id", "purpose", "limit")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    campaign_id: str
+    purpose: str
+    limit: int
+    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class Measurement(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
