@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -102,7 +102,8 @@ class Graph:
             for tensor in node.inputs:
                 if tensor and tensor not in made:
                     raise GraphError(
-                        f"{self.name}: node {node.name!r} ({node.op}) uses {tensor!r} before it is made"
+                        f"{self.name}: node {node.name!r} ({node.op}) uses {tensor!r}"
+                        " before it is made"
                     )
             for tensor in node.outputs:
                 if not tensor:
@@ -146,17 +147,25 @@ class Graph:
                     readers.setdefault(tensor, []).append(node)
         return {tensor: tuple(nodes) for tensor, nodes in readers.items()}
 
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Index of the node that makes each tensor; inputs and weights are absent."""
+        return {t: index for index, node in enumerate(self.nodes) for t in node.outputs if t}
+
     def data_inputs(self, node: Node) -> tuple[str, ...]:
         """The node's operands that are activations: present and no weight."""
         return tuple(t for t in node.inputs if t and t not in self.weights)
 
     @cached_property
     def hash(self) -> str:
-        """Canonical 128-bit hash as 32 hex digits: names, node order and weight values left out.
+        """Canonical 128-bit hash as 32 hex digits.
 
-        NNLQP section 5, H_v = h(attributes, successors), extended: operand order is kept, shapes and
-        types are hashed, and predecessors as well as successors, so that a shared node and its
-        duplicate differ.
+        Names, the order of nodes, inputs, outputs and weights, and a weight's noise are left out:
+        they change no latency. Constants with values, dtypes, shapes (so the batch), attributes and
+        operand order (but for `COMMUTATIVE` ops) are in.
+
+        NNLQP section 5, H_v = h(attributes, successors), extended: predecessors are hashed as well
+        as successors, so that a shared node, input or weight differs from its duplicate.
         """
         return _canonical_hash(self)
 
@@ -197,14 +206,14 @@ class Graph:
         try:
             return Graph(
                 name=str(data["name"]),
-                inputs=tuple(data["inputs"]),
-                outputs=tuple(data["outputs"]),
+                inputs=_names(data["inputs"]),
+                outputs=_names(data["outputs"]),
                 nodes=tuple(
                     Node(
-                        n["name"],
-                        n["op"],
-                        tuple(n["inputs"]),
-                        tuple(n["outputs"]),
+                        str(n["name"]),
+                        str(n["op"]),
+                        _names(n["inputs"]),
+                        _names(n["outputs"]),
                         {k: tuple(v) if isinstance(v, list) else v for k, v in n["attrs"].items()},
                     )
                     for n in data["nodes"]
@@ -215,7 +224,7 @@ class Graph:
                 },
                 types={k: _type(t) for k, t in data["types"].items()},
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a graph: {error!r}") from error
 
     def dumps(self) -> str:
@@ -227,47 +236,75 @@ def _type(data: Mapping[str, Any]) -> TensorType:
     dtype = str(data["dtype"])
     if dtype not in DTYPE_BYTES:
         raise GraphError(f"unknown element type {dtype!r}")
-    return TensorType(dtype, tuple(int(size) for size in data["shape"]))
+    shape = tuple(int(size) for size in data["shape"])
+    if any(size < 1 for size in shape):
+        raise GraphError(f"shape {list(shape)} has a size below 1")
+    return TensorType(dtype, shape)
 
 
-def _digest(parts: Iterable[object]) -> bytes:
-    return hashlib.blake2b(repr(tuple(parts)).encode(), digest_size=16).digest()
+def _names(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise GraphError(f"not a graph: {data!r} is no list of names")
+    return tuple(data)
+
+
+def _digest(*parts: bytes) -> bytes:
+    """Hash of a list of byte strings; lengths are part of it, so that no two lists run together."""
+    lengths = ",".join([str(len(part)) for part in parts]).encode()
+    return hashlib.blake2b(b"".join((lengths, b":", *parts)), digest_size=16).digest()
 
 
 def _canonical_hash(graph: Graph) -> str:
-    def typed(tensor: str) -> tuple[object, ...]:
+    described: dict[TensorType, bytes] = {}
+
+    def typed(tensor: str) -> bytes:
+        if not tensor:
+            return b""
         kind = graph.type_of(tensor)
-        return (kind.dtype, kind.shape)
+        found = described.get(kind)
+        if found is None:
+            found = described[kind] = repr((kind.dtype, kind.shape)).encode()
+        return found
 
     # Down: what each tensor is computed from.
-    down: dict[str, bytes] = {}
-    for index, tensor in enumerate(graph.inputs):
-        down[tensor] = _digest(("input", index if len(graph.inputs) > 1 else 0, typed(tensor)))
+    down: dict[str, bytes] = {"": b""}
+    for tensor in graph.inputs:
+        down[tensor] = _digest(b"input", typed(tensor))
+    seen: dict[Weight, bytes] = {}
     for tensor, weight in graph.weights.items():
-        down[tensor] = _digest(("weight", typed(tensor), weight.values))
+        mark = seen.get(weight)
+        if mark is None:
+            number = float if weight.type.dtype.startswith("float") else int
+            values = () if weight.values is None else tuple(number(v) for v in weight.values)
+            mark = seen[weight] = _digest(b"weight", typed(tensor), repr(values).encode())
+        down[tensor] = mark
     for node in graph.nodes:
-        operands = [down[t] if t else b"" for t in node.inputs]
+        operands = [down[tensor] for tensor in node.inputs]
         if node.op in COMMUTATIVE:
             operands.sort()
-        made = [typed(t) if t else () for t in node.outputs]
-        base = _digest((node.op, sorted(node.attrs.items()), operands, made))
+        made = [typed(tensor) for tensor in node.outputs]
+        own = repr((node.op, sorted(node.attrs.items()), len(operands))).encode()
+        base = _digest(own, *operands, *made)
         for index, tensor in enumerate(node.outputs):
             if tensor:
-                down[tensor] = _digest((base, index))
+                down[tensor] = base + bytes((index & 255, index >> 8))
     # Up: who reads it, so that a shared node differs from its duplicate.
     up: dict[str, list[bytes]] = {}
-    for index, tensor in enumerate(graph.outputs):
-        up.setdefault(tensor, []).append(
-            _digest(("output", index if len(graph.outputs) > 1 else 0))
-        )
+    for tensor in graph.outputs:
+        up.setdefault(tensor, []).append(b"output")
     marks: list[bytes] = []
     for node in reversed(graph.nodes):
-        readers = [sorted(up.get(t, ())) if t else [] for t in node.outputs]
-        mark = _digest((node.op, [down[t] if t else b"" for t in node.outputs], readers))
+        readers = [_digest(*sorted(up.get(tensor, ()))) for tensor in node.outputs if tensor]
+        mark = _digest(*(down[tensor] for tensor in node.outputs), *readers)
         marks.append(mark)
+        fixed = node.op not in COMMUTATIVE
         for position, tensor in enumerate(node.inputs):
             if tensor:
-                place = 0 if node.op in COMMUTATIVE else position
-                up.setdefault(tensor, []).append(_digest((mark, place)))
-    roots = sorted(_digest((down[t], sorted(up.get(t, ())))) for t in graph.inputs)
-    return _digest((roots, sorted(marks))).hex()
+                place = position if fixed else 0
+                up.setdefault(tensor, []).append(mark + bytes((place & 255, place >> 8)))
+    # Inputs count once each, and so do matrices and kernels: two layers that share a weight are not
+    # two layers with two. Vectors and scalars are left out: exporters merge equal ones by chance.
+    # What nobody reads changes nothing.
+    roots = [*graph.inputs, *(t for t, w in graph.weights.items() if len(w.type.shape) > 1)]
+    ends = sorted(_digest(down[t], *sorted(up[t])) for t in roots if t in up)
+    return _digest(str(len(ends)).encode(), *ends, *sorted(marks)).hex()

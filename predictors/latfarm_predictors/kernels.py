@@ -53,6 +53,7 @@ def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
     if not nodes:
         raise GraphError(f"{graph.name}: a kernel needs at least one node")
     inside = {t for node in nodes for t in node.outputs if t}
+    _check_convex(graph, nodes, inside)
     names: dict[str, str] = {"": ""}
     inputs: list[str] = []
     weights: dict[str, Weight] = {}
@@ -91,7 +92,7 @@ def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
                 node.attrs,
             )
         )
-    group = {node.name for node in nodes}
+    group = {node.outputs for node in nodes}
     outputs = [
         names[t]
         for node in nodes
@@ -99,7 +100,7 @@ def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
         if t
         and (
             t in graph.outputs
-            or any(reader.name not in group for reader in graph.consumers.get(t, ()))
+            or any(reader.outputs not in group for reader in graph.consumers.get(t, ()))
         )
     ]
     if not outputs:  # nobody reads the group: its last tensor is the result
@@ -107,3 +108,23 @@ def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
     title = "+".join(node.op for node in nodes)
     cut = Graph(title, tuple(inputs), tuple(outputs), tuple(renamed), weights, types)
     return Kernel(cut, tuple(node.name for node in nodes), device)
+
+
+def _check_convex(graph: Graph, nodes: Sequence[Node], inside: set[str]) -> None:
+    """Refuse a group that needs a tensor which is itself computed from the group."""
+    first = min(graph.positions[tensor] for tensor in inside)
+    seen: set[int] = set()
+    todo = [t for node in nodes for t in node.inputs if t and t not in inside]
+    while todo:
+        at = graph.positions.get(todo.pop(), -1)
+        if at <= first or at in seen:  # made before the group starts: it cannot depend on it
+            continue
+        seen.add(at)
+        for tensor in graph.nodes[at].inputs:
+            if tensor in inside:
+                raise GraphError(
+                    f"{graph.name}: a tensor leaves the kernel {nodes[0].name!r} and comes back"
+                    f" through {graph.nodes[at].name!r}"
+                )
+            if tensor:
+                todo.append(tensor)

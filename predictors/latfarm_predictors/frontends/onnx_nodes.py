@@ -1,0 +1,301 @@
+"""Emitter: turns ONNX nodes, one after another, into the nodes and weights of a Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.shape_inference
+
+from latfarm_predictors.canonical import canonical_attrs, tidy_float
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.frontends.onnx_constants import (
+    Array,
+    Constant,
+    array_constant,
+    dtype_name,
+    fold,
+)
+from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType, Weight
+from latfarm_predictors.shapes import CAST_CODES, Values, infer, supported_ops
+
+# Operands whose values are part of what an op does; all other constants are weights: type alone.
+_STRUCTURAL: Mapping[str, tuple[int, ...]] = {
+    "Clip": (1, 2),
+    "Pad": (1, 2),
+    "Reshape": (1,),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+    "Split": (1,),
+    "Slice": (1, 2, 3, 4),
+    "ReduceSum": (1,),
+    "Resize": (2, 3),
+    "Expand": (1,),
+    "Tile": (1,),
+    "Gather": (1,),
+    "CumSum": (1,),
+    "TopK": (1,),
+    "OneHot": (1, 2),
+}
+# With a scalar operand its value may choose the code path (x^2, x * 0.5).
+_SCALAR_OPERANDS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod"})
+_GATHER_LIMIT = 16
+
+
+class UnsupportedError(GraphError):
+    """An op, or a use of it, that has no counterpart in opset 13 here."""
+
+
+class Emitter:
+    """The Graph under construction. Names given out are unique among tensors and among nodes.
+
+    `batch` is the declared and the wanted batch where they differ, else None.
+    """
+
+    def __init__(self) -> None:
+        self.batch: tuple[int, int] | None = None
+        self.inputs: list[str] = []
+        self.nodes: list[Node] = []
+        self._types: dict[str, TensorType] = {}
+        self._constants: dict[str, Constant] = {}
+        self._alias: dict[str, str] = {}
+        self._made_by: dict[str, Node] = {}
+        self._node_names: set[str] = set()
+        self._prefix = "node"
+
+    # What a file declares
+
+    def add_input(self, name: str, kind: TensorType) -> None:
+        """An activation that comes from outside."""
+        self.inputs.append(name)
+        self._types[name] = kind
+
+    def add_constant(self, name: str, constant: Constant) -> None:
+        """A weight or a constant, under its name in the file."""
+        self._constants[name] = constant
+
+    def bind(self, name: str, tensor: str) -> None:
+        """Let `name`, as the file says, mean `tensor`, as made here."""
+        if name != tensor:
+            self._alias[name] = tensor
+
+    def start(self, node_name: str) -> None:
+        """The nodes to come belong to this node of the file."""
+        self._prefix = node_name
+
+    # What is known of tensors
+
+    def resolve(self, name: str) -> str:
+        """The tensor that a name of the file means.
+
+        Raises:
+            GraphError: nothing makes it.
+        """
+        found = self._alias.get(name, name)
+        if found and found not in self._types and found not in self._constants:
+            raise GraphError(f"tensor {name!r} is used before it is made")
+        return found
+
+    def type_of(self, x: str) -> TensorType:
+        """Type of a tensor made here."""
+        found = self._types.get(x)
+        return found if found is not None else self._constants[x].type
+
+    def is_constant(self, x: str) -> bool:
+        """Whether it is known without running the model."""
+        return x in self._constants
+
+    def values(self, x: str) -> Values | None:
+        """Values of a small constant, else None."""
+        constant = self._constants.get(x)
+        return None if constant is None else constant.values()
+
+    def array(self, x: str) -> Array | None:
+        """Values of a small constant as an array, else None."""
+        constant = self._constants.get(x)
+        return None if constant is None else constant.read()
+
+    def producer(self, x: str) -> Node | None:
+        """The node made here that makes `x`."""
+        return self._made_by.get(x)
+
+    # What makes new ones
+
+    def constant(self, constant: Constant) -> str:
+        """A constant made here."""
+        name = self._fresh("constant")
+        self._constants[name] = constant
+        return name
+
+    def ints(self, values: Sequence[int]) -> str:
+        """A one-dimensional int64 constant."""
+        return self.constant(array_constant(np.asarray(values, dtype=np.int64)))
+
+    def noise(self, kind: TensorType) -> str:
+        """A weight of which the type alone is known."""
+        return self.constant(Constant(kind))
+
+    def scalar_like(self, x: str, value: float) -> str:
+        """A scalar constant of the dtype of `x`."""
+        return self.constant(array_constant(np.asarray(value, dtype=self.type_of(x).dtype)))
+
+    def op(
+        self, op_type: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue] | None = None
+    ) -> str:
+        """A node with one output, or a constant where all operands are."""
+        return self.ops(op_type, inputs, attrs, 1)[0]
+
+    def ops(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, AttrValue] | None,
+        outputs: int,
+    ) -> tuple[str, ...]:
+        """A node with several outputs.
+
+        Raises:
+            GraphError: operands or attributes do not fit.
+            UnsupportedError: no shape inference knows the op.
+        """
+        operands = list(inputs)
+        while operands and not operands[-1]:
+            operands.pop()
+        types = [self.type_of(x) if x else None for x in operands]
+        full = canonical_attrs(op_type, attrs or {}, types)
+        constant = bool(operands) and all(not x or x in self._constants for x in operands)
+        if constant and outputs == 1:
+            array = fold(op_type, [self.array(x) for x in operands if x], full)
+            if array is not None:
+                return (self.constant(array_constant(array)),)
+        structural = _STRUCTURAL.get(op_type, ())
+        values = [
+            self.values(x) if index in structural else None for index, x in enumerate(operands)
+        ]
+        if op_type in supported_ops():
+            made = infer(op_type, types, values, full, outputs)
+        else:
+            made = self._infer_by_schema(op_type, operands, full, outputs)
+        if constant:
+            return tuple(self.noise(kind) for kind in made)
+        name = self._node_name()
+        tensors: list[str] = []
+        for kind in made:
+            tensors.append(self._fresh(name))
+            self._types[tensors[-1]] = kind
+        node = Node(name, op_type, tuple(operands), tuple(tensors), full)
+        self.nodes.append(node)
+        self._made_by.update(dict.fromkeys(tensors, node))
+        return node.outputs
+
+    def finish(self, name: str, outputs: Sequence[str]) -> Graph:
+        """The Graph of all that `outputs` need; the rest is dropped.
+
+        Raises:
+            GraphError: the outputs do not depend on any input.
+        """
+        wanted = set(outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if not wanted.isdisjoint(node.outputs):
+                kept.append(node)
+                wanted.update(node.inputs)
+        kept.reverse()
+        if not kept:
+            raise GraphError("no op is left: the outputs do not depend on the inputs")
+        weights: dict[str, Weight] = {}
+        for node in kept:
+            for index, x in enumerate(node.inputs):
+                if x in self._constants:
+                    values = self._kept_values(node.op, index, x)
+                    if x not in weights or values is not None:
+                        weights[x] = Weight(self._constants[x].type, values)
+        inputs = tuple(x for x in self.inputs if x in wanted)
+        made = {t for node in kept for t in node.outputs}
+        types = {x: kind for x, kind in self._types.items() if x in made or x in inputs}
+        ends = tuple(dict.fromkeys(x for x in outputs if x not in self._constants))
+        return Graph(name, inputs, ends, tuple(kept), weights, types)
+
+    # Inside
+
+    def _kept_values(self, op: str, index: int, x: str) -> Values | None:
+        constant = self._constants[x]
+        elements = constant.type.elements
+        if op in _SCALAR_OPERANDS:
+            if elements != 1:
+                return None
+        elif index not in _STRUCTURAL.get(op, ()) or (op == "Gather" and elements > _GATHER_LIMIT):
+            return None
+        values = constant.values()
+        if values is not None and constant.type.dtype.startswith("float"):
+            return tuple(tidy_float(float(value)) for value in values)
+        return values
+
+    def _infer_by_schema(
+        self,
+        op: str,
+        operands: Sequence[str],
+        attrs: Mapping[str, AttrValue],
+        outputs: int,
+    ) -> tuple[TensorType, ...]:
+        """Ask onnx, for ops that are standard but have no rule of ours."""
+        try:
+            schema = onnx.defs.get_schema(op, 13, "")
+        except onnx.defs.SchemaError:
+            raise UnsupportedError(f"op {op} is not part of ONNX opset 13") from None
+        names = [f"x{index}" if x else "" for index, x in enumerate(operands)]
+        codes = {dtype: code for code, dtype in CAST_CODES.items()}
+        kinds, data = {}, {}
+        for tensor, x in zip(names, operands, strict=True):
+            if not x:
+                continue
+            kind = self.type_of(x)
+            kinds[tensor] = onnx.helper.make_tensor_type_proto(codes[kind.dtype], kind.shape)
+            array = self.array(x)
+            if array is not None:
+                data[tensor] = onnx.numpy_helper.from_array(array)
+        results = [f"y{index}" for index in range(outputs)]
+        try:
+            node = onnx.helper.make_node(op, names, results, **dict(attrs))
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, node, kinds, data, opset_imports=[onnx.helper.make_opsetid("", 13)]
+            )
+            return tuple(_proto_type(found[result]) for result in results)
+        except (
+            KeyError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            onnx.checker.ValidationError,
+        ) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else "unknown"
+            raise UnsupportedError(f"the result of {op} has no static type: {reason}") from error
+
+    def _node_name(self) -> str:
+        name, count = self._prefix, 1
+        while name in self._node_names:
+            count += 1
+            name = f"{self._prefix}_{count}"
+        self._node_names.add(name)
+        return name
+
+    def _fresh(self, stem: str) -> str:
+        # Colons keep names made here apart from most files' own.
+        count = len(self._types) + len(self._constants)
+        name = f"{stem}:{count}"
+        while name in self._types or name in self._constants or name in self._alias:
+            count += 1
+            name = f"{stem}:{count}"
+        return name
+
+
+def _proto_type(kind: Any) -> TensorType:
+    tensor = kind.tensor_type
+    if tensor.elem_type not in CAST_CODES:
+        raise ValueError(f"element type {dtype_name(tensor.elem_type)}")
+    if not tensor.HasField("shape") or any(d.dim_value < 1 for d in tensor.shape.dim):
+        raise ValueError("its shape depends on the data")
+    return TensorType(CAST_CODES[tensor.elem_type], tuple(d.dim_value for d in tensor.shape.dim))
