@@ -1,0 +1,231 @@
+"""How large a TFLite model's activations will be: moments carried from operator to operator.
+
+Values are taken for independent and normal within a tensor. That is wrong in detail, but near
+enough to choose quantisation scales: sums over many random weights are nearly normal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.tflite_file import Array, Operator, Tensor
+
+DEVIATIONS = 4.0  # from the mean to the ends of a scale
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean, standard deviation, and the range to represent."""
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+    def union(self, other: Moments) -> Moments:
+        """Moments of both tensors' values together; the first one's mean and deviation."""
+        return Moments(
+            self.mean, self.deviation, min(self.low, other.low), max(self.high, other.high)
+        )
+
+    @property
+    def second(self) -> float:
+        """Mean square."""
+        return self.mean**2 + self.deviation**2
+
+
+def normal(mean: float, variance: float, low: float = -math.inf, high: float = math.inf) -> Moments:
+    """Moments of a normal variable; its range is four deviations, within bounds."""
+    deviation = math.sqrt(max(variance, 1e-12))
+    return Moments(
+        mean,
+        deviation,
+        max(mean - DEVIATIONS * deviation, low),
+        min(mean + DEVIATIONS * deviation, high),
+    )
+
+
+def moments_of_data(data: Array) -> Moments:
+    """Moments of a constant: exact."""
+    real = np.asarray(data, np.float64)
+    return Moments(float(real.mean()), float(real.std()), float(real.min()), float(real.max()))
+
+
+def moments_of(
+    operator: Operator, tensors: Sequence[Tensor], known: Sequence[Moments | None]
+) -> Moments | None:
+    """Moments of an operator's results; None for integers.
+
+    Args:
+        operator: what computes.
+        tensors: of the model.
+        known: moments of its operands, by tensor; None for index operands and large weights.
+    """
+    if tensors[operator.outputs[0]].dtype != "float32":
+        return None
+    operands = [m for m in (known[i] for i in operator.inputs if i >= 0) if m is not None]
+    if operator.code in _WEIGHTED:
+        return _weighted(operator, tensors, known)
+    if operator.code in _FUNCTIONS:
+        return _through(_FUNCTIONS[operator.code], operands[0])
+    if operator.code == "LEAKY_RELU":
+        slope = float(operator.options.get("alpha", 0.01))
+        return _through(lambda x: np.where(x < 0, slope * x, x), operands[0])
+    if operator.code in ("ADD", "SUB"):
+        return _sum(operands, -1.0 if operator.code == "SUB" else 1.0)
+    if operator.code in ("MUL", "BATCH_MATMUL"):
+        terms = tensors[operator.inputs[0]].shape[-1] if operator.code == "BATCH_MATMUL" else 1
+        return _product(operands, terms)
+    if operator.code == "POW":
+        power = operands[-1].mean
+        return _through(lambda x: np.abs(x) ** power, operands[0])
+    if operator.code == "DIV":
+        return _ratio(operands)
+    if operator.code in ("MEAN", "SUM"):
+        sources, results = (tensors[i[0]].shape for i in (operator.inputs, operator.outputs))
+        return _pooled(operator.code, operands[0], math.prod(sources) // math.prod(results))
+    if operator.code == "PRELU":
+        return _through(lambda x: np.where(x < 0, 0.25 * x, x), operands[0])
+    if operator.code in ("SOFTMAX", "LOG_SOFTMAX"):
+        return Moments(0.0, 0.1, 0.0, 1.0) if operator.code == "SOFTMAX" else normal(-7.0, 4.0)
+    if operator.code == "CONCATENATION":
+        return _mixture(operands)
+    if operator.code in ("MAXIMUM", "MINIMUM"):
+        return _bounded(operator.code, operands)
+    return operands[0] if operands else None
+
+
+_WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
+
+
+def _weighted(
+    operator: Operator, tensors: Sequence[Tensor], known: Sequence[Moments | None]
+) -> Moments:
+    """Sum of products with known weights: the moments of each output channel, then of all."""
+    data, bias = (2, 3) if operator.code == "TRANSPOSE_CONV" else (0, 2)
+    source = known[operator.inputs[data]]
+    weight, shift = (tensors[operator.inputs[i]].data for i in (1, bias))
+    if source is None or weight is None or shift is None:
+        return normal(0.0, 1.0)
+    axis = 3 if operator.code == "DEPTHWISE_CONV_2D" else 0
+    rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    if rows.shape[1] > 4096:  # enough to know a row's moments
+        step = rows.shape[1] // 4096 + 1
+        factor = rows.shape[1] / len(range(0, rows.shape[1], step))
+        rows = rows[:, ::step]
+    else:
+        factor = 1.0
+    totals = factor * rows.sum(axis=1, dtype=np.float64)
+    squares = factor * np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    means = source.mean * totals + shift
+    variances = np.maximum(source.deviation**2 * squares, 1e-12)
+    spread = float(np.mean(variances) + np.var(means))
+    edges = DEVIATIONS * np.sqrt(variances)
+    return Moments(
+        float(np.mean(means)),
+        math.sqrt(spread),
+        float(np.min(means - edges)),
+        float(np.max(means + edges)),
+    )
+
+
+# Quantiles of the standard normal distribution, to carry moments through any function.
+_QUANTILES: NDArray[np.float64] = np.array(
+    [NormalDist().inv_cdf((i + 0.5) / 128) for i in range(128)]
+)
+_FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "RELU": lambda x: np.maximum(x, 0.0),
+    "RELU6": lambda x: np.clip(x, 0.0, 6.0),
+    "RELU_0_TO_1": lambda x: np.clip(x, 0.0, 1.0),
+    "RELU_N1_TO_1": lambda x: np.clip(x, -1.0, 1.0),
+    "LOGISTIC": lambda x: 1.0 / (1.0 + np.exp(-np.clip(x, -50, 50))),
+    "TANH": np.tanh,
+    "HARD_SWISH": lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0),
+    "ELU": lambda x: np.where(x < 0, np.expm1(np.clip(x, -50, 0)), x),
+    "GELU": lambda x: x / (1.0 + np.exp(-np.clip(1.702 * x, -50, 50))),
+    "EXP": lambda x: np.exp(np.clip(x, -50, 50)),
+    "SQRT": lambda x: np.sqrt(np.maximum(x, 0.0)),
+    "LOG": lambda x: np.log(np.maximum(x, 1e-6)),
+    "ABS": np.abs,
+    "NEG": np.negative,
+    "SIN": np.sin,
+    "COS": np.cos,
+}
+
+
+def _through(
+    function: Callable[[NDArray[np.float64]], NDArray[np.float64]], source: Moments
+) -> Moments:
+    points = np.clip(source.mean + source.deviation * _QUANTILES, source.low, source.high)
+    values = function(points)
+    ends = function(np.linspace(source.low, source.high, 65))
+    return Moments(
+        float(values.mean()),
+        max(float(values.std()), 1e-6),
+        float(ends.min()),
+        float(ends.max()),
+    )
+
+
+def _sum(operands: Sequence[Moments], sign: float) -> Moments:
+    first, second = operands[0], operands[-1]
+    low, high = (second.low, second.high) if sign > 0 else (-second.high, -second.low)
+    return normal(
+        first.mean + sign * second.mean,
+        first.deviation**2 + second.deviation**2,
+        first.low + low,
+        first.high + high,
+    )
+
+
+def _product(operands: Sequence[Moments], terms: int) -> Moments:
+    first, second = operands[0], operands[-1]
+    mean = first.mean * second.mean
+    ends = [a * b for a in (first.low, first.high) for b in (second.low, second.high)]
+    return normal(
+        terms * mean,
+        terms * (first.second * second.second - mean**2),
+        terms * min(ends),
+        terms * max(ends),
+    )
+
+
+def _ratio(operands: Sequence[Moments]) -> Moments:
+    first, second = operands[0], operands[-1]
+    divisor = max(abs(second.mean), second.deviation, 1e-6)
+    return normal(first.mean / divisor, (first.deviation / divisor) ** 2)
+
+
+def _pooled(code: str, source: Moments, count: int) -> Moments:
+    """Neighbouring pixels are alike: a mean spreads less than one value, but not sqrt(n) less."""
+    if code == "MEAN":
+        return normal(source.mean, source.deviation**2 / 4, source.low, source.high)
+    return normal(count * source.mean, source.deviation**2 * count)
+
+
+def _mixture(operands: Sequence[Moments]) -> Moments:
+    mean = sum(m.mean for m in operands) / len(operands)
+    second = sum(m.second for m in operands) / len(operands)
+    return Moments(
+        mean,
+        math.sqrt(max(second - mean**2, 1e-12)),
+        min(m.low for m in operands),
+        max(m.high for m in operands),
+    )
+
+
+def _bounded(code: str, operands: Sequence[Moments]) -> Moments:
+    first, second = operands[0], operands[-1]
+    choose = max if code == "MAXIMUM" else min
+    return Moments(
+        choose(first.mean, second.mean),
+        first.deviation,
+        choose(first.low, second.low),
+        choose(first.high, second.high),
+    )

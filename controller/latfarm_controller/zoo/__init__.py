@@ -1,0 +1,64 @@
+"""Model families as short Graph builders: published networks, and synthetic ones.
+
+```
+build("mobilenet-v2")                              as published
+build("mobilenet-v2", width=0.5, resolution=160)   thinner, smaller
+build("synthetic@17")                              the 17th network of a drawn family
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from latfarm_predictors.graph import Graph
+
+from latfarm_controller.errors import UsageError
+from latfarm_controller.zoo.families import FAMILIES, Family
+
+__all__ = ["Family", "build", "calibration_families", "families", "find"]
+
+
+def families() -> Mapping[str, Family]:
+    """All families by name."""
+    return FAMILIES
+
+
+def calibration_families(exclude_lineages: Collection[str] = ()) -> Mapping[str, Family]:
+    """The families that share no line with `exclude_lineages` ("vgg", "resnet", ...).
+
+    Raises:
+        UsageError: no family is left.
+    """
+    barred = frozenset(exclude_lineages)
+    kept = {name: family for name, family in FAMILIES.items() if not family.lineage & barred}
+    if not kept:
+        raise UsageError(f"no family is left without the lineages {', '.join(sorted(barred))}")
+    return kept
+
+
+def find(name: str) -> tuple[Family, int]:
+    """A family and a seed from "family" or "family@seed".
+
+    Raises:
+        UsageError: no such family, or the seed is no number.
+    """
+    stem, at, seed = name.partition("@")
+    family = FAMILIES.get(stem)
+    if family is None:
+        raise UsageError(f"no zoo family {stem!r}; known: {', '.join(FAMILIES)}")
+    if at and not (family.drawn and seed.isdecimal()):
+        hint = "is a number" if family.drawn else "is for drawn families (nasbench201, synthetic)"
+        raise UsageError(f"{name!r}: the seed behind @ {hint}")
+    return family, int(seed) if at else 0
+
+
+def build(name: str, *, width: float = 1.0, resolution: int | None = None, batch: int = 1) -> Graph:
+    """A network of the zoo, as published unless width or resolution say otherwise.
+
+    Raises:
+        UsageError: no such family.
+        GraphError: the resolution is too small for the network.
+    """
+    family, seed = find(name)
+    return family.build(width=width, resolution=resolution, batch=batch, seed=seed)

@@ -1,0 +1,168 @@
+"""Blocks that many families share, written over GraphBuilder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from latfarm_predictors.graph_builder import GraphBuilder, Pads
+
+from latfarm_controller.zoo.design import divisible
+
+Activation = Callable[[GraphBuilder, str], str]
+Size = int | tuple[int, int]
+
+
+def relu(b: GraphBuilder, x: str) -> str:
+    """max(x, 0)."""
+    return b.relu(x)
+
+
+def relu6(b: GraphBuilder, x: str) -> str:
+    """Clip to 0..6."""
+    return b.relu6(x)
+
+
+def hard_swish(b: GraphBuilder, x: str) -> str:
+    """MobileNetV3's hard swish."""
+    return b.hard_swish(x)
+
+
+def swish(b: GraphBuilder, x: str) -> str:
+    """EfficientNet's x * sigmoid(x)."""
+    return b.mul(x, b.sigmoid(x))
+
+
+def leaky(b: GraphBuilder, x: str) -> str:
+    """Leaky ReLU with DarkNet's slope 0.1."""
+    return b.leaky_relu(x, 0.1)
+
+
+def hard_sigmoid(b: GraphBuilder, x: str) -> str:
+    """Gate of MobileNetV3's and GhostNet's squeeze-and-excite."""
+    return b.hard_sigmoid(x)
+
+
+def sigmoid(b: GraphBuilder, x: str) -> str:
+    """Gate of EfficientNet's squeeze-and-excite."""
+    return b.sigmoid(x)
+
+
+def centred(kernel: Size) -> Pads:
+    """PyTorch's padding k // 2 on all sides; TensorFlow's is "same"."""
+    high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
+    return (high // 2, wide // 2, high // 2, wide // 2)
+
+
+def conv_bn(
+    b: GraphBuilder,
+    x: str,
+    channels: int,
+    kernel: Size = 1,
+    stride: int = 1,
+    *,
+    groups: int = 1,
+    act: Activation | None = relu,
+    pads: Pads | None = None,
+) -> str:
+    """Conv, batch norm, activation; padding is centred unless given."""
+    x = b.conv(x, channels, kernel, stride, centred(kernel) if pads is None else pads, groups)
+    x = b.batch_norm(x)
+    return x if act is None else act(b, x)
+
+
+def depthwise_bn(
+    b: GraphBuilder,
+    x: str,
+    kernel: Size,
+    stride: int = 1,
+    *,
+    act: Activation | None = relu,
+    pads: Pads | None = None,
+) -> str:
+    """Depthwise conv, batch norm, activation."""
+    return conv_bn(
+        b,
+        x,
+        channels_of(b, x),
+        kernel,
+        stride,
+        groups=channels_of(b, x),
+        act=act,
+        pads=pads,
+    )
+
+
+def channels_of(b: GraphBuilder, x: str) -> int:
+    """Size of axis 1."""
+    return b.type_of(x).shape[1]
+
+
+def squeeze_excite(
+    b: GraphBuilder, x: str, squeezed: int, act: Activation = relu, gate: Activation = hard_sigmoid
+) -> str:
+    """Squeeze-and-excite (Hu et al. 2018): two biased 1x1 convs on the mean, and a product."""
+    s = b.global_avg_pool(x)
+    s = act(b, b.conv(s, squeezed, 1, bias=True))
+    s = gate(b, b.conv(s, channels_of(b, x), 1, bias=True))
+    return b.mul(x, s)
+
+
+@dataclass(frozen=True, slots=True)
+class Excite:
+    """How the squeeze of an inverted residual is sized and gated.
+
+    `ratio` is of the block's expanded channels, or of its input where `of_input`.
+    """
+
+    ratio: float
+    of_input: bool = False
+    divisor: int = 8
+    act: Activation = relu
+    gate: Activation = hard_sigmoid
+
+
+def inverted_residual(
+    b: GraphBuilder,
+    x: str,
+    expanded: int,
+    channels: int,
+    kernel: int,
+    stride: int,
+    *,
+    act: Activation = relu,
+    pads: Pads | None = None,
+    excite: Excite | None = None,
+) -> str:
+    """MBConv (MobileNetV2, section 3.3): expand, depthwise, squeeze, project, add where it fits.
+
+    No expansion layer when `expanded` is the input's channel count.
+    """
+    inside = channels_of(b, x)
+    y = x if expanded == inside else conv_bn(b, x, expanded, act=act)
+    y = depthwise_bn(b, y, kernel, stride, act=act, pads=pads)
+    if excite is not None:
+        wanted = (inside if excite.of_input else expanded) * excite.ratio
+        squeezed = divisible(wanted, excite.divisor) if excite.divisor > 1 else max(1, int(wanted))
+        y = squeeze_excite(b, y, squeezed, excite.act, excite.gate)
+    y = conv_bn(b, y, channels, act=None)
+    return b.add(x, y) if stride == 1 and inside == channels else y
+
+
+def classifier(b: GraphBuilder, x: str, classes: int, *, softmax: bool = False) -> str:
+    """Global average pool, flatten, fully connected, softmax if wanted."""
+    x = b.fc(b.flatten(b.global_avg_pool(x)), classes)
+    return b.softmax(x) if softmax else x
+
+
+def max_pool_up(b: GraphBuilder, x: str, kernel: int, stride: int) -> str:
+    """Max pool whose output size is rounded up, Caffe's way, by padding the end of each axis."""
+    ends = [(kernel - size) % stride for size in b.type_of(x).shape[2:]]
+    return b.max_pool(x, kernel, stride, (0, 0, *ends))
+
+
+def channel_shuffle(b: GraphBuilder, x: str, groups: int) -> str:
+    """ShuffleNet's shuffle: reshape, transpose, reshape."""
+    n, c, h, w = b.type_of(x).shape
+    y = b.reshape(x, (n, groups, c // groups, h, w))
+    return b.reshape(b.transpose(y, (0, 2, 1, 3, 4)), (n, c, h, w))

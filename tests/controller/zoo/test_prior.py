@@ -1,0 +1,115 @@
+"""KernelPrior: joint draws, fair shares, no repeats, nothing excluded, the same for a seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from latfarm_controller import zoo
+from latfarm_controller.zoo.prior import MAX_BYTES, MAX_MACS, SHARES, KernelPrior
+from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.workload import workload
+
+FUSED = FusionRules(
+    pairs={
+        **{
+            ("Conv", op): "fused"
+            for op in ("BatchNormalization", "Relu", "Clip", "LeakyRelu", "Add", "Sigmoid")
+        },
+        ("Gemm", "Relu"): "fused",
+    },
+    multi_inbound=1,
+)
+
+
+def ids(kernels: list[Kernel]) -> list[str]:
+    return [kernel.kernel_id for kernel in kernels]
+
+
+@pytest.mark.parametrize("rules", [FusionRules.none(), FUSED], ids=["none", "fused"])
+def test_shares_are_met(rules: FusionRules) -> None:
+    kernels = KernelPrior(seed=1).draw(400, rules)
+    assert len(kernels) == len(set(ids(kernels))) == 400
+    counts = Counter(workload(kernel).family for kernel in kernels)
+    for kind, share in SHARES.items():
+        if kind not in ("norm", "move"):  # fused away, or nearly so
+            assert counts[kind] >= 0.9 * int(400 * share), kind
+    assert counts["conv"] >= 0.4 * 400
+    assert set(counts) <= set(SHARES)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    first = KernelPrior(seed=7)
+    second = KernelPrior(seed=7)
+    for count in (40, 15):
+        assert ids(first.draw(count, FUSED)) == ids(second.draw(count, FUSED))
+    assert set(ids(KernelPrior(seed=8).draw(40, FUSED))) != set(
+        ids(KernelPrior(seed=7).draw(40, FUSED))
+    )
+
+
+def test_excluded_kernels_are_never_drawn() -> None:
+    first = ids(KernelPrior(seed=3).draw(120, FUSED))
+    barred = set(first[::2])
+    second = ids(KernelPrior(seed=3).draw(120, FUSED, exclude=barred))
+    assert not barred & set(second)
+    assert len(second) == 120
+
+
+def test_a_prior_never_repeats_itself() -> None:
+    prior = KernelPrior(seed=4)
+    drawn = [kernel for _ in range(5) for kernel in ids(prior.draw(30, FUSED))]
+    assert len(set(drawn)) == 150
+
+
+def test_caps_hold() -> None:
+    kernels = KernelPrior(seed=5, max_bytes=2_000_000, max_macs=5_000_000).draw(100, FUSED)
+    for kernel in kernels:
+        work = workload(kernel)
+        assert work.input_bytes + work.output_bytes + work.weight_bytes <= 2_000_000
+        assert work.macs <= 5_000_000
+    assert MAX_BYTES == 600_000_000
+    assert MAX_MACS == 4_000_000_000
+
+
+def test_an_exhausted_prior_stops() -> None:
+    only = {"nin-cifar": zoo.families()["nin-cifar"]}
+    # So small that only softmaxes over 10, 11 and 12 classes fit; this family has no LRN.
+    prior = KernelPrior(only, shares={"softmax": 0.5, "lrn": 1.0}, max_bytes=96)
+    kernels = prior.draw(100, FusionRules.none())
+    assert 1 <= len(kernels) <= 3
+    assert {workload(kernel).family for kernel in kernels} == {"softmax"}
+
+
+def test_only_the_given_families_are_drawn_from() -> None:
+    family = zoo.families()["darknet19"]
+    kernels = KernelPrior({"darknet19": family}, shares={"conv": 1.0}).draw(30, FusionRules.none())
+    for kernel in kernels:
+        weight = kernel.graph.type_of(kernel.main.inputs[1]).shape
+        assert weight[2] == weight[3]
+        assert kernel.main.attrs["group"] == 1
+
+
+def test_heavy_kernels_are_not_rare() -> None:
+    """By count, most kernels of mobile networks are tiny: a tenth at least has real work."""
+    kernels = KernelPrior(seed=2).draw(300, FUSED)
+    macs = sorted(w.macs for w in map(workload, kernels) if w.family == "conv")
+    assert macs[len(macs) * 9 // 10] > 5e7
+    assert macs[len(macs) // 2] > 2e6
+
+
+def test_drawn_kernels_are_those_of_networks() -> None:
+    family = zoo.families()["squeezenet"]
+    network = {k.kernel_id for k in split(zoo.build("squeezenet"), FUSED)}
+    drawn = ids(KernelPrior({"squeezenet": family}, seed=1).draw(60, FUSED))
+    assert len(drawn) == 60
+    # Widths and resolutions are drawn: few are exactly the published ones.
+    assert len(network & set(drawn)) < 30
+
+
+def test_a_prior_needs_something_to_draw() -> None:
+    with pytest.raises(ValueError, match="families and shares"):
+        KernelPrior({}, 0)
+    with pytest.raises(ValueError, match="families and shares"):
+        KernelPrior(shares={"conv": 0.0})
