@@ -34,8 +34,19 @@ class CampaignRecord:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class BundleRecord:
+    """Where a trained bundle of a platform lies, and what it was made from."""
+
+    platform: str
+    version: str
+    path: str
+    created_at_s: float = 0.0
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Store(Protocol):
-    """Measurements, graphs, campaigns. Thread-safe; returned data is never changed by later writes.
+    """Measurements, graphs, campaigns, bundles. Thread-safe; returned data is never changed later.
 
     Raises:
         StoreError: from any method, when the data cannot be read or written.
@@ -52,9 +63,10 @@ class Store(Protocol):
     def add_measurements(
         self, campaign_id: str, measurements: Sequence[tuple[Measurement, Graph]]
     ) -> None:
-        """Keep measurements with their graphs in one transaction; (campaign_id, request_id) is unique.
+        """Keep measurements with their graphs in one transaction.
 
-        Telling the same one again replaces a failure by a success and is otherwise no change.
+        (campaign_id, request_id) is unique. Telling the same one again replaces a failure
+        by a success and is otherwise no change.
         """
         ...
 
@@ -74,8 +86,31 @@ class Store(Protocol):
         """Measurements, newest first; empty filters select all."""
         ...
 
-    def training_rows(self, platform: str, purpose: str) -> list[tuple[Measurement, Graph]]:
-        """All good measurements of a purpose with their graphs, oldest first."""
+    def latest(
+        self,
+        graph_hash: str,
+        platform: str,
+        purpose: str = "",
+        *,
+        tier: str = "",
+        fingerprint: str = "",
+    ) -> Measurement | None:
+        """The newest good measurement of a graph, a stable one before an unstable one; else None.
+
+        Good: ok and of the present protocol version. Empty filters select all. Runs under a
+        profiler (those that carry layer times) do not say how long the graph takes: left out.
+        """
+        ...
+
+    def training_rows(
+        self, platform: str, purpose: str, *, fingerprint: str = ""
+    ) -> list[tuple[Measurement, Graph]]:
+        """All good measurements of a purpose with their graphs, oldest first.
+
+        Good: ok, of the present protocol version, and stable, unless that graph has nothing stable.
+        Repeats are rows of their own; one measurement told to two campaigns is one row.
+        `fingerprint` keeps to measurements taken under that platform fingerprint.
+        """
         ...
 
     def put_campaign(self, record: CampaignRecord) -> None:
@@ -90,8 +125,28 @@ class Store(Protocol):
         """All campaigns, newest first."""
         ...
 
+    def put_bundle(self, record: BundleRecord) -> None:
+        """Keep or replace the record of a bundle; (platform, version) is unique."""
+        ...
+
+    def latest_bundle(self, platform: str) -> BundleRecord | None:
+        """The platform's newest bundle, if it has any."""
+        ...
+
+    def bundles(self, platform: str = "") -> list[BundleRecord]:
+        """Bundles, newest first; of all platforms by default."""
+        ...
+
     def export(self, path: Path, table: str = "measurements") -> int:
-        """Write a table as CSV or Parquet by the path's suffix; rows written."""
+        """Write a table as CSV or Parquet by the path's suffix; rows written.
+
+        Raises:
+            UsageError: unknown table or suffix.
+        """
+        ...
+
+    def snapshot(self, folder: Path) -> dict[str, int]:
+        """Write all tables as Parquet at one point in time; rows written by table."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""The controller: campaigns, farm, store, command line."""

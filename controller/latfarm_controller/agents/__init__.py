@@ -1,0 +1,1 @@
+"""Boards as the controller sees them: wire, client, registry."""

@@ -1,0 +1,103 @@
+"""All boards of a farm: those of the inventory, and this machine's own where it counts as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from latfarm_controller.agents.board import BoardInfo
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import BoardEntry, Registry
+from latfarm_controller.errors import AgentError, UsageError
+
+if TYPE_CHECKING:
+    from latfarm_controller.config import Config
+
+LOCAL = "local"
+DESCRIBE_MS = 60_000.0
+
+
+@dataclass(frozen=True)
+class BoardView:
+    """A board of the inventory as of now: what it said, or why it said nothing."""
+
+    entry: BoardEntry
+    info: BoardInfo | None = None
+    error: str = ""
+
+
+class Fleet:
+    """Knows the boards and starts the local agent when it is first needed. One event loop's."""
+
+    def __init__(self, config: Config, holder: str) -> None:
+        self._config = config
+        self._holder = holder
+        self._local: LocalAgent | None = None
+        self._starting = asyncio.Lock()
+
+    async def entries(self) -> list[BoardEntry]:
+        """The boards and where they answer; the local agent runs afterwards.
+
+        Raises:
+            UsageError: the inventory cannot be read.
+            AgentError: the local agent cannot be started.
+        """
+        listed = Registry(self._config.boards_file).list()
+        if not self._config.local_agent or any(entry.name == LOCAL for entry in listed):
+            return listed
+        return [BoardEntry(LOCAL, await self._local_address()), *listed]
+
+    async def views(self) -> list[BoardView]:
+        """What each board says of itself; an unreachable one is part of the answer."""
+        return list(await asyncio.gather(*(self._view(entry) for entry in await self.entries())))
+
+    async def offering(self, platform: str) -> list[BoardView]:
+        """The reachable boards that offer a platform.
+
+        Raises:
+            UsageError: none does; lists the known platforms, or who could not be asked.
+        """
+        views = await self.views()
+        found = [view for view in views if view.info and view.info.platform(platform)]
+        if not found:
+            raise UsageError(unknown_platform(platform, views))
+        return found
+
+    async def close(self) -> None:
+        """End the local agent, if it was started here."""
+        local, self._local = self._local, None
+        if local is not None:
+            await asyncio.to_thread(local.stop)
+
+    async def _view(self, entry: BoardEntry) -> BoardView:
+        async with AgentClient(entry.address, self._holder, entry.tls) as client:
+            try:
+                return BoardView(entry, await client.describe(DESCRIBE_MS))
+            except AgentError as error:
+                return BoardView(entry, error=str(error))
+
+    async def _local_address(self) -> str:
+        async with self._starting:
+            if self._local is None or not self._local.alive:
+                local = LocalAgent(
+                    LocalAgentOptions(
+                        state_dir=self._config.agents_dir / LOCAL,
+                        log_path=self._config.logs_dir / "agent-local.log",
+                        name=LOCAL,
+                        cpu=self._config.local_cpu,
+                    )
+                )
+                await asyncio.to_thread(local.start, self._config.start_timeout_ms)
+                self._local = local
+            return self._local.address
+
+
+def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
+    """The one line that says what is known instead."""
+    known = sorted({p.name for view in views if view.info for p in view.info.platforms})
+    silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
+    text = f"unknown platform {platform!r}; known: {', '.join(known) or 'none'}"
+    return f"{text}; not reachable: {'; '.join(silent)}" if silent else text

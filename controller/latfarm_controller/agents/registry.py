@@ -1,0 +1,206 @@
+"""The inventory of boards: a JSON file that people, playbooks and commands may change."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.errors import UsageError
+
+VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class BoardEntry:
+    """Where a board's agent answers.
+
+    Raises:
+        UsageError: on construction, when the name or the address is malformed.
+    """
+
+    name: str
+    address: str
+    tls: TlsFiles | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never be called."""
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"board name {self.name!r}: letters, digits, '.', '_' and '-' only, at most 63"
+            )
+        match = _ADDRESS.fullmatch(self.address)
+        if not match or not 0 < int(match[2]) <= 65535:
+            raise UsageError(
+                f"address {self.address!r} of board {self.name}: must be host:port, "
+                "as 192.0.2.7:7440"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        data: dict[str, Any] = {"address": self.address}
+        if self.tls is not None:
+            data["tls"] = {
+                "ca": str(self.tls.ca),
+                "cert": str(self.tls.cert),
+                "key": str(self.tls.key),
+            }
+            if self.tls.server_name:
+                data["tls"]["server_name"] = self.tls.server_name
+        return data
+
+
+class Registry:
+    """The inventory file. Changes are whole or not at all, and processes do not lose each other's.
+
+    Every method raises:
+        UsageError: the file cannot be read or written, or is malformed; says where and how.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def list(self) -> list[BoardEntry]:
+        """All boards, by name; none when there is no file."""
+        return sorted(self._read().values(), key=lambda entry: entry.name)
+
+    def get(self, name: str) -> BoardEntry:
+        """The board of that name.
+
+        Raises:
+            UsageError: there is none; names the known ones.
+        """
+        known = self._read()
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
+        return known[name]
+
+    def add(
+        self, name: str, address: str, tls: TlsFiles | None = None, *, replace: bool = False
+    ) -> BoardEntry:
+        """Enter a board; gives the entry.
+
+        Raises:
+            UsageError: name or address is malformed, the name is taken (unless `replace`), or
+                another board has the address.
+        """
+        entry = BoardEntry(name, address, tls)
+        with self._changing() as known:
+            if entry.name in known and not replace:
+                raise UsageError(
+                    f"board {entry.name!r} is known already, at {known[entry.name].address}; "
+                    "remove it first"
+                )
+            for other in known.values():
+                if other.address == entry.address and other.name != entry.name:
+                    raise UsageError(f"{entry.address} is board {other.name!r} already")
+            known[entry.name] = entry
+        return entry
+
+    def remove(self, name: str) -> BoardEntry:
+        """Strike a board from the inventory; gives what was entered.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        with self._changing() as known:
+            if name not in known:
+                names = ", ".join(sorted(known)) or "none"
+                raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
+            return known.pop(name)
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, BoardEntry]]:
+        """The boards, to be changed in place; written when the block ends well."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_name(self.path.name + ".lock").open("a")
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = self._read()
+            before = dict(known)
+            yield known
+            if known != before:
+                self._write(known)
+
+    def _read(self) -> dict[str, BoardEntry]:
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"{self.path}: is no JSON: {error}") from error
+        if not isinstance(data, dict) or data.get("version") != VERSION:
+            raise UsageError(f'{self.path}: must be an object with "version": {VERSION}')
+        boards = data.get("boards", {})
+        if not isinstance(boards, dict):
+            raise UsageError(f'{self.path}: "boards" must be an object of name: board')
+        return {name: self._entry(name, board) for name, board in boards.items()}
+
+    def _entry(self, name: str, board: object) -> BoardEntry:
+        try:
+            fields: Mapping[str, Any] = _object(board)
+            return BoardEntry(name, _text(fields["address"]), self._tls(fields.get("tls")))
+        except (KeyError, TypeError) as error:
+            raise UsageError(
+                f'{self.path}: board {name!r} needs "address": "host:port" and, where it uses '
+                f'TLS, "tls" with "ca", "cert" and "key": {error}'
+            ) from error
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {error}") from error
+
+    def _tls(self, data: Any) -> TlsFiles | None:
+        if data is None:
+            return None
+        # Relative to the inventory, so that a folder with both can be moved.
+        folder = self.path.parent
+        fields = _object(data)
+        return TlsFiles(
+            folder / _text(fields["ca"]),
+            folder / _text(fields["cert"]),
+            folder / _text(fields["key"]),
+            _text(fields.get("server_name", "")),
+        )
+
+    def _write(self, known: Mapping[str, BoardEntry]) -> None:
+        boards = {name: known[name].to_json() for name in sorted(known)}
+        text = json.dumps({"version": VERSION, "boards": boards}, indent=1) + "\n"
+        place = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            try:
+                with place.open("x", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                place.replace(self.path)
+            finally:
+                place.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+
+def _object(data: object) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{data!r} is no object")
+    return data
+
+
+def _text(data: object) -> str:
+    if not isinstance(data, str):
+        raise TypeError(f"{data!r} is no text")
+    return data

@@ -1,0 +1,282 @@
+"""Messages of the agent service <-> domain objects; `..._as_pb` and `..._from_pb` in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Protocol
+
+from latfarm_predictors.measurement import (
+    LayerTime,
+    Measurement,
+    Outcome,
+    Settings,
+)
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo, Stage
+from latfarm_controller.agents.statistics import SessionSamples, Summary, summarise
+from latfarm_controller.errors import UsageError
+
+
+class _Named(Protocol):
+    """A graph, as far as the wire cares."""
+
+    @property
+    def hash(self) -> str: ...
+
+
+class Request(Protocol):
+    """What the wire needs of a MeasurementRequest."""
+
+    @property
+    def request_id(self) -> str:
+        """Identity of the question."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """Which platform is asked."""
+        ...
+
+    @property
+    def purpose(self) -> str:
+        """What the answer is for."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """How to measure."""
+        ...
+
+    @property
+    def profile(self) -> bool:
+        """Whether the runtime's profiler is asked for layer times."""
+        ...
+
+    @property
+    def graph(self) -> _Named:
+        """What is measured."""
+        ...
+
+
+def settings_as_pb(settings: Settings) -> pb.Settings:
+    """Settings for a request.
+
+    Raises:
+        UsageError: a count is negative or beyond 32 bits.
+    """
+    try:
+        return pb.Settings(**asdict(settings))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"settings that no board can take: {error}") from error
+
+
+def settings_from_pb(message: pb.Settings) -> Settings:
+    """The effective settings that came back."""
+    return Settings(**{name: getattr(message, name) for name in Settings.__dataclass_fields__})
+
+
+def platform_as_pb(platform: PlatformInfo) -> pb.Platform:
+    """One platform of a description."""
+    return pb.Platform(**asdict(platform))
+
+
+def platform_from_pb(message: pb.Platform) -> PlatformInfo:
+    """One platform of a description."""
+    return PlatformInfo(
+        message.name,
+        message.model_format,
+        message.dtype,
+        dict(message.settings),
+        message.fingerprint,
+        message.real_time,
+    )
+
+
+def runtime_as_pb(runtime: RuntimeInfo) -> pb.Runtime:
+    """One runtime of a description."""
+    return pb.Runtime(
+        name=runtime.name,
+        available=runtime.available,
+        version=runtime.version,
+        missing=runtime.missing,
+        platforms=[platform_as_pb(platform) for platform in runtime.platforms],
+    )
+
+
+def runtime_from_pb(message: pb.Runtime) -> RuntimeInfo:
+    """One runtime of a description."""
+    return RuntimeInfo(
+        message.name,
+        message.available,
+        message.version,
+        message.missing,
+        tuple(platform_from_pb(platform) for platform in message.platforms),
+    )
+
+
+def board_as_pb(board: BoardInfo) -> pb.DescribeResponse:
+    """A board's description."""
+    return pb.DescribeResponse(
+        board=pb.Board(
+            board_id=board.board_id,
+            name=board.name,
+            boot_id=board.boot_id,
+            hardware=dict(board.hardware),
+            conditions=dict(board.conditions),
+        ),
+        runtimes=[runtime_as_pb(runtime) for runtime in board.runtimes],
+        agent_version=board.agent_version,
+        protocol_version=board.protocol_version,
+        state=board.state,
+    )
+
+
+def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
+    """A board's description."""
+    return BoardInfo(
+        message.board.board_id,
+        message.board.name,
+        message.board.boot_id,
+        dict(message.board.hardware),
+        dict(message.board.conditions),
+        tuple(runtime_from_pb(runtime) for runtime in message.runtimes),
+        message.agent_version,
+        message.protocol_version,
+        message.state,
+    )
+
+
+def lease_from_pb(message: pb.Lease) -> Lease:
+    """A lease that was granted."""
+    return Lease(message.token, message.ttl_ms)
+
+
+def stage_as_pb(stage: Stage) -> pb.Stage:
+    """A stage event."""
+    return pb.Stage(name=stage.name, session=stage.session, elapsed_ms=stage.elapsed_ms)
+
+
+def stage_from_pb(message: pb.Stage) -> Stage:
+    """A stage event."""
+    return Stage(message.name, message.session, message.elapsed_ms)
+
+
+def session_as_pb(session: SessionSamples) -> pb.Session:
+    """The raw times of a session."""
+    return pb.Session(**asdict(session))
+
+
+def session_from_pb(message: pb.Session) -> SessionSamples:
+    """The raw times of a session."""
+    return SessionSamples(
+        message.load_ms,
+        message.compile_ms,
+        message.first_run_ms,
+        tuple(message.runs_ms),
+        message.rejected_runs,
+        tuple(message.cold_ms),
+    )
+
+
+def layer_as_pb(layer: LayerTime) -> pb.Layer:
+    """A layer as the runtime's profiler reports it."""
+    return pb.Layer(name=layer.name, op=layer.op, latency_ms=layer.latency_ms, device=layer.device)
+
+
+def layer_from_pb(message: pb.Layer) -> LayerTime:
+    """A layer as the runtime's profiler reports it."""
+    return LayerTime(message.name, message.op, message.latency_ms, message.device)
+
+
+def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureRequest:
+    """A question to a board.
+
+    Args:
+        request: what to measure, and how.
+        token: of the lease under which it is asked.
+        sha256: of the model, which is on the board already.
+
+    Raises:
+        UsageError: the settings cannot be expressed.
+    """
+    return pb.MeasureRequest(
+        request_id=request.request_id,
+        token=token,
+        platform=request.platform,
+        blob_sha256=sha256,
+        settings=settings_as_pb(request.settings),
+    )
+
+
+def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
+    """A board's result as the measurement that answers `request`.
+
+    A result that makes no sense (an unknown outcome, impossible times, success without a single
+    run) is the board's failure: an infrastructure error with a code that says so.
+    """
+    outcome, code, message = _outcome(result, request)
+    summary = Summary()
+    if outcome is not Outcome.INFRASTRUCTURE_ERROR or not code.startswith("RESULT_"):
+        try:
+            summary = summarise([session_from_pb(session) for session in result.sessions])
+        except ValueError as error:
+            outcome, code = Outcome.INFRASTRUCTURE_ERROR, "RESULT_IMPOSSIBLE"
+            message = f"the board reported {error}"
+    settings = result.settings if result.HasField("settings") else None
+    return Measurement(
+        request_id=request.request_id,
+        graph_hash=request.graph.hash,
+        platform=request.platform,
+        purpose=request.purpose,
+        outcome=outcome,
+        board_id=result.board_id,
+        fingerprint=result.fingerprint,
+        error_code=code,
+        error_message=message,
+        latency_ms=summary.latency_ms,
+        mad_ms=summary.mad_ms,
+        min_ms=summary.min_ms,
+        p90_ms=summary.p90_ms,
+        p99_ms=summary.p99_ms,
+        cold_ms=summary.cold_ms,
+        runs=summary.runs,
+        rejected_runs=summary.rejected_runs,
+        session_ms=summary.session_ms,
+        load_ms=summary.load_ms,
+        compile_ms=summary.compile_ms,
+        first_run_ms=summary.first_run_ms,
+        unstable=summary.unstable,
+        layers=tuple(layer_from_pb(layer) for layer in result.layers),
+        memory_bytes=result.memory_bytes,
+        board_ms=result.board_ms,
+        measured_at_s=result.measured_at_s,
+        protocol_version=result.protocol_version,
+        settings=settings_from_pb(settings) if settings is not None else request.settings,
+        conditions=dict(result.conditions),
+    )
+
+
+def _outcome(result: pb.Result, request: Request) -> tuple[Outcome, str, str]:
+    try:
+        outcome = Outcome(result.outcome)
+    except ValueError:
+        return (
+            Outcome.INFRASTRUCTURE_ERROR,
+            "RESULT_UNKNOWN",
+            f"the board reported the outcome {result.outcome!r}, which this version does not know",
+        )
+    if result.request_id != request.request_id:
+        return (
+            Outcome.INFRASTRUCTURE_ERROR,
+            "RESULT_MISMATCH",
+            f"the board answered another request: {result.request_id!r}",
+        )
+    ran = any(session.runs_ms for session in result.sessions)
+    if outcome is Outcome.OK and not ran and not (request.profile and result.layers):
+        return (
+            Outcome.INFRASTRUCTURE_ERROR,
+            "RESULT_EMPTY",
+            "the board reported success without a single accepted run",
+        )
+    return outcome, result.error_code, result.error_message

@@ -1,0 +1,1 @@
+"""The store: one interface, DuckDB behind it."""

@@ -1,0 +1,466 @@
+"""The store in a DuckDB file: the one door to duckdb.
+
+Writes go through one lock, in one transaction a call; reads take a cursor of their own and see
+the last commit. A commit is on disk when the call returns: a killed process loses nothing told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from latfarm_predictors.errors import PredictorsError
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store import rows, snapshot
+from latfarm_controller.store.base import BundleRecord, CampaignRecord
+from latfarm_controller.store.faults import as_store_error, check_files
+from latfarm_controller.store.lock import Holder, StoreLock
+from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
+
+PAGE_ROWS = 2000
+"""How many measurements a listing reads at a time."""
+
+# Nothing is fetched from anywhere, and a file of another program is never taken for a table.
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "threads": "1",  # a board of this host may be timing
+}
+_GOOD = "ok AND isfinite(latency_ms) AND latency_ms > 0 AND protocol_version = ?"
+_READ = ", ".join(rows.READ_COLUMNS)
+_REPLACED = ", ".join(
+    f"{name} = batch.{name}"
+    for name in rows.MEASUREMENT_COLUMNS
+    if name not in {"seq", "campaign_id", "request_id"}
+)
+
+
+class DuckDBStore:
+    """A `Store` in one file, held by one process at a time; see the protocol for its methods.
+
+    Args:
+        path: the database file; made with its folder when absent. Its lock lies beside it.
+        lock_timeout_ms: how long to wait for another process that holds it.
+        on_wait: called once, with the holder, before such a wait.
+
+    Raises:
+        StoreBusyError: another process holds the file.
+        StoreError: the file is damaged, of another program, or of a newer version.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        lock_timeout_ms: float = 0.0,
+        on_wait: Callable[[Holder | None], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.lock = StoreLock(path.with_name(path.name + ".lock"))
+        self._write_lock = threading.RLock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        # Hashes that were seen in the file: nobody else writes it, and no graph ever leaves it.
+        self._graphs_kept: set[str] = set()
+        self.lock.acquire(lock_timeout_ms, on_wait)
+        try:
+            with self._errors("open"):
+                check_files(path)
+                if not path.exists() or path.stat().st_size == 0:
+                    _create(path)
+                self._connection = duckdb.connect(str(path), config=_CONFIG)
+                migrate(self._connection, known_migrations())
+                self._next_seq = max(
+                    self._number(f"SELECT coalesce(max(seq), 0) FROM {table}") + 1
+                    for table in ("measurements", "campaigns", "bundles")
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def put_graph(self, graph: Graph) -> None:
+        """Keep a graph by its hash; a second time is no change."""
+        with self._transaction("write a graph") as cursor:
+            self._put_graphs(cursor, {graph.hash: graph})
+
+    def get_graph(self, graph_hash: str) -> Graph | None:
+        """The graph of that hash, if kept."""
+        with self._read("read a graph") as cursor:
+            found = cursor.execute(
+                "SELECT graph FROM graphs WHERE hash = ?", [graph_hash]
+            ).fetchone()
+            return rows.graph_from_text(found[0]) if found else None
+
+    def add_measurements(
+        self, campaign_id: str, measurements: Sequence[tuple[Measurement, Graph]]
+    ) -> None:
+        """Keep measurements with their graphs in one transaction."""
+        told: dict[str, Measurement] = {}
+        graphs: dict[str, Graph] = {}
+        for measurement, graph in measurements:
+            graphs.setdefault(measurement.graph_hash, graph)
+            before = told.get(measurement.request_id)
+            if before is None or (measurement.ok and not before.ok):
+                told[measurement.request_id] = measurement
+        if not told:
+            return
+        with self._transaction("write measurements") as cursor:
+            self._put_graphs(cursor, graphs)
+            known = dict(
+                cursor.execute(
+                    "SELECT request_id, ok FROM measurements "
+                    "WHERE campaign_id = ? AND request_id IN (SELECT unnest(?))",
+                    [campaign_id, list(told)],
+                ).fetchall()
+            )
+            new = [measurement for name, measurement in told.items() if name not in known]
+            mended = [told[name] for name, was_ok in known.items() if told[name].ok and not was_ok]
+            # Not ON CONFLICT DO UPDATE, which takes three times as long as looking first.
+            self._insert_measurements(cursor, campaign_id, new)
+            self._replace_measurements(cursor, campaign_id, mended)
+
+    def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
+        """The campaign's measurements by request id, in the order they were told."""
+        found = self._all(
+            f"SELECT {_READ} FROM measurements WHERE campaign_id = ? ORDER BY seq", [campaign_id]
+        )
+        read = (rows.measurement_from_row(row) for row in found)
+        return {measurement.request_id: measurement for measurement in read}
+
+    def measurements(
+        self,
+        *,
+        platform: str = "",
+        campaign_id: str = "",
+        purpose: str = "",
+        graph_hash: str = "",
+        limit: int = 0,
+    ) -> Iterator[Measurement]:
+        """Measurements, newest first; read page by page, each page as of its reading."""
+        filters = {
+            "platform": platform,
+            "campaign_id": campaign_id,
+            "purpose": purpose,
+            "graph_hash": graph_hash,
+        }
+        where, values = _where(filters)
+        left = limit if limit > 0 else -1
+        after: list[object] = []
+        while left != 0:
+            page = PAGE_ROWS if left < 0 else min(PAGE_ROWS, left)
+            beyond = " AND (measured_at_s, seq) < (?, ?)" if after else ""
+            found = self._all(
+                f"SELECT measured_at_s, seq, {_READ} FROM measurements WHERE {where}{beyond} "
+                f"ORDER BY measured_at_s DESC, seq DESC LIMIT {page}",
+                [*values, *after],
+            )
+            for row in found:
+                yield rows.measurement_from_row(row[2:])
+            if len(found) < page:
+                return
+            after = list(found[-1][:2])
+            left = left - len(found) if left > 0 else left
+
+    def latest(
+        self,
+        graph_hash: str,
+        platform: str,
+        purpose: str = "",
+        *,
+        tier: str = "",
+        fingerprint: str = "",
+    ) -> Measurement | None:
+        """The newest good measurement of a graph, a stable one before an unstable one."""
+        filters = {
+            "graph_hash": graph_hash,
+            "platform": platform,
+            "purpose": purpose,
+            "tier": tier,
+            "fingerprint": fingerprint,
+        }
+        where, values = _where(filters)
+        found = self._all(
+            f"SELECT {_READ} FROM measurements WHERE {where} AND {_GOOD} AND layers = '[]' "
+            "ORDER BY unstable, measured_at_s DESC, seq DESC LIMIT 1",
+            [*values, PROTOCOL_VERSION],
+        )
+        return rows.measurement_from_row(found[0]) if found else None
+
+    def training_rows(
+        self, platform: str, purpose: str, *, fingerprint: str = ""
+    ) -> list[tuple[Measurement, Graph]]:
+        """All good measurements of a purpose with their graphs, oldest first."""
+        where, values = _where(
+            {"platform": platform, "purpose": purpose, "fingerprint": fingerprint}
+        )
+        # First one row a physical measurement, then the unstable ones only where nothing is better.
+        chosen = (
+            f"WITH good AS (SELECT * FROM measurements WHERE {where} AND {_GOOD} "
+            "QUALIFY row_number() OVER "
+            "(PARTITION BY request_id, board_id, measured_at_s ORDER BY seq) = 1), "
+            "chosen AS (SELECT * FROM good QUALIFY NOT unstable "
+            "OR bool_and(unstable) OVER (PARTITION BY graph_hash)) "
+        )
+        with self._read("read training rows") as cursor:
+            cursor.execute("BEGIN TRANSACTION")
+            parameters = [*values, PROTOCOL_VERSION]
+            found = cursor.execute(
+                f"{chosen} SELECT {_READ} FROM chosen ORDER BY measured_at_s, seq", parameters
+            ).fetchall()
+            texts = cursor.execute(
+                f"{chosen} SELECT hash, graph FROM graphs "
+                "WHERE hash IN (SELECT graph_hash FROM chosen)",
+                parameters,
+            ).fetchall()
+            cursor.execute("COMMIT")
+            graphs = {graph_hash: rows.graph_from_text(text) for graph_hash, text in texts}
+        read = [rows.measurement_from_row(row) for row in found]
+        return [(measurement, graphs[measurement.graph_hash]) for measurement in read]
+
+    def put_campaign(self, record: CampaignRecord) -> None:
+        """Keep or replace a campaign's record."""
+        with self._transaction("write a campaign") as cursor:
+            self._upsert(cursor, "campaigns", rows.CAMPAIGN_COLUMNS, 1, rows.campaign_row(record))
+
+    def get_campaign(self, campaign_id: str) -> CampaignRecord | None:
+        """The campaign of that id or name (the newest of that name)."""
+        found = self._all(
+            f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
+            "WHERE campaign_id = $key OR name = $key "
+            "ORDER BY campaign_id = $key DESC, started_at_s DESC, seq DESC LIMIT 1",
+            {"key": campaign_id},
+        )
+        return rows.campaign_from_row(found[0]) if found else None
+
+    def campaigns(self) -> list[CampaignRecord]:
+        """All campaigns, newest first."""
+        found = self._all(
+            f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
+            "ORDER BY started_at_s DESC, seq DESC"
+        )
+        return [rows.campaign_from_row(row) for row in found]
+
+    def put_bundle(self, record: BundleRecord) -> None:
+        """Keep or replace the record of a bundle."""
+        with self._transaction("write a bundle") as cursor:
+            self._upsert(cursor, "bundles", rows.BUNDLE_COLUMNS, 2, rows.bundle_row(record))
+
+    def latest_bundle(self, platform: str) -> BundleRecord | None:
+        """The platform's newest bundle, if it has any."""
+        return next(iter(self.bundles(platform)), None)
+
+    def bundles(self, platform: str = "") -> list[BundleRecord]:
+        """Bundles, newest first; of all platforms by default."""
+        where, values = _where({"platform": platform})
+        found = self._all(
+            f"SELECT {', '.join(rows.BUNDLE_COLUMNS)} FROM bundles WHERE {where} "
+            "ORDER BY created_at_s DESC, seq DESC",
+            values,
+        )
+        return [rows.bundle_from_row(row) for row in found]
+
+    def export(self, path: Path, table: str = "measurements") -> int:
+        """Write a table as CSV or Parquet by the path's suffix; rows written."""
+        with self._read(f"export to {path}") as cursor:
+            return snapshot.export_table(_copier(cursor), path, table)
+
+    def snapshot(self, folder: Path) -> dict[str, int]:
+        """Write all tables as Parquet at one point in time; rows written by table."""
+        with self._read(f"write a snapshot to {folder}") as cursor:
+            cursor.execute("BEGIN TRANSACTION")
+            version = schema_version(cursor)
+            counts = snapshot.export_all(_copier(cursor), folder, version)
+            cursor.execute("COMMIT")
+            return counts
+
+    def close(self) -> None:
+        """Release the file; a second time is no change."""
+        with self._write_lock:
+            connection, self._connection = self._connection, None
+            try:
+                if connection is not None:
+                    with self._errors("close"):
+                        connection.close()
+            finally:
+                self.lock.release()
+
+    def __enter__(self) -> DuckDBStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _put_graphs(self, cursor: duckdb.DuckDBPyConnection, graphs: dict[str, Graph]) -> None:
+        unsure = graphs.keys() - self._graphs_kept
+        if not unsure:
+            return
+        kept = cursor.execute(
+            "SELECT hash FROM graphs WHERE hash IN (SELECT unnest(?))", [list(unsure)]
+        ).fetchall()
+        self._graphs_kept.update(row[0] for row in kept)
+        batch = rows.graph_table(
+            (name, graph) for name, graph in graphs.items() if name not in self._graphs_kept
+        )
+        if batch.num_rows:
+            _execute_on(cursor, batch, "INSERT INTO graphs SELECT * FROM batch")
+
+    def _insert_measurements(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        campaign_id: str,
+        measurements: Sequence[Measurement],
+    ) -> None:
+        if not measurements:
+            return
+        first = self._take_seq(len(measurements))
+        batch = rows.measurement_table(
+            (first + index, campaign_id, measurement)
+            for index, measurement in enumerate(measurements)
+        )
+        _execute_on(cursor, batch, "INSERT INTO measurements SELECT * FROM batch")
+
+    def _replace_measurements(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        campaign_id: str,
+        measurements: Sequence[Measurement],
+    ) -> None:
+        if not measurements:
+            return
+        batch = rows.measurement_table(
+            (0, campaign_id, measurement) for measurement in measurements
+        )
+        _execute_on(
+            cursor,
+            batch,
+            f"UPDATE measurements SET {_REPLACED} FROM batch "
+            "WHERE measurements.campaign_id = batch.campaign_id "
+            "AND measurements.request_id = batch.request_id",
+        )
+
+    def _upsert(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        table: str,
+        columns: Sequence[str],
+        keys: int,
+        values: Sequence[object],
+    ) -> None:
+        """Insert or replace one row whose first `keys` columns are unique."""
+        names, fields = columns[keys:], values[keys:]
+        changed = cursor.execute(
+            f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} "
+            f"WHERE {' AND '.join(f'{name} = ?' for name in columns[:keys])}",
+            [*fields, *values[:keys]],
+        ).fetchone()
+        if changed and changed[0]:
+            return
+        cursor.execute(
+            f"INSERT INTO {table} (seq, {', '.join(columns)}) "
+            f"VALUES ({', '.join('?' * (len(columns) + 1))})",
+            [self._take_seq(1), *values],
+        )
+
+    def _take_seq(self, count: int) -> int:
+        first = self._next_seq
+        self._next_seq += count
+        return first
+
+    def _number(self, query: str) -> int:
+        return int(self._all(query)[0][0])
+
+    def _all(
+        self, query: str, parameters: Sequence[object] | dict[str, object] = ()
+    ) -> list[tuple[Any, ...]]:
+        with self._read("read") as cursor:
+            return cursor.execute(query, parameters).fetchall()
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        connection = self._connection
+        if connection is None:
+            raise StoreError(f"{self.path}: the store is closed")
+        return connection.cursor()
+
+    @contextmanager
+    def _read(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._errors(action):
+            cursor = self._cursor()
+            try:
+                yield cursor
+            finally:
+                cursor.close()
+
+    @contextmanager
+    def _transaction(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._write_lock, self._read(action) as cursor:
+            cursor.execute("BEGIN TRANSACTION")
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                _rollback(cursor)
+                raise
+
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
+        """Turn what goes wrong below into a StoreError that names file, deed and remedy."""
+        try:
+            yield
+        except StoreError as error:
+            if str(self.path) in str(error) or str(self.path.parent) in str(error):
+                raise
+            raise type(error)(f"{self.path}: cannot {action}: {error}") from error
+        except (duckdb.Error, pa.ArrowException, PredictorsError, OSError, UnicodeError) as error:
+            raise as_store_error(self.path, action, error) from error
+
+
+def _create(path: Path) -> None:
+    """Make an empty store beside its place and move it there: a kill in between leaves none."""
+    place = path.with_name(path.name + ".new")
+    for rest in (place, place.with_name(place.name + ".wal")):
+        rest.unlink(missing_ok=True)
+    with duckdb.connect(str(place), config=_CONFIG) as connection:
+        migrate(connection, known_migrations())
+    place.replace(path)
+
+
+def _where(filters: dict[str, str]) -> tuple[str, list[object]]:
+    chosen = {name: value for name, value in filters.items() if value}
+    return " AND ".join(["true", *(f"{name} = ?" for name in chosen)]), list(chosen.values())
+
+
+def _copier(cursor: duckdb.DuckDBPyConnection) -> snapshot.Copy:
+    def copy(statement: str) -> int:
+        written = cursor.execute(statement).fetchone()
+        return int(written[0]) if written else 0
+
+    return copy
+
+
+def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.execute("ROLLBACK")
+    except duckdb.Error:
+        # The failed statement has already ended the transaction; its own error is the one to tell.
+        return
+
+
+def _execute_on(cursor: duckdb.DuckDBPyConnection, batch: Any, statement: str) -> None:
+    """Run a statement that reads the Arrow table `batch` by that name."""
+    cursor.register("batch", batch)
+    cursor.execute(statement)
+    # Not after a failure: the cursor is closed then, and this would hide the error.
+    cursor.unregister("batch")

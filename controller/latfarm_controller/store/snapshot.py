@@ -1,0 +1,140 @@
+"""Export of tables as Parquet or CSV: what readers outside the one holding process get.
+
+Files appear whole or not at all: they are written beside their place and moved there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.errors import StoreError, UsageError
+
+TABLES: Mapping[str, str] = {
+    "measurements": "SELECT * FROM measurements ORDER BY seq",
+    "graphs": "SELECT * FROM graphs ORDER BY hash",
+    "campaigns": "SELECT * FROM campaigns ORDER BY seq",
+    "bundles": "SELECT * FROM bundles ORDER BY seq",
+    "platforms": "SELECT * FROM platforms ORDER BY platform, fingerprint, board_id",
+}
+FORMATS: Mapping[str, str] = {
+    ".csv": "FORMAT csv, HEADER true",
+    ".parquet": "FORMAT parquet, COMPRESSION zstd",
+}
+MANIFEST = "manifest.json"
+BATCH_ROWS = 10_000
+
+Copy = Callable[[str], int]
+"""Runs a COPY statement; rows written."""
+
+
+def export_table(copy: Copy, path: Path, table: str) -> int:
+    """Write one table, in the order it was told, by the suffix of `path`; rows written.
+
+    Raises:
+        UsageError: unknown table or suffix.
+        StoreError: the file cannot be written.
+    """
+    query = TABLES.get(table)
+    if query is None:
+        raise UsageError(f"no table {table!r}; there are: {', '.join(TABLES)}")
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise UsageError(f"{path}: the suffix says the format; known are: {', '.join(FORMATS)}")
+    with _beside(path) as place:
+        rows = _copy(copy, query, place, form)
+        place.replace(path)
+    return rows
+
+
+def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
+    """Write all tables as Parquet into a new folder, with a manifest; rows by table.
+
+    Args:
+        copy: runs statements inside one transaction, so that the tables fit together.
+        folder: where; replaced when it holds an older snapshot.
+        schema_version: written into the manifest.
+
+    Raises:
+        UsageError: `folder` exists and is no snapshot.
+        StoreError: it cannot be written.
+    """
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder} exists and is no snapshot: name another folder")
+    with _beside(folder) as place:
+        try:
+            place.mkdir(parents=True)
+            rows = {
+                table: _copy(copy, query, place / f"{table}.parquet", FORMATS[".parquet"])
+                for table, query in TABLES.items()
+            }
+            manifest = {"schema_version": schema_version, "rows": rows}
+            (place / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            if folder.exists():
+                shutil.rmtree(folder)
+            place.rename(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot write the snapshot: {error}") from error
+    return rows
+
+
+def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
+    """Write measurements that came from a controller, by the suffix of `path`; rows written.
+
+    The columns are those of the store's table, without `seq` and `campaign_id`.
+
+    Raises:
+        UsageError: unknown suffix.
+        StoreError: the file cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    from latfarm_controller.store.rows import plain_table
+
+    writers = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
+    make_writer = writers.get(path.suffix.lower())
+    if make_writer is None:
+        raise UsageError(f"{path}: the suffix says the format; known are: {', '.join(FORMATS)}")
+    rows = 0
+    source = iter(measurements)
+    with _beside(path) as place:
+        try:
+            with make_writer(place, plain_table([]).schema) as writer:
+                while batch := list(islice(source, BATCH_ROWS)):
+                    writer.write_table(plain_table(batch))
+                    rows += len(batch)
+            place.replace(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{path}: cannot be written: {error}") from error
+    return rows
+
+
+def _copy(copy: Copy, query: str, path: Path, form: str) -> int:
+    quoted = str(path).replace("'", "''")
+    return copy(f"COPY ({query}) TO '{quoted}' ({form})")
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name for the unfinished file or folder, removed when the block fails."""
+    place = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    try:
+        yield place
+    finally:
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from latfarm_controller.agents import wire
+from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo, Stage
+from latfarm_controller.agents.statistics import SessionSamples
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.errors import UsageError
+from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.measurement import LayerTime, Outcome, Settings
+from latfarm_protos.v1 import agent_pb2 as pb
+
+KIND = TensorType("float32", (1, 8))
+GRAPH = Graph("g", ("x",), ("y",), (Node("n", "Relu", ("x",), ("y",)),), {}, {"x": KIND, "y": KIND})
+REQUEST = MeasurementRequest(GRAPH, "p", "kernel")
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+count = st.integers(0, 2**32 - 1)
+real = st.floats(allow_nan=False)
+texts = st.dictionaries(text, text, max_size=3)
+all_settings = st.builds(
+    Settings, text, count, count, real, count, count, real, count, real, real, real
+)
+platforms = st.builds(PlatformInfo, text, text, text, texts, text, st.booleans())
+runtimes = st.builds(
+    RuntimeInfo, text, st.booleans(), text, text, st.lists(platforms, max_size=2).map(tuple)
+)
+boards = st.builds(
+    BoardInfo,
+    text,
+    text,
+    text,
+    texts,
+    texts,
+    st.lists(runtimes, max_size=2).map(tuple),
+    text,
+    count,
+    text,
+)
+sessions = st.builds(
+    SessionSamples,
+    real,
+    real,
+    real,
+    st.lists(real, max_size=5).map(tuple),
+    count,
+    st.lists(real, max_size=3).map(tuple),
+)
+
+
+def over_the_wire(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(all_settings)
+def test_settings(settings: Settings) -> None:
+    assert wire.settings_from_pb(over_the_wire(wire.settings_as_pb(settings))) == settings
+
+
+@given(boards)
+def test_boards(board: BoardInfo) -> None:
+    assert wire.board_from_pb(over_the_wire(wire.board_as_pb(board))) == board
+
+
+@given(sessions)
+def test_sessions(session: SessionSamples) -> None:
+    assert wire.session_from_pb(over_the_wire(wire.session_as_pb(session))) == session
+
+
+@given(st.builds(Stage, text, count, real))
+def test_stages(stage: Stage) -> None:
+    assert wire.stage_from_pb(over_the_wire(wire.stage_as_pb(stage))) == stage
+
+
+@given(st.builds(LayerTime, text, text, real, text))
+def test_layers(layer: LayerTime) -> None:
+    assert wire.layer_from_pb(over_the_wire(wire.layer_as_pb(layer))) == layer
+
+
+def test_leases() -> None:
+    assert wire.lease_from_pb(pb.Lease(token=2**63, ttl_ms=5)) == Lease(2**63, 5)
+
+
+@pytest.mark.parametrize("settings", [Settings(sessions=-1), Settings(max_runs=2**32)])
+def test_settings_beyond_the_wire(settings: Settings) -> None:
+    with pytest.raises(UsageError, match="no board can take"):
+        wire.settings_as_pb(settings)
+
+
+def test_every_field_of_our_settings_is_on_the_wire() -> None:
+    fields = {field.name for field in pb.Settings.DESCRIPTOR.fields}
+    assert fields == set(Settings.__dataclass_fields__)
+
+
+def test_a_request() -> None:
+    message = wire.request_as_pb(REQUEST, 7, "ab")
+    assert message.request_id == REQUEST.request_id
+    assert (message.token, message.platform, message.blob_sha256) == (7, "p", "ab")
+    assert wire.settings_from_pb(message.settings) == REQUEST.settings
+
+
+def result(**changes: Any) -> pb.Result:
+    fields: dict[str, Any] = {
+        "request_id": REQUEST.request_id,
+        "outcome": "ok",
+        "sessions": [
+            pb.Session(load_ms=5, first_run_ms=9, runs_ms=[1.0, 1.0], rejected_runs=1),
+            pb.Session(load_ms=7, first_run_ms=11, runs_ms=[1.01, 1.01]),
+        ],
+        "settings": pb.Settings(tier="survey", sessions=2),
+        "conditions": {"governor": "unknown"},
+        "board_id": "b",
+        "fingerprint": "f",
+        "protocol_version": 1,
+        "measured_at_s": 1e9,
+        "board_ms": 50,
+        "memory_bytes": 2**40,
+    }
+    return pb.Result(**(fields | changes))
+
+
+def test_a_good_result() -> None:
+    measurement = wire.measurement_from_pb(result(), REQUEST)
+    assert measurement.ok
+    assert measurement.latency_ms == pytest.approx(1.005)
+    assert measurement.session_ms == (1.0, 1.01)
+    assert (measurement.runs, measurement.rejected_runs) == (4, 1)
+    assert (measurement.load_ms, measurement.first_run_ms) == (6, 10)
+    assert measurement.compile_ms is None
+    assert measurement.cold_ms is None
+    assert measurement.p99_ms is None
+    assert not measurement.unstable
+    assert measurement.settings.sessions == 2
+    assert measurement.conditions == {"governor": "unknown"}
+    assert measurement.memory_bytes == 2**40
+    assert measurement.graph_hash == GRAPH.hash
+    assert (measurement.platform, measurement.purpose) == ("p", "kernel")
+
+
+def test_a_failed_result_keeps_its_code() -> None:
+    failed = result(
+        outcome="model_error", error_code="MODEL_TIMEOUT", error_message="60 s", sessions=[]
+    )
+    measurement = wire.measurement_from_pb(failed, REQUEST)
+    assert measurement.outcome is Outcome.MODEL_ERROR
+    assert (measurement.error_code, measurement.error_message) == ("MODEL_TIMEOUT", "60 s")
+    assert measurement.latency_ms is None
+    assert not measurement.ok
+
+
+def test_without_settings_the_requested_ones_stand() -> None:
+    bare = result()
+    bare.ClearField("settings")
+    assert wire.measurement_from_pb(bare, REQUEST).settings == REQUEST.settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"outcome": "splendid"}, "RESULT_UNKNOWN"),
+        ({"request_id": "other"}, "RESULT_MISMATCH"),
+        ({"sessions": []}, "RESULT_EMPTY"),
+        ({"sessions": [pb.Session(load_ms=1)]}, "RESULT_EMPTY"),
+        ({"sessions": [pb.Session(runs_ms=[1.0, float("inf")])]}, "RESULT_IMPOSSIBLE"),
+        ({"sessions": [pb.Session(runs_ms=[-1.0])]}, "RESULT_IMPOSSIBLE"),
+        ({"sessions": [pb.Session(runs_ms=[1.0], load_ms=float("nan"))]}, "RESULT_IMPOSSIBLE"),
+    ],
+)
+def test_nonsense_is_the_boards_failure(changes: dict[str, Any], code: str) -> None:
+    measurement = wire.measurement_from_pb(result(**changes), REQUEST)
+    assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
+    assert measurement.error_code == code
+    assert measurement.latency_ms is None
+    assert measurement.error_message
+
+
+def test_a_profile_may_come_without_runs() -> None:
+    layers = [pb.Layer(name="l", op="Relu", latency_ms=1.0)]
+    profiled = result(sessions=[], layers=layers)
+    request = MeasurementRequest(GRAPH, "p", "kernel", profile=True)
+    profiled.request_id = request.request_id
+    measurement = wire.measurement_from_pb(profiled, request)
+    assert measurement.outcome is Outcome.OK
+    assert measurement.layers == (LayerTime("l", "Relu", 1.0),)
+    assert not measurement.ok

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.store.migrate import (
+    Migration,
+    known_migrations,
+    migrate,
+    schema_version,
+)
+
+
+def tables(connection: Any) -> set[str]:
+    rows = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+    return {row[0] for row in rows}
+
+
+def test_a_new_file_gets_all_steps_once() -> None:
+    steps = known_migrations()
+    with duckdb.connect() as connection:
+        assert schema_version(connection) == 0
+        assert migrate(connection, steps) == len(steps)
+        assert schema_version(connection) == len(steps)
+        assert migrate(connection, steps) == 0
+        applied = connection.execute("SELECT version, name FROM schema_version").fetchall()
+        assert applied == [(step.version, step.name) for step in steps]
+        assert {"graphs", "measurements", "campaigns", "bundles", "platforms"} <= tables(connection)
+
+
+def test_an_older_file_gets_the_rest_and_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    steps = known_migrations()
+    with duckdb.connect(str(path)) as connection:
+        migrate(connection, steps[:1])
+        connection.execute("INSERT INTO graphs VALUES ('h', 'g', '{}', 1, 0)")
+        assert "bundles" not in tables(connection)
+    with DuckDBStore(path) as store:
+        assert store.bundles() == []
+    with duckdb.connect(str(path)) as connection:
+        assert connection.execute("SELECT name FROM graphs").fetchall() == [("g",)]
+
+
+def test_a_step_that_fails_leaves_no_trace() -> None:
+    steps = known_migrations()
+    broken = Migration(
+        len(steps) + 1, "broken", "CREATE TABLE half (a INTEGER); SELECT * FROM nowhere"
+    )
+    with duckdb.connect() as connection:
+        with pytest.raises(duckdb.CatalogException):
+            migrate(connection, [*steps, broken])
+        assert schema_version(connection) == len(steps)
+        assert "half" not in tables(connection)
+        mended = Migration(broken.version, "mended", "CREATE TABLE half (a INTEGER)")
+        assert migrate(connection, [*steps, mended]) == 1
+        assert "half" in tables(connection)
+
+
+def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    DuckDBStore(path).close()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (9999, 'future', 0)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"version 9999.*newer latfarm"):
+        DuckDBStore(path)
+    assert path.read_bytes() == before
+
+
+def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE recipes (name VARCHAR)")
+    with pytest.raises(StoreError, match="another program") as caught:
+        DuckDBStore(path)
+    assert str(path) in str(caught.value)
+    with duckdb.connect(str(path)) as connection:
+        assert tables(connection) == {"recipes"}

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import math
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store import duckdb as store_module
+from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.measurement import (
+    LayerTime,
+    Measurement,
+    Outcome,
+    Settings,
+)
+
+MakeGraph = Callable[[int], Graph]
+MakeMeasurement = Callable[..., tuple[Measurement, Graph]]
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+count = st.integers(0, 2**31 - 1)
+whole_measurements = st.builds(
+    Measurement,
+    request_id=st.uuids().map(lambda uuid: uuid.hex),
+    graph_hash=st.just(""),
+    platform=text,
+    purpose=text,
+    outcome=st.sampled_from(Outcome),
+    board_id=text,
+    fingerprint=text,
+    error_code=text,
+    error_message=text,
+    latency_ms=st.none() | finite,
+    mad_ms=st.none() | finite,
+    min_ms=st.none() | finite,
+    p90_ms=st.none() | finite,
+    p99_ms=st.none() | finite,
+    cold_ms=st.none() | finite,
+    runs=count,
+    rejected_runs=count,
+    session_ms=st.lists(finite, max_size=5).map(tuple),
+    load_ms=st.none() | finite,
+    compile_ms=st.none() | finite,
+    first_run_ms=st.none() | finite,
+    unstable=st.booleans(),
+    layers=st.lists(st.builds(LayerTime, text, text, finite, text), max_size=3).map(tuple),
+    memory_bytes=st.integers(0, 2**64 - 1),
+    board_ms=finite,
+    measured_at_s=finite,
+    protocol_version=count,
+    settings=st.builds(
+        Settings, tier=text, sessions=count, warmup_ms=finite, precision=finite, max_ms=finite
+    ),
+    conditions=st.dictionaries(text, text, max_size=4),
+)
+
+
+def test_it_is_a_store(store: DuckDBStore) -> None:
+    as_protocol: Store = store
+    assert as_protocol.campaigns() == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=st.lists(whole_measurements, min_size=1, max_size=8, unique_by=lambda m: m.request_id))
+def test_what_is_told_comes_back_equal(
+    shared_store: DuckDBStore, make_graph: MakeGraph, batch: list[Measurement]
+) -> None:
+    graph, campaign = make_graph(3), uuid.uuid4().hex
+    told = [replace(measurement, graph_hash=graph.hash) for measurement in batch]
+    shared_store.add_measurements(campaign, [(measurement, graph) for measurement in told])
+    back = shared_store.campaign_measurements(campaign)
+    assert back == {measurement.request_id: measurement for measurement in told}
+    assert list(back) == [measurement.request_id for measurement in told]
+    listed = shared_store.measurements(campaign_id=campaign)
+    assert sorted(m.request_id for m in listed) == sorted(back)
+    assert shared_store.get_graph(graph.hash) == graph
+
+
+def test_another_process_life_reads_the_same(
+    tmp_path: Path, make_measurement: MakeMeasurement
+) -> None:
+    told = [make_measurement(size) for size in range(1, 5)]
+    with DuckDBStore(tmp_path / "s") as store:
+        store.add_measurements("c", told)
+    with DuckDBStore(tmp_path / "s") as store:
+        store.add_measurements("c", [make_measurement(9)])
+        back = list(store.campaign_measurements("c").values())
+    assert back == [measurement for measurement, _ in [*told, make_measurement(9)]]
+
+
+def test_graphs_are_kept_by_hash(store: DuckDBStore, make_graph: MakeGraph) -> None:
+    first, second = make_graph(1), make_graph(2)
+    store.put_graph(first)
+    store.put_graph(first)
+    store.put_graph(second)
+    assert store.get_graph(first.hash) == first
+    assert store.get_graph(second.hash) == second
+    assert store.get_graph("0" * 32) is None
+
+
+def test_a_success_replaces_a_failure_and_nothing_else_is_replaced(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    failed, graph = make_measurement(ok=False)
+    good, _ = make_measurement(latency_ms=1.0)
+    later, _ = make_measurement(latency_ms=2.0)
+    other = replace(failed, error_code="OTHER")
+
+    def told() -> Measurement:
+        return store.campaign_measurements("c")[good.request_id]
+
+    store.add_measurements("c", [(failed, graph)])
+    assert told() == failed
+    store.add_measurements("c", [(other, graph)])
+    assert told() == failed
+    store.add_measurements("c", [(good, graph)])
+    assert told() == good
+    for again in (later, failed):
+        store.add_measurements("c", [(again, graph)])
+        assert told() == good
+    assert len(list(store.measurements())) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tellings=st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 9)), max_size=6),
+        max_size=5,
+    )
+)
+def test_telling_in_any_batches_agrees_with_telling_one_by_one(
+    shared_store: DuckDBStore,
+    make_measurement: MakeMeasurement,
+    tellings: list[list[tuple[int, bool, int]]],
+) -> None:
+    expected: dict[str, Measurement] = {}
+    campaign = uuid.uuid4().hex
+    for telling in tellings:
+        batch = []
+        for repeat, ok, runs in telling:
+            measurement, graph = make_measurement(repeat=repeat, ok=ok, runs=runs)
+            batch.append((measurement, graph))
+            before = expected.get(measurement.request_id)
+            if before is None or (measurement.ok and not before.ok):
+                expected[measurement.request_id] = measurement
+        shared_store.add_measurements(campaign, batch)
+    assert shared_store.campaign_measurements(campaign) == expected
+
+
+def test_campaigns_have_requests_of_their_own(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    good, graph = make_measurement()
+    failed = replace(good, outcome=Outcome.MODEL_ERROR, latency_ms=None)
+    store.add_measurements("a", [(good, graph)])
+    store.add_measurements("b", [(failed, graph)])
+    assert store.campaign_measurements("a") == {good.request_id: good}
+    assert store.campaign_measurements("b") == {good.request_id: failed}
+    assert store.campaign_measurements("c") == {}
+
+
+def test_listing_is_newest_first_filtered_and_limited(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    told = [
+        make_measurement(size, platform=platform, purpose=purpose)
+        for size in (5, 3, 4)
+        for platform in ("p", "q")
+        for purpose in ("kernel", "network")
+    ]
+    store.add_measurements("c", told)
+    everything = [measurement for measurement, _ in told]
+
+    def listed(**filters: Any) -> list[Measurement]:
+        return list(store.measurements(**filters))
+
+    assert [m.measured_at_s for m in listed()] == sorted(
+        (m.measured_at_s for m in everything), reverse=True
+    )
+    assert listed(limit=3) == listed()[:3]
+    assert {m.request_id for m in listed(platform="q", purpose="network")} == {
+        m.request_id for m in everything if m.platform == "q" and m.purpose == "network"
+    }
+    one_graph = told[0][1].hash
+    assert [m.graph_hash for m in listed(graph_hash=one_graph)] == [one_graph] * 4
+    assert listed(campaign_id="nobody") == []
+
+
+def test_a_long_listing_reads_page_by_page_and_misses_nothing(
+    store: DuckDBStore, make_measurement: MakeMeasurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "PAGE_ROWS", 4)
+    told = [make_measurement(repeat=i, measured_at_s=float(i // 3)) for i in range(11)]
+    store.add_measurements("c", told)
+    listing = store.measurements()
+    first = next(listing)
+    # What is told meanwhile is newer, so it belongs before what is listed.
+    store.add_measurements("c", [make_measurement(repeat=99, measured_at_s=99.0)])
+    rest = list(listing)
+    assert [first, *rest] == [measurement for measurement, _ in reversed(told)]
+    assert len(list(store.measurements(limit=10))) == 10
+
+
+def test_training_takes_stable_ones_and_unstable_ones_only_where_nothing_is_better(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    mixed_stable, mixed_unstable = (
+        make_measurement(1, repeat=0),
+        make_measurement(1, repeat=1, unstable=True),
+    )
+    only_unstable = [make_measurement(2, repeat=i, unstable=True) for i in range(2)]
+    repeats = [make_measurement(3, repeat=i) for i in range(3)]
+    unfit = [
+        make_measurement(4, ok=False),
+        make_measurement(5, latency_ms=math.inf),
+        make_measurement(6, latency_ms=math.nan),
+        make_measurement(7, protocol_version=0),
+        make_measurement(8, purpose="network"),
+        make_measurement(9, platform="q"),
+    ]
+    store.add_measurements("c", [*repeats, mixed_unstable, mixed_stable, *only_unstable, *unfit])
+    rows = store.training_rows("p", "kernel")
+    expected = [mixed_stable, *only_unstable, *repeats]
+    assert [measurement for measurement, _ in rows] == [measurement for measurement, _ in expected]
+    assert [graph for _, graph in rows] == [graph for _, graph in expected]
+
+
+def test_training_counts_a_measurement_once_that_two_campaigns_were_told(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    shared = make_measurement()
+    elsewhere = make_measurement(measured_at_s=5.0)
+    store.add_measurements("a", [shared])
+    store.add_measurements("b", [shared])
+    store.add_measurements("c", [elsewhere])
+    rows = store.training_rows("p", "kernel")
+    assert [measurement for measurement, _ in rows] == [elsewhere[0], shared[0]]
+
+
+def test_training_can_keep_to_one_fingerprint(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    old = make_measurement(repeat=0, fingerprint="old", unstable=False)
+    new = make_measurement(repeat=1, fingerprint="new", unstable=True)
+    store.add_measurements("c", [old, new])
+    assert [m for m, _ in store.training_rows("p", "kernel", fingerprint="new")] == [new[0]]
+    assert [m for m, _ in store.training_rows("p", "kernel")] == [old[0]]
+
+
+def test_latest_prefers_stable_then_new(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    layer = LayerTime("l", "Relu", 1.0)
+    graph_hash = make_measurement()[1].hash
+
+    def told(repeat: int, at_s: float, **changes: Any) -> Measurement:
+        measurement, graph = make_measurement(repeat=repeat, measured_at_s=at_s, **changes)
+        store.add_measurements("c", [(measurement, graph)])
+        return measurement
+
+    assert store.latest(graph_hash, "p") is None
+    told(0, 50.0, ok=False)
+    told(1, 51.0, layers=(layer,))
+    told(2, 52.0, protocol_version=0)
+    assert store.latest(graph_hash, "p") is None
+    unstable = told(3, 30.0, unstable=True)
+    assert store.latest(graph_hash, "p") == unstable
+    stable = told(4, 10.0)
+    assert store.latest(graph_hash, "p") == stable
+    newer = told(5, 20.0, purpose="query", fingerprint="f", settings=Settings(tier="publish"))
+    assert store.latest(graph_hash, "p") == newer
+    assert store.latest(graph_hash, "p", "kernel") == stable
+    assert store.latest(graph_hash, "p", tier="survey") == stable
+    assert store.latest(graph_hash, "p", fingerprint="f") == newer
+    assert store.latest(graph_hash, "q") is None
+
+
+def test_campaigns_are_found_by_id_then_by_newest_name(store: DuckDBStore) -> None:
+    old = CampaignRecord("1", "kernels-p", "kernels", "p", {"a": [1]}, started_at_s=1.0)
+    new = CampaignRecord("2", "kernels-p", "kernels", "p", started_at_s=2.0)
+    odd = CampaignRecord("kernels-p", "odd", "kernels", "p", started_at_s=0.0)
+    for record in (new, old):
+        store.put_campaign(record)
+    assert store.get_campaign("1") == old
+    assert store.get_campaign("kernels-p") == new
+    store.put_campaign(odd)
+    assert store.get_campaign("kernels-p") == odd
+    assert store.get_campaign("3") is None
+    assert store.campaigns() == [new, old, odd]
+
+
+def test_a_campaign_record_is_replaced_as_it_runs(store: DuckDBStore) -> None:
+    record = CampaignRecord("1", "n", "kernels", "p", started_at_s=1.0)
+    for done in range(60):
+        store.put_campaign(replace(record, stage_done=done))
+    finished = replace(
+        record,
+        state="done",
+        outcome={"rules": {"Conv+Relu": True}, "share": 0.5},
+        finished_at_s=9.0,
+    )
+    store.put_campaign(finished)
+    assert store.campaigns() == [finished]
+
+
+def test_bundles_by_platform_newest_first(store: DuckDBStore) -> None:
+    first = BundleRecord("p", "1", "/b/p/1", 10.0, {"campaign": "c"})
+    second = BundleRecord("p", "2", "/b/p/2", 20.0)
+    other = BundleRecord("q", "1", "/b/q/1", 30.0)
+    assert store.latest_bundle("p") is None
+    for record in (second, other, first):
+        store.put_bundle(record)
+    assert store.latest_bundle("p") == second
+    assert store.bundles() == [other, second, first]
+    moved = replace(first, path="/elsewhere")
+    store.put_bundle(moved)
+    assert store.bundles("p") == [second, moved]
+
+
+def test_threads_write_and_read_at_the_same_time(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    faults: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for i in range(8):
+                store.add_measurements(f"c{thread}", [make_measurement(repeat=i)])
+                store.put_campaign(CampaignRecord(f"c{thread}", "n", "kernels", "p", stage_done=i))
+                assert len(store.campaign_measurements(f"c{thread}")) == i + 1
+                assert len(list(store.measurements(campaign_id=f"c{thread}"))) == i + 1
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len(list(store.measurements())) == 32
+
+
+def test_a_closed_store_says_so(tmp_path: Path, make_graph: MakeGraph) -> None:
+    store = DuckDBStore(tmp_path / "s")
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.put_graph(make_graph(1))
+    with pytest.raises(StoreError, match="closed"):
+        list(store.measurements())
+
+
+def test_a_batch_that_cannot_be_written_leaves_nothing(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    good, bad = make_measurement(1), make_measurement(2, error_message="\ud800")
+    with pytest.raises(StoreError, match="write measurements"):
+        store.add_measurements("c", [good, bad])
+    assert store.campaign_measurements("c") == {}
+    assert store.get_graph(good[1].hash) is None
+    store.add_measurements("c", [good])
+    assert store.campaign_measurements("c") == {good[0].request_id: good[0]}
