@@ -1,7 +1,7 @@
 """The interface of a campaign: an ask/tell plan of measurements with a goal.
 
 A campaign knows neither Ray, gRPC nor a database. It is a deterministic function of its
-configuration and of what it was told: after a crash a fresh one is made from the same configuration,
+A campaign knows neither Ray, gRPC nor a database. It is a deterministic function of its
 asked again, and told the stored measurements of the requests that were already answered.
 """
 

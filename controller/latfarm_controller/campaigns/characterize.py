@@ -1,0 +1,113 @@
+"""Characterise a platform: call overhead, fusion rules, kernels and calibration networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.options import (
+    Options,
+    SettingsChange,
+    read_graph,
+    read_options,
+)
+from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
+
+
+class CharacterizeOptions(Options):
+    """Configuration of a characterisation.
+
+    `held_out` are networks (as JSON) that the predictor will be judged on: none of their exact
+    kernels is measured. `exclude_lineages` keeps their relatives out of the calibration networks.
+    The parts' own configurations (`fusion`, `kernels`, `networks`) hold what is not named here.
+    """
+
+    budget: int = Field(default=450, ge=1, description="kernels to measure")
+    calibration: int = Field(default=20, ge=1)
+    seed: int = 0
+    sampler: Literal["prior", "adaptive"] = "prior"
+    held_out: list[dict[str, Any]] = Field(default_factory=list)
+    exclude_kernels: list[str] = Field(default_factory=list)
+    exclude_lineages: list[str] = Field(default_factory=list)
+    fusion: FusionOptions = FusionOptions()
+    kernel_passes: int = Field(default=2, ge=1)
+    kernel_settings: SettingsChange = SettingsChange()
+    network_passes: int = Field(default=2, ge=1)
+    network_settings: SettingsChange = SettingsChange()
+    least_macs: float = Field(default=6e7, gt=0)
+    most_macs: float = Field(default=6e9, gt=0)
+
+
+class CharacterizeCampaign(PlannedCampaign):
+    """The stages one after the other; each is planned from what the one before found."""
+
+    kind = "characterize"
+    stages = ("overhead", "fusion", "kernels", "networks")
+
+    def __init__(self, platform: str, options: CharacterizeOptions) -> None:
+        super().__init__(platform)
+        self._options = options
+        for index, data in enumerate(options.held_out):
+            read_graph(self.kind, f"held_out.{index}", data)
+        self.fusion = FusionCampaign(platform, options.fusion)
+        # Both are checked now, before anything is measured, not when their turn comes.
+        network_options = read_options(
+            NetworkOptions,
+            self.kind,
+            {
+                "calibration": options.calibration,
+                "passes": options.network_passes,
+                "seed": options.seed,
+                "exclude_lineages": options.exclude_lineages,
+                "least_macs": options.least_macs,
+                "most_macs": options.most_macs,
+                "settings": options.network_settings,
+            },
+        )
+        self._kernel_options = read_options(
+            KernelOptions,
+            self.kind,
+            {
+                "count": options.budget,
+                "passes": options.kernel_passes,
+                "seed": options.seed,
+                "sampler": options.sampler,
+                "initial": min(100, options.budget),
+                "exclude": options.exclude_kernels,
+                "exclude_graphs": options.held_out,
+                "settings": options.kernel_settings,
+            },
+        )
+        self.networks = NetworkCampaign(platform, network_options)
+        self.kernels: KernelCampaign | None = None
+
+    def plan(self) -> Plan:
+        """Fusion (with the overhead), then kernels cut by its rules, then networks."""
+        yield from self.fusion.plan()
+        options = self._kernel_options.model_copy(update={"profile": self.fusion.profiles})
+        self.kernels = KernelCampaign(self.platform, options, self.fusion.rules())
+        self.kernels.call_overhead_ms = self.fusion.outcome()["call_overhead_ms"]
+        yield from self.kernels.plan()
+        yield from self.networks.plan()
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Rules, call overhead, counts and sentinels on top; each stage's own outcome below."""
+        fusion = self.fusion.outcome()
+        kernels = self.kernels.outcome() if self.kernels is not None else {}
+        networks = self.networks.outcome()
+        return {
+            "rules": fusion["rules"],
+            "call_overhead_ms": fusion["call_overhead_ms"],
+            "kernels_measured": kernels.get("kernels", 0),
+            "networks_measured": len(networks["networks"]),
+            "sentinel": kernels.get("sentinel", []),
+            "void": kernels.get("void", []),
+            "fusion": fusion,
+            "kernels": kernels,
+            "networks": networks,
+        }

@@ -1,0 +1,17 @@
+"""Fusion rules to begin with, where nothing was measured."""
+
+from __future__ import annotations
+
+from latfarm_predictors.fusion import FusionRules, Verdict
+
+from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, OPERATORS
+from latfarm_controller.campaigns.fusion_decision import prior_log_odds
+
+
+def prior_rules(platform: str) -> FusionRules:
+    """The usual: a convolution or matrix product takes in the batch-norm or clamp after it."""
+    pairs: dict[tuple[str, str], Verdict] = {}
+    for first, second in CORE_PAIRS:
+        rule = (OPERATORS[first].op, OPERATORS[second].op)
+        pairs[rule] = "fused" if prior_log_odds(*rule) > 0 else "separate"
+    return FusionRules(pairs=pairs, multi_inbound=0, multi_outbound=0, platform=platform)

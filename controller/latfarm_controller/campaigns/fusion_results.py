@@ -1,0 +1,83 @@
+"""What fusion detection found of each pair of ops, and how the black box fared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from latfarm_controller.campaigns.fusion_decision import Answer, Decision
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """What was found of a pair of ops.
+
+    `time_fused` is the black box's answer, `graph_fused` the profile's (None: it cannot tell),
+    `used` what kernels are cut by, and `source` what that rests on: profile, time, likelihood or
+    prior. `layout`: what was saved may be a change of layout, see `FusionCampaign.results`.
+    """
+
+    rule: tuple[str, str]
+    cases: Mapping[str, Decision]
+    time_fused: Answer
+    size_dependent: bool
+    graph_fused: bool | None
+    used: bool
+    source: str
+    layout: bool = False
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the campaign's outcome."""
+        return {
+            "pair": list(self.rule),
+            "used": "fused" if self.used else "separate",
+            "source": self.source,
+            "time_fused": self.time_fused,
+            "graph_fused": self.graph_fused,
+            "size_dependent": self.size_dependent,
+            "layout": self.layout,
+            "error": self.error,
+            "cases": {
+                name: {
+                    "answer": d.answer,
+                    "ratio": round(d.ratio, 3),
+                    "gain_ms": round(d.gain_ms, 6),
+                    "base_ms": round(d.base_ms, 6),
+                    "connected_ms": round(d.connected_ms, 6),
+                    "rounds": d.rounds,
+                }
+                for name, d in self.cases.items()
+            },
+        }
+
+
+def score(results: Sequence[PairResult]) -> dict[str, Any]:
+    """Precision and recall of the black box, of `fused`, over the pairs that a profile settled.
+
+    An undecided pair counts as not found, so it lowers recall and leaves precision. None: no pair
+    to tell it from.
+    """
+    known = [(r.graph_fused, r.time_fused) for r in results if r.graph_fused is not None]
+    hits = sum(truth and found == "fused" for truth, found in known)
+    claimed = sum(found == "fused" for _, found in known)
+    real = sum(bool(truth) for truth, _ in known)
+    return {
+        "pairs": len(known),
+        "fused": real,
+        "found": hits,
+        "wrongly_fused": claimed - hits,
+        "undecided": sum(found == "undecided" for _, found in known),
+        "precision": hits / claimed if claimed else None,
+        "recall": hits / real if real else None,
+    }
+
+
+def combined(decisions: Sequence[Decision]) -> tuple[Answer, bool]:
+    """One answer from a pair's sizes, and whether they disagree: then the clearest one holds."""
+    settled = [d for d in decisions if d.answer != "undecided"]
+    if not settled:
+        return "undecided", False
+    best = max(settled, key=lambda d: d.margin)
+    return best.answer, len({d.answer for d in settled}) > 1

@@ -1,0 +1,263 @@
+"""Kernel survey: times of kernels as networks contain them, each measured at different times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+from random import Random
+from statistics import median
+from typing import Any, Literal
+
+from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.measurement import Measurement, Outcome, Settings
+from latfarm_predictors.samples import KernelSample
+from pydantic import Field, model_validator
+
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.fusion import OVERHEAD_REPEATS
+from latfarm_controller.campaigns.fusion import SETTINGS as FUSION_SETTINGS
+from latfarm_controller.campaigns.fusion_cases import empty_model
+from latfarm_controller.campaigns.fusion_prior import prior_rules
+from latfarm_controller.campaigns.insight import layout_share, sample_of
+from latfarm_controller.campaigns.options import Options, SettingsChange, read_graph, read_rules
+from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
+from latfarm_controller.campaigns.samplers import (
+    AdaptiveSampler,
+    Excluded,
+    PriorSampler,
+    Sampler,
+)
+from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
+from latfarm_controller.campaigns.sentinels import (
+    drift_of,
+    interleave,
+    sentinel_kernel,
+    void_shifts,
+)
+
+SETTINGS = Settings(
+    sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_runs=200, max_ms=80.0, cold_runs=3
+)
+PURPOSE = "kernel"
+
+
+class KernelOptions(Options):
+    """Configuration of a kernel survey.
+
+    `exclude` holds ids of kernels that must not be measured, `exclude_graphs` networks (as JSON)
+    none of whose kernels may be. `rules` are fusion rules as JSON; without them the usual ones of
+    convolutional runtimes hold. `remeasure` caps the share of measurements asked again for drift.
+    `profile` asks for layer times in the first pass, where the platform is known to give them.
+    """
+
+    count: int = Field(default=450, ge=1)
+    passes: int = Field(default=2, ge=1)
+    seed: int = 0
+    sampler: Literal["prior", "adaptive"] = "prior"
+    initial: int = Field(default=100, ge=1)
+    batch: int = Field(default=50, ge=2)
+    families: list[str] = Field(default_factory=list)
+    rules: dict[str, Any] | None = None
+    exclude: list[str] = Field(default_factory=list)
+    exclude_graphs: list[dict[str, Any]] = Field(default_factory=list)
+    sentinel_every: int = Field(default=20, ge=1)
+    remeasure: float = Field(default=0.25, ge=0, le=1)
+    profile: bool = False
+    settings: SettingsChange = SettingsChange()
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> KernelOptions:
+        if self.sampler == "adaptive" and self.initial > self.count:
+            raise ValueError(f"initial {self.initial} exceeds count {self.count}")
+        return self
+
+
+def pooled(
+    kernel: Kernel, passes: Sequence[Measurement], overhead_ms: float = 0.0
+) -> KernelSample | None:
+    """One sample of a kernel's good measurements: medians over the passes; None without any.
+
+    The deviation is the larger of the passes' own and of what lies between them.
+    """
+    good = [m for m in passes if m.ok and m.latency_ms is not None]
+    if not good:
+        return None
+    share = layout_share(good)
+    samples = [sample_of(kernel, m, overhead_ms, share) for m in good]
+    middle = median(s.latency_ms for s in samples)
+    own = median(s.mad_ms for s in samples)
+    between = median(abs(s.latency_ms - middle) for s in samples)
+    cold = [s.cold_ms for s in samples if s.cold_ms is not None]
+    return replace(
+        samples[0],
+        latency_ms=middle,
+        mad_ms=max(own, between),
+        cold_ms=median(cold) if cold else None,
+    )
+
+
+class KernelCampaign(PlannedCampaign):
+    """Measures the kernels that a sampler asks for."""
+
+    kind = "kernels"
+    stages = ("kernels",)
+
+    def __init__(
+        self, platform: str, options: KernelOptions, rules: FusionRules | None = None
+    ) -> None:
+        super().__init__(platform)
+        self._options = options
+        self._settings = options.settings.apply(SETTINGS)
+        # Within a characterisation the call's cost is known already, as are the rules.
+        self._measures_overhead = rules is None
+        self.call_overhead_ms: float | None = None
+        if rules is not None:
+            self.rules = rules
+        elif options.rules is not None:
+            self.rules = read_rules(self.kind, options.rules)
+        else:
+            self.rules = prior_rules(platform)
+        self._held_out = [
+            read_graph(self.kind, f"exclude_graphs.{index}", data)
+            for index, data in enumerate(options.exclude_graphs)
+        ]
+        self._sentinel = sentinel_kernel()
+        self._sentinels: list[Measurement] = []
+        self._kernels: dict[str, Kernel] = {}
+        self._answers: dict[str, list[Measurement]] = {}
+        self._failed: dict[str, str] = {}
+        self._void: list[str] = []
+        self._excluded = Excluded()
+        self._asked = 0
+        self._reasked = 0
+
+    def _sampler(self) -> Sampler:
+        options = self._options
+        families = options.families or None
+        if options.sampler == "prior":
+            return PriorSampler(
+                options.count, self.rules, self._excluded, seed=options.seed, families=families
+            )
+        return AdaptiveSampler(
+            options.count,
+            self.rules,
+            self._excluded,
+            seed=options.seed,
+            families=families,
+            initial=options.initial,
+            batch=options.batch,
+        )
+
+    def plan(self) -> Plan:
+        """The sampler's batches, each in as many passes; then the void windows once more."""
+        self._excluded = Excluded.of(self._held_out, self.rules, self._options.exclude)
+        if self._measures_overhead:
+            yield from self._overhead()
+        sampler = self._sampler()
+        random = Random(self._options.seed)
+        while kernels := sampler.next_batch(self.samples()):
+            for kernel in kernels:
+                self._kernels[kernel.kernel_id] = kernel
+            for number in range(self._options.passes):
+                # Another order in each pass: neighbours in time differ, and so does their drift.
+                order = [k for k in kernels if k.kernel_id not in self._failed]
+                random.shuffle(order)
+                yield from self._measure(order, profile=self._options.profile and number == 0)
+        yield from self._measure_again()
+
+    def _overhead(self) -> Plan:
+        empty = empty_model()
+        requests = [
+            self.asker.request(empty, "fusion", FUSION_SETTINGS, label="empty")
+            for _ in range(OVERHEAD_REPEATS)
+        ]
+        answers = yield Batch("kernels", requests, 0, self._planned())
+        self._asked += len(requests)
+        times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
+        self.call_overhead_ms = median(times) if times else 0.0
+
+    def _planned(self) -> int:
+        kernels = self._options.count * self._options.passes
+        sentinels = kernels // self._options.sentinel_every + 2 * self._options.passes
+        return kernels + sentinels + (OVERHEAD_REPEATS if self._measures_overhead else 0)
+
+    def _measure(self, kernels: Sequence[Kernel], *, profile: bool = False) -> Plan:
+        own = [
+            self.asker.request(k.graph, PURPOSE, self._settings, label=k.type, profile=profile)
+            for k in kernels
+        ]
+        requests = interleave(own, self._sentinel_requests(), self._options.sentinel_every)
+        total = self._planned() if not self._reasked else self._asked + len(requests)
+        answers = yield Batch("kernels", requests, self._asked, total)
+        self._asked += len(requests)
+        self._take(requests, answers)
+
+    def _sentinel_requests(self) -> Iterator[MeasurementRequest]:
+        for _ in repeat(None):
+            yield self.asker.request(self._sentinel, SENTINEL, self._settings, label="sentinel")
+
+    def _take(self, requests: Sequence[MeasurementRequest], answers: Answers) -> None:
+        for request in requests:
+            answer = answers[request.request_id]
+            if request.purpose == SENTINEL:
+                self._sentinels.append(answer)
+                continue
+            key = request.graph.hash
+            if answer.ok:
+                self._answers.setdefault(key, []).append(answer)
+            elif answer.outcome is Outcome.MODEL_ERROR:
+                # Another try gives the same: no further pass for it.
+                self._failed[key] = answer.error_message or answer.error_code
+            else:
+                self._answers.setdefault(key, [])
+
+    def _measure_again(self) -> Plan:
+        measured = {
+            answer.request_id: (key, answer)
+            for key, answers in self._answers.items()
+            for answer in answers
+        }
+        shifts = void_shifts(self._sentinels, [answer for _, answer in measured.values()])
+        worst = sorted(shifts, key=lambda request_id: -shifts[request_id])
+        self._void = worst[: int(self._options.remeasure * len(measured))]
+        self._reasked = len(self._void)
+        if self._void:
+            yield from self._measure([self._kernels[measured[i][0]] for i in self._void])
+
+    def samples(self) -> list[KernelSample]:
+        """What is known of each kernel, in the order in which they were drawn."""
+        void = set(self._void)
+        found = []
+        for key, kernel in self._kernels.items():
+            answers = self._answers.get(key, [])
+            # A void measurement is only replaced by a good one: better a drifted time than none.
+            kept = [m for m in answers if m.request_id not in void] or answers
+            sample = pooled(kernel, kept, self.call_overhead_ms or 0.0)
+            if sample is not None:
+                found.append(sample)
+        return found
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Counts by kernel type, failures, drift and what it voided."""
+        types: dict[str, int] = {}
+        samples = self.samples()
+        for sample in samples:
+            types[sample.kernel.type] = types.get(sample.kernel.type, 0) + 1
+        known = {} if self.call_overhead_ms is None else {"call_overhead_ms": self.call_overhead_ms}
+        return {
+            **known,
+            "rules": self.rules.to_json(),
+            "kernels": len(samples),
+            "drawn": len(self._kernels),
+            "types": dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
+            "excluded": len(self._excluded.ids),
+            "failed": {
+                key: {"type": self._kernels[key].type, "error": error}
+                for key, error in self._failed.items()
+            },
+            "sentinel": [d.to_json() for d in drift_of(self._sentinels)],
+            "void": list(self._void),
+            "measured_again": self._reasked,
+        }

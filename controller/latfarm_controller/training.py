@@ -1,0 +1,229 @@
+"""From a campaign's measurements to a bundle: collect, fit, save."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.errors import NotEnoughDataError, PredictorsError
+from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+from latfarm_predictors.samples import KernelSample, NetworkSample
+
+from latfarm_controller.campaigns import kernels, networks
+from latfarm_controller.campaigns.insight import layout_share, sample_of
+from latfarm_controller.errors import UsageError
+from latfarm_controller.store.base import CampaignRecord, Store
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predictor import PlatformPredictor
+
+OnProgress = Callable[[str, int, int], None]
+
+_DISTRIBUTIONS = ("latfarm-controller", "latfarm-predictors", "numpy", "scikit-learn", "lightgbm")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainingSet:
+    """What a campaign gives to learn from.
+
+    `left_out` counts measurements by the reason for which they were not used.
+    """
+
+    platform: str
+    campaign_id: str
+    rules: FusionRules
+    call_overhead_ms: float
+    kernels: list[KernelSample] = field(default_factory=list)
+    networks: list[NetworkSample] = field(default_factory=list)
+    board_ids: tuple[str, ...] = ()
+    fingerprint: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
+    """The kernels and networks that one campaign measured.
+
+    Only that campaign's own: networks measured elsewhere may be the ones that judge the predictor.
+    Failures, measurements under another protocol, windows that the sentinel voided, and all but the
+    most frequent fingerprint are left out; an unstable measurement only where its graph has a
+    stable one.
+
+    Raises:
+        UsageError: no such campaign, or one of another platform or without rules.
+    """
+    record = store.get_campaign(campaign_id)
+    if record is None:
+        raise UsageError(f"no campaign {campaign_id!r}; `latfarm campaign list` names them")
+    if record.platform != platform:
+        raise UsageError(f"campaign {campaign_id!r} is of {record.platform}, not of {platform}")
+    rules, overhead_ms = _rules_of(record)
+    left_out: Counter[str] = Counter()
+    measured = {
+        purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
+        for purpose in (kernels.PURPOSE, networks.PURPOSE)
+    }
+    fingerprint = _most_frequent(
+        m.fingerprint for found in measured.values() for m in found if m.ok
+    )
+    void = frozenset(record.outcome.get("void", ()))
+    usable = {
+        purpose: _usable(found, fingerprint, void, left_out) for purpose, found in measured.items()
+    }
+    result = TrainingSet(platform, record.campaign_id, rules, overhead_ms, fingerprint=fingerprint)
+    for graph, answers in _with_graphs(store, usable[kernels.PURPOSE], left_out):
+        kernel = Kernel(graph)
+        # One sample a pass: what lies between passes tells the fit how noisy a kernel is.
+        share = layout_share(answers)
+        result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
+    for graph, answers in _with_graphs(store, usable[networks.PURPOSE], left_out):
+        sample = networks.pooled_network(graph, answers)
+        if sample is not None:
+            result.networks.append(sample)
+    used = [m for found in usable.values() for answers in found.values() for m in answers]
+    result.board_ids = tuple(sorted({m.board_id for m in used}))
+    result.left_out = dict(sorted(left_out.items()))
+    if left_out["fingerprint"]:
+        _log.warning(
+            "%s: %d measurements were taken under another fingerprint and are left out",
+            platform,
+            left_out["fingerprint"],
+        )
+    return result
+
+
+def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:
+    outcome = record.outcome
+    if "rules" not in outcome:
+        raise UsageError(
+            f"campaign {record.name or record.campaign_id!r} ({record.kind}, {record.state}) has "
+            "no fusion rules yet; train from a finished characterize or kernels campaign"
+        )
+    try:
+        rules = FusionRules.from_json(outcome["rules"])
+    except PredictorsError as error:
+        raise UsageError(f"campaign {record.campaign_id!r}: {error}") from error
+    return rules, float(outcome.get("call_overhead_ms", 0.0))
+
+
+def _most_frequent(names: Iterable[str]) -> str:
+    counts = Counter(names)
+    return max(sorted(counts), key=lambda name: counts[name]) if counts else ""
+
+
+def _usable(
+    found: Sequence[Measurement], fingerprint: str, void: frozenset[str], left_out: Counter[str]
+) -> dict[str, list[Measurement]]:
+    """Good measurements by graph, oldest first."""
+    graphs: dict[str, list[Measurement]] = {}
+    for m in sorted(found, key=lambda m: (m.measured_at_s, m.request_id)):
+        if not m.ok:
+            left_out["failed"] += 1
+        elif m.protocol_version != PROTOCOL_VERSION:
+            left_out["protocol"] += 1
+        elif m.fingerprint != fingerprint:
+            left_out["fingerprint"] += 1
+        else:
+            graphs.setdefault(m.graph_hash, []).append(m)
+    for key, answers in graphs.items():
+        kept = [m for m in answers if m.request_id not in void] or answers
+        left_out["void"] += len(answers) - len(kept)
+        stable = [m for m in kept if not m.unstable] or kept
+        left_out["unstable"] += len(kept) - len(stable)
+        graphs[key] = stable
+    return graphs
+
+
+def _with_graphs(
+    store: Store, found: Mapping[str, list[Measurement]], left_out: Counter[str]
+) -> list[tuple[Graph, list[Measurement]]]:
+    rows = []
+    for key, answers in found.items():
+        graph = store.get_graph(key)
+        if graph is None:
+            left_out["graph lost"] += len(answers)
+        else:
+            rows.append((graph, answers))
+    return rows
+
+
+def train(
+    store: Store,
+    platform: str,
+    campaign_id: str,
+    path: Path,
+    *,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> PlatformPredictor:
+    """Fit a predictor to a campaign and save it as a bundle at `path`.
+
+    Returns:
+        The predictor as loaded from its bundle.
+
+    Raises:
+        UsageError: as `collect`, or the campaign measured too little.
+        StoreError: the measurements cannot be read.
+    """
+    # The regressors' libraries take a second to load; `latfarm predict` has no use for them.
+    import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
+    import scipy.linalg  # noqa: F401
+    from latfarm_predictors.bundle import load_bundle, save_bundle
+    from latfarm_predictors.predictor import PlatformPredictor
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    data = collect(store, platform, campaign_id)
+    started_s = time.time()
+    try:
+        # Hundreds of rows: more threads only wait for each other, by far on a busy host.
+        with threadpool_limits(1):
+            predictor = PlatformPredictor.fit(
+                platform,
+                data.rules,
+                data.kernels,
+                data.networks,
+                call_overhead_ms=data.call_overhead_ms,
+                seed=seed,
+                on_progress=on_progress,
+            )
+    except NotEnoughDataError as error:
+        raise UsageError(
+            f"campaign {campaign_id!r} measured too little to learn from: {error}"
+        ) from error
+    save_bundle(predictor, path, provenance(data, seed, started_s))
+    return load_bundle(path)
+
+
+def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, Any]:
+    """What a bundle was made from, as plain JSON types."""
+    return {
+        "platform": data.platform,
+        "campaign": data.campaign_id,
+        "fingerprint": data.fingerprint,
+        "boards": list(data.board_ids),
+        "kernels": len({sample.kernel.kernel_id for sample in data.kernels}),
+        "kernel_measurements": len(data.kernels),
+        "networks": [sample.graph.name for sample in data.networks],
+        "left_out": dict(data.left_out),
+        "call_overhead_ms": data.call_overhead_ms,
+        "protocol_version": PROTOCOL_VERSION,
+        "seed": seed,
+        "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),
+        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
