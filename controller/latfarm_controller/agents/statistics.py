@@ -13,6 +13,8 @@ UNSTABLE_SPREAD = 0.02
 """A MAD above this share of the median makes a measurement unstable."""
 UNSTABLE_SESSIONS = 0.05
 """So do sessions whose medians are further apart than this share of the latency."""
+PRIOR_RUNS = 5
+MOST_GAMMA = 1.3
 P99_RUNS = 1000
 """Fewer runs than this do not carry a 99th percentile."""
 
@@ -22,7 +24,8 @@ class SessionSamples:
     """What one session (load, warm-up, timed runs in a fresh runtime) took, in milliseconds.
 
     `runs_ms` are the accepted runs in order; `cold_ms` those with flushed caches. A compile time of
-    0 was not told apart from loading.
+    0 was not told apart from loading. `slowdown` says for each accepted run how many times slower
+    than it can be the core was beside it (a fixed loop was timed); empty: not known.
     """
 
     load_ms: float = 0.0
@@ -31,11 +34,16 @@ class SessionSamples:
     runs_ms: tuple[float, ...] = ()
     rejected_runs: int = 0
     cold_ms: tuple[float, ...] = ()
+    slowdown: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a measurement, named as in `Measurement`; None where nothing was measured."""
+    """The figures of a measurement, named as in `Measurement`; None where nothing was measured.
+
+    `slowdown`, `uncorrected_ms`: median slowdown of the core, and the latency before it was taken
+    out; None where no run says how fast the core was.
+    """
 
     latency_ms: float | None = None
     mad_ms: float | None = None
@@ -50,6 +58,28 @@ class Summary:
     compile_ms: float | None = None
     first_run_ms: float | None = None
     unstable: bool = False
+    slowdown: float | None = None
+    uncorrected_ms: float | None = None
+
+
+def undisturbed(runs_ms: NDArray[np.float64], slowdown: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Runs as they would have been on a core that nobody shares.
+
+    A busy neighbour on a core's hidden sibling stretches a run by slowdown ** gamma. Compute-bound
+    models follow the core one to one; memory-bound ones less. Gamma is the slope of log latency
+    over log slowdown within these runs, held towards 1 where they hardly differ (as if five runs of a
+    slowdown of 1.2 said so).
+
+    Args:
+        runs_ms: shape (n,), positive.
+        slowdown: shape (n,), at least 1 counts; below is noise of the loop.
+    """
+    x = np.log(np.maximum(slowdown, 1.0))
+    y = np.log(np.maximum(runs_ms, 1e-9))
+    dx = x - x.mean()
+    weight = PRIOR_RUNS * np.log(1.2) ** 2
+    gamma = (float(dx @ (y - y.mean())) + weight) / (float(dx @ dx) + weight)
+    return np.asarray(runs_ms * np.exp(-np.clip(gamma, 0.0, MOST_GAMMA) * x))
 
 
 def summarise(sessions: Sequence[SessionSamples]) -> Summary:
@@ -63,7 +93,8 @@ def summarise(sessions: Sequence[SessionSamples]) -> Summary:
     """
     for session in sessions:
         _check(session)
-    timed = [np.asarray(session.runs_ms) for session in sessions if session.runs_ms]
+    ran = [session for session in sessions if session.runs_ms]
+    timed = [np.asarray(session.runs_ms) for session in ran]
     cold = [run for session in sessions for run in session.cold_ms]
     rejected = sum(session.rejected_runs for session in sessions)
     load_ms = _median([session.load_ms for session in sessions])
@@ -78,6 +109,13 @@ def summarise(sessions: Sequence[SessionSamples]) -> Summary:
             first_run_ms=_median([s.first_run_ms for s in sessions if s.first_run_ms > 0]),
         )
     runs: NDArray[np.float64] = np.concatenate(timed)
+    slowdown = uncorrected_ms = None
+    if all(session.slowdown for session in ran):
+        uncorrected_ms = float(np.median([np.median(part) for part in timed]))
+        beside: NDArray[np.float64] = np.concatenate([np.asarray(s.slowdown) for s in ran])
+        slowdown = float(np.median(beside))
+        runs = undisturbed(runs, beside)
+        timed = np.split(runs, np.cumsum([part.size for part in timed])[:-1])
     session_ms = tuple(float(np.median(part)) for part in timed)
     latency_ms = float(np.median(session_ms))
     mad_ms = float(np.median(np.abs(runs - np.median(runs))))
@@ -97,6 +135,8 @@ def summarise(sessions: Sequence[SessionSamples]) -> Summary:
         first_run_ms=_median([session.first_run_ms for session in sessions]),
         unstable=mad_ms > UNSTABLE_SPREAD * latency_ms
         or spread_ms > UNSTABLE_SESSIONS * latency_ms,
+        slowdown=slowdown,
+        uncorrected_ms=uncorrected_ms,
     )
 
 
@@ -111,7 +151,12 @@ def _check(session: SessionSamples) -> None:
         ("first run", (session.first_run_ms,)),
         ("run", session.runs_ms),
         ("cold run", session.cold_ms),
+        ("slowdown", session.slowdown),
     )
+    if session.slowdown and len(session.slowdown) != len(session.runs_ms):
+        raise ValueError(
+            f"{len(session.slowdown)} slowdowns for {len(session.runs_ms)} accepted runs"
+        )
     for name, values in named:
         for value in values:
             if not math.isfinite(value) or value < 0:

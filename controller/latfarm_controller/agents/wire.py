@@ -176,6 +176,7 @@ def session_from_pb(message: pb.Session) -> SessionSamples:
         tuple(message.runs_ms),
         message.rejected_runs,
         tuple(message.cold_ms),
+        tuple(message.slowdown),
     )
 
 
@@ -253,8 +254,18 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
         measured_at_s=result.measured_at_s,
         protocol_version=result.protocol_version,
         settings=settings_from_pb(settings) if settings is not None else request.settings,
-        conditions=dict(result.conditions),
+        conditions=dict(result.conditions) | _correction(summary),
     )
+
+
+def _correction(summary: Summary) -> dict[str, str]:
+    """How much the core's slowness changed the latency, for those who want the raw one."""
+    if summary.slowdown is None or summary.uncorrected_ms is None:
+        return {}
+    return {
+        "slowdown": f"{summary.slowdown:.4g}",
+        "uncorrected_ms": f"{summary.uncorrected_ms:.6g}",
+    }
 
 
 def _outcome(result: pb.Result, request: Request) -> tuple[Outcome, str, str]:

@@ -223,20 +223,22 @@ class Layer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., latency_ms: _Optional[float] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("load_ms", "compile_ms", "first_run_ms", "runs_ms", "rejected_runs", "cold_ms")
+    __slots__ = ("load_ms", "compile_ms", "first_run_ms", "runs_ms", "rejected_runs", "cold_ms", "slowdown")
     LOAD_MS_FIELD_NUMBER: _ClassVar[int]
     COMPILE_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_RUN_MS_FIELD_NUMBER: _ClassVar[int]
     RUNS_MS_FIELD_NUMBER: _ClassVar[int]
     REJECTED_RUNS_FIELD_NUMBER: _ClassVar[int]
     COLD_MS_FIELD_NUMBER: _ClassVar[int]
+    SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
     load_ms: float
     compile_ms: float
     first_run_ms: float
     runs_ms: _containers.RepeatedScalarFieldContainer[float]
     rejected_runs: int
     cold_ms: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, load_ms: _Optional[float] = ..., compile_ms: _Optional[float] = ..., first_run_ms: _Optional[float] = ..., runs_ms: _Optional[_Iterable[float]] = ..., rejected_runs: _Optional[int] = ..., cold_ms: _Optional[_Iterable[float]] = ...) -> None: ...
+    slowdown: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, load_ms: _Optional[float] = ..., compile_ms: _Optional[float] = ..., first_run_ms: _Optional[float] = ..., runs_ms: _Optional[_Iterable[float]] = ..., rejected_runs: _Optional[int] = ..., cold_ms: _Optional[_Iterable[float]] = ..., slowdown: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Result(_message.Message):
     __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -123,3 +124,34 @@ def test_impossible_times_are_refused(field: str, wrong: float) -> None:
     fields: dict[str, Any] = {"runs_ms": (1.0,), field: value}
     with pytest.raises(ValueError, match="ms"):
         summarise([SessionSamples(**fields)])
+
+
+@given(
+    base_ms=st.floats(0.01, 1000.0),
+    gamma=st.floats(0.3, 1.2),
+    slows=st.lists(st.floats(1.0, 2.0), min_size=20, max_size=60),
+)
+def test_a_slow_core_is_taken_out(base_ms: float, gamma: float, slows: list[float]) -> None:
+    assume(np.std(np.log(slows)) > 0.15)
+    runs = tuple(base_ms * slow**gamma for slow in slows)
+    summary = summarise([SessionSamples(runs_ms=runs, slowdown=tuple(slows))])
+    assert summary.latency_ms == pytest.approx(base_ms, rel=0.15)
+    assert summary.uncorrected_ms == pytest.approx(float(np.median(runs)))
+    assert summary.slowdown == pytest.approx(float(np.median(slows)))
+
+
+def test_an_undisturbed_core_changes_nothing() -> None:
+    runs = (1.0, 1.1, 0.9, 1.05)
+    summary = summarise([SessionSamples(runs_ms=runs, slowdown=(1.0, 0.98, 1.0, 0.9))])
+    assert summary.latency_ms == pytest.approx(float(np.median(runs)))
+
+
+def test_each_run_has_its_slowdown_or_none_has() -> None:
+    with pytest.raises(ValueError, match="2 slowdowns for 1 accepted runs"):
+        summarise([SessionSamples(runs_ms=(1.0,), slowdown=(1.0, 1.0))])
+    mixed = [
+        SessionSamples(runs_ms=(1.0,), slowdown=(2.0,)),
+        SessionSamples(runs_ms=(1.0,)),
+    ]
+    assert summarise(mixed).slowdown is None
+    assert summarise(mixed).latency_ms == 1.0
