@@ -1,0 +1,213 @@
+"""Features that models see, three views of a table.
+
+`table6` is what the forest baseline sees (nn-Meter, Table 6), `engineered` has logs, ratios and
+alignments for boosted trees, `residual_features` the fewer, smoother coordinates of the Gaussian
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latfarm_predictors.table import Array, Table
+
+
+def quantise(values: Array, tile: float) -> Array:
+    """`values` rounded up to multiples of `tile`."""
+    return np.asarray(np.ceil(values / tile) * tile)
+
+
+def distances(left: Array, right: Array) -> Array:
+    """Euclidean distances between rows, shape (n, m)."""
+    squares = np.einsum("ij,ij->i", left, left)[:, None] - 2.0 * (left @ right.T)
+    squares += np.einsum("ij,ij->i", right, right)[None, :]
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+
+
+def two_adic(values: Array, cap: int = 5) -> Array:
+    """How often 2 divides each value, at most `cap`: the alignment that vector units see."""
+    powers = [np.mod(values, 2.0**power) == 0 for power in range(1, cap + 1)]
+    return np.asarray(np.sum(powers, axis=0), dtype=np.float64)
+
+
+def indicator(names: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Array:
+    """Multi-hot columns, shape (len(names), len(vocabulary)); unknown names leave no mark."""
+    place = {name: column for column, name in enumerate(vocabulary)}
+    out = np.zeros((len(names), len(vocabulary)))
+    for row, listed in enumerate(names):
+        for name in listed:
+            column = place.get(name)
+            if column is not None:
+                out[row, column] = 1.0
+    return out
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The op names that a fit has seen often enough to tell apart: main ops and appended ones."""
+
+    main: tuple[str, ...] = ()
+    appended: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(table: Table, *, least: int = 3, most: int = 12) -> Vocabulary:
+        """Collect from a training table; ops that all rows share tell nothing and are left out."""
+        total = len(table)
+
+        def frequent(counts: dict[str, int]) -> tuple[str, ...]:
+            kept = [name for name, count in counts.items() if least <= count < total]
+            return tuple(sorted(kept, key=lambda name: (-counts[name], name))[:most])
+
+        main: dict[str, int] = {}
+        appended: dict[str, int] = {}
+        for name in table.main_ops:
+            main[name] = main.get(name, 0) + 1
+        for ops in table.appended_ops:
+            for name in set(ops):
+                appended[name] = appended.get(name, 0) + 1
+        return Vocabulary(frequent(main), frequent(appended))
+
+    def columns(self, table: Table) -> Array:
+        """One-hot main op beside multi-hot appended ops, shape (n, main + appended)."""
+        first = indicator([(name,) for name in table.main_ops], self.main)
+        return np.concatenate([first, indicator(table.appended_ops, self.appended)], axis=1)
+
+
+def table6(table: Table) -> Array:
+    """Features of nn-Meter's predictors (Table 6), shape (n, 11).
+
+    HW, C_in, C_out, K, S, FLOPs, params as published; output size, groups, operands and fused ops
+    are appended since one forest serves several kernel types here. Columns a kernel type does not
+    use are constant and cost a forest nothing.
+    """
+    return np.stack(
+        [
+            np.sqrt(table.in_h * table.in_w),
+            table.in_channels,
+            table.out_channels,
+            np.sqrt(table.area),
+            np.sqrt(table.stride_h * table.stride_w),
+            2.0 * table.macs,
+            table.weight_bytes / table.element_bytes,
+            table.output_bytes,
+            table.groups,
+            table.inputs,
+            table.fused_ops,
+        ],
+        axis=1,
+    )
+
+
+def engineered(table: Table, log_base: Array, winograd: Array) -> Array:
+    """Features for boosted trees, shape (n, 60 or so).
+
+    Args:
+        table: the workloads.
+        log_base: log of the roofline's latency, shape (n,).
+        winograd: log of Winograd's work over direct work, shape (n,) (`costs.winograd`).
+    """
+    ci, co, rows = table.group_in, table.out_channels, table.out_h
+    out = [
+        np.log(table.in_h),
+        np.log(table.in_w),
+        np.log(table.in_channels),
+        np.log(co),
+        table.kernel_h,
+        table.kernel_w,
+        table.stride_h,
+        table.stride_w,
+        table.dilation_h,
+        np.log(table.groups),
+        np.log(table.batch),
+        np.log(rows),
+        np.log(table.macs + 1.0),
+        np.log(table.input_bytes + 1.0),
+        np.log(table.output_bytes + 1.0),
+        np.log(table.weight_bytes + 1.0),
+        np.log((table.macs + 1.0) / table.total_bytes),
+        np.log(table.total_bytes),
+        np.log(table.reduction),
+        np.log(table.positions * co),
+        winograd,
+        ((table.area == 9) & (table.stride_h == 1)).astype(np.float64),
+        table.inputs,
+        table.fused_ops,
+        table.extra_bytes / table.total_bytes,
+        two_adic(ci),
+        two_adic(co),
+        np.minimum(two_adic(ci), two_adic(co)),
+        (ci <= 4).astype(np.float64),
+        log_base,
+    ]
+    for tile in (4.0, 8.0, 16.0, 32.0, 64.0):
+        out += [quantise(co, tile) / co, quantise(ci, tile) / ci]
+        out += [np.log(np.ceil(co / tile)), np.log(np.ceil(ci / tile))]
+    for tile in (4.0, 8.0, 16.0):
+        out.append(quantise(table.reduction, tile) / table.reduction)
+    for tile in (2.0, 4.0, 8.0):
+        out.append(quantise(rows, tile) * quantise(table.out_w, tile) / (rows * table.out_w))
+    for tile in (8.0, 16.0, 32.0):
+        out.append(quantise(table.positions, tile) / table.positions)
+        out.append(np.log(quantise(co, tile) * quantise(ci, tile) * table.positions * table.area))
+    return np.stack(out, axis=1)
+
+
+def residual_features(
+    table: Table, log_base: Array, winograd: Array, tiles: tuple[float, float, float]
+) -> Array:
+    """Coordinates for a Gaussian process on the roofline's log residual, shape (n, 40 or so).
+
+    Scaled by hand where one step means more than its spread says: tile ratios by 4, window and
+    stride by 2.
+
+    Args:
+        table: the workloads.
+        log_base: log of the roofline's latency, shape (n,).
+        winograd: log of Winograd's work over direct work, shape (n,).
+        tiles: the roofline's tiles of output channels, input channels and rows.
+    """
+    ci, co, rows = table.group_in, table.out_channels, table.out_h
+    grid = np.sqrt(table.out_h * table.out_w)
+    moved = np.log(table.input_bytes + table.output_bytes + 1.0)
+    out = [
+        0.5 * np.log(table.in_h * table.in_w),
+        np.log(ci),
+        np.log(co),
+        np.log(table.area),
+        (table.area == 9).astype(np.float64),
+        (table.area == 1).astype(np.float64),
+        np.log(table.stride_h * table.stride_w),
+        0.5 * log_base,
+        np.log((table.macs + 1.0) / table.total_bytes),
+        winograd,
+        np.log(table.weight_bytes + table.element_bytes),
+        moved,
+        np.log(table.positions),
+        np.log(table.reduction),
+        (ci <= 4).astype(np.float64),
+        two_adic(ci),
+        two_adic(co),
+    ]
+    for tile in (4.0, 8.0, 16.0):
+        out += [(np.mod(ci, tile) == 0).astype(np.float64)]
+        out += [(np.mod(co, tile) == 0).astype(np.float64)]
+    for tile in (8.0, 16.0, 32.0):
+        out += [4.0 * np.log(quantise(co, tile) / co), 4.0 * np.log(quantise(ci, tile) / ci)]
+    for tile in (2.0, 4.0, 6.0):
+        out.append(4.0 * np.log(quantise(grid, tile) / grid))
+    for value, tile in zip((co, ci, rows), tiles, strict=True):
+        if tile not in (1.0, 8.0, 16.0, 32.0):
+            out.append(4.0 * np.log(quantise(value, tile) / value))
+    out += [
+        np.log(table.groups),
+        np.log(table.batch),
+        np.log(table.kernel_h / table.kernel_w),
+        np.log(table.in_h / table.in_w),
+        np.log(table.dilation_h * table.dilation_w),
+        2.0 * table.extra_bytes / table.total_bytes,
+        0.5 * (table.inputs - 1.0),
+    ]
+    return np.stack(out, axis=1)

@@ -1,0 +1,156 @@
+"""Intervals with finite-sample coverage: conformal calibration of scores |error| / sigma.
+
+All errors are in logs of latency, so an interval is [latency / f, latency * f]. METHODS of the
+field publish coverage without width or the reverse; `evaluate.py` reports both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from latfarm_predictors.table import Array
+
+_NORMAL = NormalDist()
+_UNSEEN_MARGIN = 1.25
+_NO_SCORES_MARGIN = 2.0
+
+
+def normal_quantile(coverage: float) -> float:
+    """Half-width, in standard deviations, of the central normal interval of that coverage.
+
+    Raises:
+        ValueError: the coverage is not strictly between 0 and 1.
+    """
+    if not 0.0 < coverage < 1.0:
+        raise ValueError(f"coverage {coverage} is not between 0 and 1")
+    return _NORMAL.inv_cdf(0.5 + coverage / 2.0)
+
+
+def least_scores(coverage: float) -> int:
+    """Fewest calibration scores that can promise `coverage`: 9 for 0.9, 19 for 0.95."""
+    normal_quantile(coverage)
+    # the rounding keeps 0.9 / (1 - 0.9), a hair above 9 in binary, at 9
+    return ceil(round(coverage / (1.0 - coverage), 9))
+
+
+def conformal_quantile(scores: Sequence[float] | Array, coverage: float) -> float:
+    """The ceil((n + 1) * coverage)-th smallest score; infinite when there are too few.
+
+    Vovk et al.: an exchangeable new score is at most this with probability `coverage` or more.
+    """
+    normal_quantile(coverage)
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    rank = ceil(round((len(ordered) + 1) * coverage, 9))
+    return float(ordered[rank - 1]) if rank <= len(ordered) else float("inf")
+
+
+def widened_quantile(scores: Sequence[float] | Array, coverage: float) -> tuple[float, bool]:
+    """`conformal_quantile`, or a finite, deliberately wide stand-in where that is infinite.
+
+    The stand-in scales the largest score as normal tails would, plus a quarter; without any score
+    it is twice the normal quantile.
+
+    Returns:
+        The multiplier, and whether the finite-sample promise stands behind it.
+    """
+    exact = conformal_quantile(scores, coverage)
+    if np.isfinite(exact):
+        return exact, True
+    needed = normal_quantile(coverage)
+    count = len(scores)
+    if count == 0:
+        return _NO_SCORES_MARGIN * needed, False
+    seen = normal_quantile(count / (count + 1.0))
+    largest = float(np.max(scores))
+    return max(largest * needed / seen * _UNSEEN_MARGIN, needed), False
+
+
+@dataclass(frozen=True)
+class Mondrian:
+    """Conformal scores by label, so that coverage holds within each label and not only on average.
+
+    A label is a path such as "conv/small": a label with too few scores is served by its parent
+    ("conv"), at last by all scores together ("").
+    """
+
+    scores: Mapping[str, Array] = field(default_factory=dict)
+    least: int = 20
+
+    @staticmethod
+    def of(scores: Array, labels: Sequence[str], least: int = 20) -> Mondrian:
+        """Sort scores, shape (n,), into their labels and all parents of these."""
+        sets: dict[str, list[float]] = {}
+        for score, label in zip(scores.tolist(), labels, strict=True):
+            for name in _lineage(label):
+                sets.setdefault(name, []).append(score)
+        return Mondrian({name: np.sort(found) for name, found in sets.items()}, least)
+
+    def multiplier(self, label: str, coverage: float) -> tuple[float, bool]:
+        """Factor on sigma, and whether it is backed by enough scores."""
+        needed = max(self.least, least_scores(coverage))
+        for name in _lineage(label):
+            found = self.scores.get(name)
+            if found is not None and len(found) >= needed:
+                return conformal_quantile(found, coverage), True
+        return widened_quantile(self.scores.get("", np.zeros(0)), coverage)
+
+
+def _lineage(label: str) -> list[str]:
+    """The label, its parents, and the root: "a/b" gives "a/b", "a", ""."""
+    parts = label.split("/") if label else []
+    return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def network_sigma(latency_ms: Array, sigma: Array, rho: float, tau: float) -> float:
+    """Log-sigma of a sum of kernels whose errors share a cause.
+
+    sigma^2 = (1 - rho) sum s_i^2 + rho (sum s_i)^2, relative to the sum, plus tau^2; with
+    s_i = latency_i * sigma_i. rho = 0 is the independent convolution of the literature, rho = 1
+    means that all kernels err together.
+
+    Args:
+        latency_ms: predicted latency of each kernel, shape (n,).
+        sigma: log-sigma of each kernel, shape (n,).
+        rho: correlation between kernels' errors, 0 to 1.
+        tau: log-sigma of what the sum of kernels leaves out.
+    """
+    spread = latency_ms * sigma
+    total = float(latency_ms.sum())
+    if total <= 0.0:
+        return tau
+    variance = (1.0 - rho) * float(spread @ spread) + rho * float(spread.sum()) ** 2
+    return sqrt(variance / total**2 + tau**2)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorShare:
+    """How kernels' errors add up in networks: see `network_sigma`."""
+
+    rho: float = 0.3
+    tau: float = 0.06
+
+
+_RHO_GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+_TAU_GRID = (0.01, 0.02, 0.03, 0.045, 0.06, 0.09, 0.13, 0.2, 0.3)
+
+
+def estimate_share(residuals: Array, independent: Array, common: Array) -> ErrorShare:
+    """The share that best explains networks' residuals, pulled towards the default by a weak prior.
+
+    Args:
+        residuals: log(measured / predicted) of networks, shape (n,).
+        independent: sqrt(sum s_i^2) / sum latency of each, shape (n,): its sigma at rho = 0.
+        common: sum s_i / sum latency of each, shape (n,): its sigma at rho = 1.
+    """
+    start = ErrorShare()
+    rho, tau = (grid[..., None] for grid in np.meshgrid(_RHO_GRID, _TAU_GRID, indexing="ij"))
+    variance = (1.0 - rho) * independent**2 + rho * common**2 + tau**2
+    cost = 0.5 * np.sum(np.log(variance) + residuals**2 / variance, axis=-1)
+    cost += 2.0 * (rho[..., 0] - start.rho) ** 2 + 0.5 * np.log(tau[..., 0] / start.tau) ** 2
+    row, column = np.unravel_index(int(np.argmin(cost)), cost.shape)
+    return ErrorShare(_RHO_GRID[int(row)], _TAU_GRID[int(column)])

@@ -1,0 +1,146 @@
+"""Gradient-boosted trees (LightGBM) on the log residual of a fitted roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.costs import winograd
+from latfarm_predictors.features import Vocabulary, engineered
+from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
+from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.workload import Workload
+
+
+class Boosted:
+    """Boosted trees on the roofline's residual. Needs 20 rows; kept in LightGBM's text format.
+
+    Args:
+        seed: for bagging and feature sampling.
+        roofline: a roofline fitted on the same rows, to save fitting it twice.
+        sigma: log-sigma that every prediction carries; found by cross-validation when None.
+    """
+
+    kind = "boosted"
+
+    def __init__(
+        self, *, seed: int = 0, roofline: Roofline | None = None, sigma: float | None = None
+    ) -> None:
+        self._seed = seed
+        self._given = roofline
+        self._search_sigma = sigma is None
+        self.sigma = 0.0 if sigma is None else sigma
+        self.roofline = roofline or Roofline()
+        self.vocabulary = Vocabulary()
+        self._offset = 0.0
+        self._text = ""
+        self._booster: Any = None
+
+    def fit(
+        self,
+        workloads: Sequence[Workload] | Table,
+        latency_ms: npt.ArrayLike,
+        noise: npt.ArrayLike | None = None,
+    ) -> Self:
+        """See `Model.fit`."""
+        table = as_table(workloads)
+        latency, variance = check_targets(table, latency_ms, noise, least=20)
+        if self._given is None:
+            self.roofline.fit(table, latency, variance)
+        self.vocabulary = Vocabulary.of(table)
+        self._grow(table, latency, variance)
+        if self._search_sigma:
+            predicted, _ = out_of_fold(self.refit, table, latency, variance, folds=3)
+            self.sigma = robust_sigma(np.log(latency / predicted))
+        return self
+
+    def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
+        """See `Model.refit`."""
+        table = as_table(workloads)
+        roofline = self.roofline.refit(table, latency_ms, noise)
+        other = type(self)(seed=self._seed, roofline=roofline, sigma=self.sigma)
+        other.vocabulary = self.vocabulary
+        other._grow(table, latency_ms, noise)
+        return other
+
+    def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+        """See `Model.predict`; the deviation is the same for every kernel."""
+        table = as_table(workloads)
+        base = np.log(self.roofline.latency_ms(table))
+        residual = np.asarray(self._model().predict(self._features(table, base), num_threads=1))
+        return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
+
+    def state(self) -> State:
+        """See `Model.state`."""
+        return State(
+            self.kind,
+            values={
+                "main_ops": list(self.vocabulary.main),
+                "appended_ops": list(self.vocabulary.appended),
+                "offset": self._offset,
+                "sigma": self.sigma,
+            },
+            texts={"lightgbm": self._text},
+            parts={"roofline": self.roofline.state()},
+        )
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """See `Model.from_state`."""
+        model = cls(sigma=float(state.values["sigma"]))
+        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.vocabulary = Vocabulary(
+            tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
+        )
+        model._offset = float(state.values["offset"])
+        model._text = state.texts["lightgbm"]
+        return model
+
+    def _features(self, table: Table, log_base: Array) -> Array:
+        shape = engineered(table, log_base, np.log(winograd(table)[0]))
+        return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
+
+    def _grow(self, table: Table, latency: Array, variance: Array) -> None:
+        import lightgbm
+
+        count = len(table)
+        base = np.log(self.roofline.latency_ms(table))
+        target = np.log(latency) - base
+        self._offset = float(np.median(target))
+        data = lightgbm.Dataset(
+            self._features(table, base),
+            target - self._offset,
+            weight=1.0 / (1.0 + variance / 0.01),
+            params={"verbose": -1},
+        )
+        settings = {
+            "objective": "regression",
+            "learning_rate": 0.05,
+            "num_leaves": int(np.clip(count / 40, 7, 63)),
+            "min_data_in_leaf": int(np.clip(count / 300, 3, 10)),
+            "bagging_fraction": 0.8,
+            "bagging_freq": 1,
+            "feature_fraction": 0.5,
+            "lambda_l2": 1.0,
+            "seed": self._seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "num_threads": 1,
+            "verbose": -1,
+        }
+        rounds = int(np.clip(count * 0.6, 200, 1500))
+        grown = lightgbm.train(settings, data, num_boost_round=rounds)
+        # predict from the text at once, so that a loaded model gives the same bits
+        self._text = grown.model_to_string()
+        self._booster = None
+
+    def _model(self) -> Any:
+        if self._booster is None:
+            import lightgbm
+
+            self._booster = lightgbm.Booster(model_str=self._text)
+        return self._booster

@@ -1,0 +1,337 @@
+"""Gaussian process on the log residual of a fitted roofline.
+
+Matern-3/2 kernel with one length scale per feature (ARD). Hyperparameters maximise the marginal
+likelihood plus a weak prior on the length scales, with analytic gradients: for
+K = s exp(-a)(1 + a), a = sqrt(3) r, the derivative with respect to log l_k is
+3 s exp(-a) (x_ik - x_jk)^2 / l_k^2, so that all features share one weight matrix and two products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.costs import winograd
+from latfarm_predictors.features import Vocabulary, distances, residual_features
+from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.workload import Workload
+
+_PRIOR_LOG_SCALE = 1.2
+_PRIOR_STRENGTH = 0.05
+_JITTER = 1e-5
+_SQRT3 = float(np.sqrt(3.0))
+_CHUNK = 1024
+_STRANGE_SIGMA = 0.15
+_STRANGE_CAP = 2.0
+_DEVIATION_ROWS = 600
+
+
+class RooflineGP:
+    """The roofline-residual GP. Needs 8 rows.
+
+    Args:
+        steps: at most so many gradient steps on the hyperparameters.
+        search_rows: hyperparameters are sought on at most so many rows.
+        most_rows: above this the process sees a subset of the rows (cubic cost).
+        seed: for those subsets.
+
+    Deviations rest on at most 600 of the rows, so that predicting stays fast: with more rows they
+    are a little too large, which calibration takes out.
+    """
+
+    kind = "gp"
+
+    def __init__(
+        self, *, steps: int = 25, search_rows: int = 500, most_rows: int = 3000, seed: int = 0
+    ) -> None:
+        self._steps = steps
+        self._search_rows = search_rows
+        self._most_rows = most_rows
+        self._seed = seed
+        self.roofline = Roofline()
+        self.vocabulary = Vocabulary()
+        self.outliers = 0
+        self._columns = np.zeros(0, dtype=np.intp)
+        self._low: Array = np.zeros(0)
+        self._high: Array = np.zeros(0)
+        self._centre: Array = np.zeros(0)
+        self._spread: Array = np.zeros(0)
+        self._signal = 0.0
+        self._noise = 0.0
+        self._noise_share = 1.0
+        self._offset = 0.0
+        self._inputs: Array = np.zeros((0, 0))
+        self._deviation_rows = np.zeros(0, dtype=np.intp)
+        self._whitening: Array = np.zeros((0, 0))
+        self._weights: Array = np.zeros(0)
+
+    @property
+    def noise_sigma(self) -> float:
+        """Standard deviation of the log latency that no feature explains."""
+        return float(np.sqrt(self._noise))
+
+    def fit(
+        self,
+        workloads: Sequence[Workload] | Table,
+        latency_ms: npt.ArrayLike,
+        noise: npt.ArrayLike | None = None,
+    ) -> Self:
+        """See `Model.fit`. Rows that leave-one-out shows to be gross outliers are dropped."""
+        table = as_table(workloads)
+        latency, variance = check_targets(table, latency_ms, noise, least=8)
+        self.roofline.fit(table, latency, variance)
+        self.vocabulary = Vocabulary.of(table)
+        table, latency, variance = self._subset(table, latency, variance)
+        base = np.log(self.roofline.latency_ms(table))
+        target = np.log(latency) - base
+        self._offset = float(np.median(target))
+        target = target - self._offset
+        features = self._features(table, base)
+        self._standardise(features)
+        self._learn(self._scaled(features), target, variance)
+        scaled = self._scaled(features)
+        self.outliers = self._condition(scaled, target, variance)
+        return self
+
+    def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
+        """See `Model.refit`: tiles and hyperparameters are kept."""
+        table = as_table(workloads)
+        other = type(self)()
+        other.__dict__.update(self.__dict__)
+        other.roofline = self.roofline.refit(table, latency_ms, noise)
+        table, latency_ms, noise = self._subset(table, latency_ms, noise)
+        base = np.log(other.roofline.latency_ms(table))
+        target = np.log(latency_ms) - base
+        other._offset = float(np.median(target))
+        features = other._features(table, base)
+        other._low, other._high = features.min(axis=0), features.max(axis=0)
+        scaled = other._scaled(features)
+        other.outliers = other._condition(scaled, target - other._offset, noise)
+        return other
+
+    def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+        """See `Model.predict`; the deviation includes the measurement noise of the fit.
+
+        It also grows with the distance to the range of the training features: a process that
+        has learned small residuals would otherwise be as sure of what it never saw (a batch, a
+        dilation, a size beyond all others).
+        """
+        table = as_table(workloads)
+        base = np.log(self.roofline.latency_ms(table))
+        features = self._features(table, base)
+        scaled = self._scaled(features)
+        mean, variance = np.empty(len(table)), np.empty(len(table))
+        for start in range(0, len(table), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            cross = self._signal * _matern(distances(scaled[part], self._inputs))
+            mean[part] = cross @ self._weights
+            white = cross[:, self._deviation_rows] @ self._whitening.T
+            variance[part] = self._signal - np.einsum("ij,ij->i", white, white)
+        beyond = np.maximum(np.maximum(self._low - features, features - self._high), 0.0)
+        strange = (np.minimum(beyond, _STRANGE_CAP) ** 2).sum(axis=1)
+        sigma = np.sqrt(np.maximum(variance, 1e-9) + self._noise + _STRANGE_SIGMA**2 * strange)
+        return np.exp(mean + self._offset + base), sigma
+
+    def state(self) -> State:
+        """See `Model.state`. The inverse of the Cholesky factor is kept packed."""
+        rows, columns = np.tril_indices(len(self._whitening))
+        return State(
+            self.kind,
+            values={
+                "main_ops": list(self.vocabulary.main),
+                "appended_ops": list(self.vocabulary.appended),
+                "signal": self._signal,
+                "noise": self._noise,
+                "noise_share": self._noise_share,
+                "offset": self._offset,
+                "outliers": self.outliers,
+            },
+            arrays={
+                "columns": self._columns.astype(np.int64),
+                "low": self._low,
+                "high": self._high,
+                "centre": self._centre,
+                "spread": self._spread,
+                "inputs": self._inputs,
+                "deviation_rows": self._deviation_rows.astype(np.int64),
+                "whitening": self._whitening[rows, columns],
+                "weights": self._weights,
+            },
+            parts={"roofline": self.roofline.state()},
+        )
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """See `Model.from_state`."""
+        model = cls()
+        values, arrays = state.values, state.arrays
+        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.vocabulary = Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"]))
+        model._signal = float(values["signal"])
+        model._noise = float(values["noise"])
+        model._noise_share = float(values["noise_share"])
+        model._offset = float(values["offset"])
+        model.outliers = int(values["outliers"])
+        model._columns = arrays["columns"].astype(np.intp)
+        model._low, model._high = arrays["low"], arrays["high"]
+        model._centre, model._spread = arrays["centre"], arrays["spread"]
+        model._inputs, model._weights = arrays["inputs"], arrays["weights"]
+        model._deviation_rows = arrays["deviation_rows"].astype(np.intp)
+        whitening = np.zeros((len(model._deviation_rows), len(model._deviation_rows)))
+        whitening[np.tril_indices(len(whitening))] = arrays["whitening"]
+        model._whitening = whitening
+        return model
+
+    def _features(self, table: Table, log_base: Array) -> Array:
+        tiles = self.roofline.tiles
+        shape = residual_features(
+            table,
+            log_base,
+            np.log(winograd(table)[0]),
+            (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
+        )
+        return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
+
+    def _standardise(self, features: Array) -> None:
+        """Drop constant features, remember centre and spread of the others."""
+        self._low, self._high = features.min(axis=0), features.max(axis=0)
+        spread = features.std(axis=0)
+        self._columns = np.flatnonzero(spread > 1e-9)
+        self._centre = features.mean(axis=0)[self._columns]
+        # a rare op must not be far from all others merely for being rare
+        binary = np.all((features == 0) | (features == 1), axis=0)
+        floor = np.where(binary, 0.3, 1e-6)
+        self._spread = np.maximum(spread, floor)[self._columns]
+
+    def _scaled(self, features: Array) -> Array:
+        return np.asarray((features[:, self._columns] - self._centre) / self._spread)
+
+    def _learn(self, inputs: Array, target: Array, variance: Array) -> None:
+        """Hyperparameters by L-BFGS on the penalised marginal likelihood."""
+        from scipy.optimize import minimize
+
+        if len(inputs) > self._search_rows:
+            order = np.random.default_rng(self._seed).permutation(len(inputs))
+            rows = np.sort(order[: self._search_rows])
+            inputs, target, variance = inputs[rows], target[rows], variance[rows]
+        width = inputs.shape[1]
+        start = np.concatenate(
+            [np.full(width, _PRIOR_LOG_SCALE), [np.log(max(target.var(), 1e-4)), np.log(1e-3), 0.0]]
+        )
+        bounds = [(-1.5, 7.0)] * width + [(-9.0, 3.0), (-11.0, 0.0), (-2.0, 2.0)]
+        found = minimize(
+            _penalised_likelihood,
+            start,
+            args=(inputs, target, variance),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": self._steps, "maxcor": 15},
+        )
+        self._spread = self._spread * np.exp(found.x[:width])
+        self._signal = float(np.exp(found.x[width]))
+        self._noise = float(np.exp(found.x[width + 1])) + _JITTER
+        self._noise_share = float(np.exp(found.x[width + 2]))
+
+    def _subset(self, table: Table, latency: Array, noise: Array) -> tuple[Table, Array, Array]:
+        """At most `most_rows` of the rows."""
+        if len(table) <= self._most_rows:
+            return table, latency, noise
+        order = np.random.default_rng(self._seed).permutation(len(table))
+        part = np.sort(order[: self._most_rows])
+        return table.take(part), latency[part], noise[part]
+
+    def _condition(self, inputs: Array, target: Array, variance: Array) -> int:
+        """Condition the process on scaled inputs; gross leave-one-out outliers are dropped.
+
+        Returns:
+            How many were.
+        """
+        from scipy.linalg.lapack import dpotri, dtrtri
+
+        factor, weights = self._factorise(inputs, target, variance)
+        half, _ = dpotri(factor, lower=1)
+        precision = np.diagonal(half)
+        residual, deviation = np.abs(weights / precision), 1.0 / np.sqrt(precision)
+        keep = (residual < 4.5 * deviation) | (residual < 0.08)
+        dropped = int((~keep).sum())
+        if dropped:
+            inputs, target, variance = inputs[keep], target[keep], variance[keep]
+            factor, weights = self._factorise(inputs, target, variance)
+        self._inputs, self._weights = inputs, weights
+        self._deviation_rows = np.arange(len(inputs))
+        if len(inputs) > _DEVIATION_ROWS:
+            order = np.random.default_rng(self._seed).permutation(len(inputs))
+            self._deviation_rows = rows = np.sort(order[:_DEVIATION_ROWS])
+            factor, _ = self._factorise(inputs[rows], target[rows], variance[rows])
+        # the factor's inverse: predicting needs numpy alone
+        inverse, _ = dtrtri(factor, lower=1)
+        self._whitening = np.tril(inverse)
+        return dropped
+
+    def _factorise(self, inputs: Array, target: Array, variance: Array) -> tuple[Array, Array]:
+        """Lower Cholesky factor of the covariance (its upper half is junk), and the weights."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        covariance = self._signal * _matern(distances(inputs, inputs))
+        covariance[np.diag_indices(len(covariance))] += self._noise + self._noise_share * variance
+        factor, _ = cho_factor(covariance, lower=True, check_finite=False)
+        weights = cho_solve((factor, True), target, check_finite=False)
+        return np.asarray(factor), np.asarray(weights)
+
+
+def _matern(distance: Array) -> Array:
+    """Matern-3/2 correlation."""
+    reach = _SQRT3 * distance
+    return np.asarray((1.0 + reach) * np.exp(-reach))
+
+
+def _penalised_likelihood(
+    point: Array, inputs: Array, target: Array, variance: Array
+) -> tuple[float, Array]:
+    """Negative log marginal likelihood plus prior, and its gradient.
+
+    Args:
+        point: log length scales (d), log signal, log noise, log share of the known variance.
+        inputs: standardised features, shape (n, d).
+        target: centred log residuals, shape (n,).
+        variance: known variance of each target, shape (n,).
+    """
+    from scipy.linalg.lapack import dpotrf, dpotri
+
+    width = inputs.shape[1]
+    scaled = inputs / np.exp(point[:width])
+    signal, noise, share = np.exp(point[width:])
+    squares = np.einsum("ij,ij->i", scaled, scaled)
+    gap = squares[:, None] + squares[None, :] - 2.0 * (scaled @ scaled.T)
+    reach = _SQRT3 * np.sqrt(np.maximum(gap, 0.0))
+    decay = np.exp(-reach)
+    kernel = signal * (1.0 + reach) * decay
+    covariance = kernel.copy()
+    covariance[np.diag_indices(len(target))] += noise + _JITTER + share * variance
+    factor, failed = dpotrf(covariance, lower=1, overwrite_a=1)
+    if failed:  # a point so extreme that rounding decides: tell the line search to step back
+        return 1e10, np.zeros(width + 3)
+    half, _ = dpotri(factor, lower=1)
+    inverse = np.tril(half) + np.tril(half, -1).T
+    weights = inverse @ target
+    pull = inverse - np.outer(weights, weights)  # d nll = 0.5 tr(pull dK)
+    shared = pull * (3.0 * signal) * decay
+    row_sums = shared.sum(axis=1)
+    gradient = np.empty(width + 3)
+    gradient[:width] = (scaled**2).T @ row_sums - np.einsum("ij,ij->j", scaled, shared @ scaled)
+    gradient[width] = 0.5 * np.einsum("ij,ij->", pull, kernel)
+    diagonal = np.diagonal(pull)
+    gradient[width + 1] = 0.5 * noise * diagonal.sum()
+    gradient[width + 2] = 0.5 * share * (diagonal @ variance)
+    value = 0.5 * target @ weights + np.log(np.diagonal(factor)).sum()
+    away = point[:width] - _PRIOR_LOG_SCALE
+    value += _PRIOR_STRENGTH * (away @ away) + 0.5 * point[width + 2] ** 2
+    gradient[:width] += 2.0 * _PRIOR_STRENGTH * away
+    gradient[width + 2] += point[width + 2]
+    return float(value), gradient

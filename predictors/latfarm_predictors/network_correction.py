@@ -1,0 +1,335 @@
+"""From the sum of kernels to the network: what the sum leaves out, learned from measured networks.
+
+Weights fall out of caches between runs, activations stay in them between kernels, calls cost
+something: on real chain networks the ratio network / sum spans 0.83-1.68 and has both signs. Four
+corrections compete, from nothing to a small Gaussian process, on the sum of warm kernels and on a
+sum that takes kernels partly cold; leave-one-out decides, for the simpler one when in doubt. The
+residuals that calibrate intervals come from repeating the whole competition without each network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from latfarm_predictors.intervals import ErrorShare, estimate_share
+from latfarm_predictors.models.base import State
+from latfarm_predictors.table import Array, Table
+
+MEGABYTE = 1e6
+_PRIVATE_CACHE_MB = 0.7
+_SHARED_CACHE_MB = 24.0
+_LARGE_WEIGHT_MB = 0.3
+_RIDGES = (1.0, 3.0, 10.0, 30.0)
+_LEAST = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
+_WORTH = 0.95
+_CAP = 0.5
+_STRETCH = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFigures:
+    """What a correction sees of a network, besides its latency. Latencies in ms, sums over kernels.
+
+    Attributes:
+        warm_ms: sum of kernels as measured alone, plus one call's overhead.
+        cold_ms: the same with every kernel's weights out of caches.
+        independent_ms: root of the sum of squared kernel deviations.
+        common_ms: sum of kernel deviations.
+        kernels: how many.
+        weight_mb: all weights.
+        interior_mb: activations written and read between kernels.
+        small_ms: latency in kernels too short for their overhead to be hidden.
+        weighty_ms: latency in kernels with large weights.
+        conv_ms: latency in convolutions.
+    """
+
+    warm_ms: float
+    cold_ms: float
+    independent_ms: float
+    common_ms: float
+    kernels: float
+    weight_mb: float
+    interior_mb: float
+    small_ms: float
+    weighty_ms: float
+    conv_ms: float
+
+    @property
+    def cold_share(self) -> float:
+        """Share of the weights that cannot stay in a private cache between runs."""
+        return max(self.weight_mb - _PRIVATE_CACHE_MB, 0.0) / (self.weight_mb + 1e-9)
+
+    @property
+    def blended_ms(self) -> float:
+        """Sum of kernels with the cold share of each taken cold."""
+        return self.warm_ms + self.cold_share * (self.cold_ms - self.warm_ms)
+
+
+def figures(
+    table: Table,
+    latency_ms: Array,
+    cold_ms: Array,
+    sigma: Array,
+    *,
+    overhead_ms: float,
+    small_ms: float,
+) -> NetworkFigures:
+    """Figures of a network from its kernels.
+
+    Args:
+        table: the kernels.
+        latency_ms: predicted warm latency of each, shape (n,).
+        cold_ms: predicted cold latency of each, shape (n,).
+        sigma: log-sigma of each, shape (n,).
+        overhead_ms: latency of an empty model.
+        small_ms: kernels below this count as small.
+    """
+    weights = table.weight_bytes / MEGABYTE
+    conv = np.isin(table.families, ("conv", "grouped_conv", "dwconv"))
+    traffic = float((table.input_bytes + table.output_bytes).sum()) / MEGABYTE
+    boundary = 0.0
+    if len(table):
+        boundary = float(table.input_bytes[0] + table.output_bytes[-1]) / MEGABYTE
+    spread = latency_ms * sigma
+    return NetworkFigures(
+        warm_ms=float(latency_ms.sum()) + overhead_ms,
+        cold_ms=float(np.maximum(cold_ms, latency_ms).sum()) + overhead_ms,
+        independent_ms=float(np.sqrt(spread @ spread)),
+        common_ms=float(spread.sum()),
+        kernels=float(len(table)),
+        weight_mb=float(weights.sum()),
+        interior_mb=traffic - boundary,
+        small_ms=float(latency_ms[latency_ms < small_ms].sum()),
+        weighty_ms=float(latency_ms[weights > _LARGE_WEIGHT_MB].sum()),
+        conv_ms=float(latency_ms[conv].sum()),
+    )
+
+
+def _design(networks: Sequence[NetworkFigures]) -> Array:
+    """Features of the ridge and the GP, shape (n, 8): costs per millisecond, shares, cold ratio."""
+    rows = [
+        (
+            n.kernels / n.warm_ms,
+            n.interior_mb / n.warm_ms,
+            n.weight_mb * n.cold_share / n.warm_ms,
+            max(n.weight_mb - _SHARED_CACHE_MB, 0.0) / n.warm_ms,
+            n.small_ms / n.warm_ms,
+            n.weighty_ms / n.warm_ms * n.cold_share,
+            float(np.log(n.cold_ms / n.warm_ms)),
+            n.conv_ms / n.warm_ms,
+        )
+        for n in networks
+    ]
+    # costs per millisecond span decades; logs keep one tiny network from owning a coefficient
+    return np.log1p(np.array(rows, dtype=np.float64).reshape(len(networks), 8))
+
+
+def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
+    return np.array([n.blended_ms if blend else n.warm_ms for n in networks])
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One fitted candidate: everything needed to apply it to other networks."""
+
+    kind: str
+    blend: bool
+    ridge: float
+    offset: float
+    centre: Array
+    spread: Array
+    low: Array
+    high: Array
+    points: Array
+    weights: Array
+    inverse: Array
+
+    def shift(self, design: Array) -> tuple[Array, Array]:
+        """Log correction and leverage (extra share of tau^2) for rows of a design, each (n,)."""
+        count = len(design)
+        if self.kind in ("none", "scale"):
+            return np.full(count, self.offset), np.zeros(count)
+        inputs = self._inputs(design)
+        if self.kind == "ridge":
+            rows = np.concatenate([np.ones((count, 1)), inputs], axis=1)
+            return rows @ self.weights, np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
+        cross = _covariance(inputs, self.points)
+        prior = np.einsum("ii->i", _covariance(inputs, inputs))
+        left = prior - np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
+        return cross @ self.weights + self.offset, np.maximum(left, 0.0) / _GP_NOISE
+
+    def _inputs(self, design: Array) -> Array:
+        # beyond a quarter of the seen range nothing is known: hold the correction there
+        return (np.clip(design, self.low, self.high) - self.centre) / self.spread
+
+
+_GP_NOISE = 0.05**2
+
+
+def _covariance(left: Array, right: Array) -> Array:
+    gap = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
+    return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * (left @ right.T) / 3.0 + 0.01)
+
+
+def _fit(kind: str, blend: bool, ridge: float, design: Array, ratio: Array) -> tuple[_Fit, Array]:
+    """Fit one candidate to log ratios; closed-form leave-one-out residuals beside it."""
+    count, width = design.shape
+    empty = np.zeros(0)
+    centre: Array = np.zeros(width)
+    spread: Array = np.ones(width)
+    low: Array = centre
+    high: Array = centre
+    offset, weights = 0.0, empty
+    points: Array = np.zeros((0, width))
+    inverse: Array = np.zeros((0, 0))
+    if kind == "none":
+        left_out = ratio.copy()
+    elif kind == "scale":
+        shrink = count / (count + 1.0)
+        offset = shrink * float(np.median(ratio))
+        others = [np.median(np.delete(ratio, i)) for i in range(count)]
+        left_out = ratio - np.array(others) * (count - 1.0) / count
+    else:
+        centre = design.mean(axis=0)
+        spread = np.asarray(np.maximum(design.std(axis=0), 1e-6))
+        reach = _STRETCH * (design.max(axis=0) - design.min(axis=0))
+        low, high = design.min(axis=0) - reach, design.max(axis=0) + reach
+        points = np.asarray((design - centre) / spread)
+        if kind == "ridge":
+            rows = np.concatenate([np.ones((count, 1)), points], axis=1)
+            penalty = np.full(width + 1, ridge)
+            penalty[0] = 0.05
+            inverse = np.linalg.inv(rows.T @ rows + np.diag(penalty))
+            weights = np.asarray(inverse @ (rows.T @ ratio))
+            leverage = np.einsum("ij,jk,ik->i", rows, inverse, rows)
+            left_out = np.asarray((ratio - rows @ weights) / (1.0 - leverage))
+            points = points[:0]
+        else:
+            offset = float(np.median(ratio))
+            covariance = _covariance(points, points) + np.eye(count) * _GP_NOISE
+            inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+            weights = np.asarray(inverse @ (ratio - offset))
+            left_out = np.asarray(weights / np.diagonal(inverse))
+    fitted = _Fit(kind, blend, ridge, offset, centre, spread, low, high, points, weights, inverse)
+    return fitted, left_out
+
+
+def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[_Fit, Array]:
+    """The winner by leave-one-out; a more complex one must win by 5 % of the error."""
+    design = _design(networks)
+    count = len(networks)
+    log_latency = np.log(latency)
+    bases = (False, True) if any(n.cold_ms > 1.001 * n.warm_ms for n in networks) else (False,)
+    best: tuple[float, _Fit, Array] | None = None
+    for kind in ("none", "scale", "ridge", "gp"):
+        if count < _LEAST[kind]:
+            continue
+        level: tuple[float, _Fit, Array] | None = None
+        for blend in bases:
+            ratio = log_latency - np.log(_base(networks, blend))
+            for ridge in _RIDGES if kind == "ridge" else (0.0,):
+                fitted, left_out = _fit(kind, blend, ridge, design, ratio)
+                score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
+                if level is None or score < level[0] - 1e-12:
+                    level = (score, fitted, left_out)
+        if level is not None and (best is None or level[0] < _WORTH * best[0]):
+            best = level
+    assert best is not None  # "none" always competes
+    return best[1], best[2]
+
+
+class NetworkCorrection:
+    """Latency of a network from its figures, and the log-sigma of that.
+
+    Without networks it is the plain sum with the default error share.
+    """
+
+    kind = "network-correction"
+
+    def __init__(self) -> None:
+        self._fit, _ = _fit("none", False, 0.0, np.zeros((0, 8)), np.zeros(0))
+        self.share = ErrorShare()
+        self.residuals: Array = np.zeros(0)
+        self.scores: Array = np.zeros(0)
+
+    @property
+    def chosen(self) -> str:
+        """Which correction won: none, scale, ridge or gp; "+cold" when on the blended sum."""
+        return self._fit.kind + ("+cold" if self._fit.blend else "")
+
+    def fit(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> NetworkCorrection:
+        """Choose and fit a correction; `residuals` and `scores` are leave-one-out, choice included.
+
+        Args:
+            networks: figures of n networks.
+            latency_ms: their measured latencies, shape (n,).
+        """
+        count = len(networks)
+        if count == 0:
+            return self
+        self._fit, left_out = _compete(networks, latency_ms)
+        self.share = self._share(networks, left_out)
+        residuals, scores = np.empty(count), np.empty(count)
+        for index in range(count):
+            others = [n for i, n in enumerate(networks) if i != index]
+            inner = NetworkCorrection()
+            inner._fit, inner_left_out = _compete(others, np.delete(latency_ms, index))
+            inner.share = inner._share(others, inner_left_out)
+            predicted, sigma = inner.predict([networks[index]])
+            residuals[index] = np.log(latency_ms[index] / predicted[0])
+            scores[index] = abs(residuals[index]) / sigma[0]
+        self.residuals, self.scores = residuals, scores
+        return self
+
+    def predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
+        """Latency in ms and log-sigma, each of shape (n,)."""
+        shift, leverage = self._fit.shift(_design(networks))
+        independent, common = _relative(networks)
+        rho, tau = self.share.rho, self.share.tau
+        variance = (1.0 - rho) * independent**2 + rho * common**2
+        sigma = np.sqrt(variance + tau**2 * (1.0 + leverage))
+        return _base(networks, self._fit.blend) * np.exp(shift), sigma
+
+    def state(self) -> State:
+        """What was learned, as plain data."""
+        values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
+        arrays = {"residuals": self.residuals, "scores": self.scores}
+        for entry in fields(_Fit):
+            value = getattr(self._fit, entry.name)
+            if isinstance(value, np.ndarray):
+                arrays[f"fit_{entry.name}"] = value
+            else:
+                values[entry.name] = value
+        return State(self.kind, values=values, arrays=arrays)
+
+    @classmethod
+    def from_state(cls, state: State) -> NetworkCorrection:
+        """Read what `state` gave."""
+        model = cls()
+        model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
+        model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
+        given: dict[str, Any] = {}
+        for entry in fields(_Fit):
+            stored = f"fit_{entry.name}"
+            given[entry.name] = (
+                state.arrays[stored] if stored in state.arrays else state.values[entry.name]
+            )
+        model._fit = _Fit(**given)
+        return model
+
+    def _share(self, networks: Sequence[NetworkFigures], residuals: Array) -> ErrorShare:
+        if len(networks) < 5:
+            return ErrorShare()
+        return estimate_share(residuals, *_relative(networks))
+
+
+def _relative(networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
+    """Sigma of the sum if kernels err independently, and if they err together; each (n,)."""
+    total = np.array([n.warm_ms for n in networks])
+    independent = np.array([n.independent_ms for n in networks])
+    common = np.array([n.common_ms for n in networks])
+    return independent / total, common / total

@@ -1,0 +1,198 @@
+"""Table: a batch of workloads as columns, so that every model is vectorised over kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.fusion import FREE_OPS
+from latfarm_predictors.workload import Workload
+
+Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+
+ELEMENT_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "float32": 4,
+    "int32": 4,
+    "float16": 2,
+    "int16": 2,
+}
+"""Bytes of an element; types not named here take one."""
+
+_NUMERIC = (
+    "batch",
+    "in_h",
+    "in_w",
+    "in_channels",
+    "out_h",
+    "out_w",
+    "out_channels",
+    "kernel_h",
+    "kernel_w",
+    "stride_h",
+    "stride_w",
+    "dilation_h",
+    "dilation_w",
+    "groups",
+    "macs",
+    "input_bytes",
+    "output_bytes",
+    "weight_bytes",
+    "inputs",
+    "fused_ops",
+)
+_numbers = attrgetter(*_NUMERIC)
+_identity = attrgetter("family", "type", "dtype", *_NUMERIC)
+
+_MULTIPLYING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
+
+
+def identity(workload: Workload) -> tuple[object, ...]:
+    """What tells two workloads apart: equal for kernels that no predictor could tell apart."""
+    return tuple(_identity(workload))
+
+
+@cache
+def main_op(kernel_type: str) -> str:
+    """The op of a kernel type whose sizes its workload tells (see `workload.main_node`)."""
+    ops = kernel_type.split("+")
+    for op in ops:
+        if op in _MULTIPLYING:
+            return op
+    return next((op for op in ops if op not in FREE_OPS), ops[0])
+
+
+@cache
+def appended_ops(kernel_type: str) -> tuple[str, ...]:
+    """The working ops of a kernel type besides the main one."""
+    ops = kernel_type.split("+")
+    ops.remove(main_op(kernel_type))
+    return tuple(op for op in ops if op not in FREE_OPS)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A batch of workloads as columns, each of shape (n,).
+
+    Sizes are at least 1 and bytes at least 0, so that logarithms are finite for every op.
+    """
+
+    types: tuple[str, ...]
+    families: tuple[str, ...]
+    element_bytes: Array
+    batch: Array
+    in_h: Array
+    in_w: Array
+    in_channels: Array
+    out_h: Array
+    out_w: Array
+    out_channels: Array
+    kernel_h: Array
+    kernel_w: Array
+    stride_h: Array
+    stride_w: Array
+    dilation_h: Array
+    dilation_w: Array
+    groups: Array
+    macs: Array
+    input_bytes: Array
+    output_bytes: Array
+    weight_bytes: Array
+    inputs: Array
+    fused_ops: Array
+
+    def __len__(self) -> int:
+        """How many workloads."""
+        return len(self.types)
+
+    def take(self, rows: Rows) -> Table:
+        """The given rows, in the given order."""
+        columns = [getattr(self, name) for name in _COLUMNS]
+        return Table(
+            tuple(self.types[i] for i in rows),
+            tuple(self.families[i] for i in rows),
+            *(column[rows] for column in columns),
+        )
+
+    @cached_property
+    def main_ops(self) -> tuple[str, ...]:
+        """The op whose sizes are told, per workload."""
+        return tuple(main_op(name) for name in self.types)
+
+    @cached_property
+    def appended_ops(self) -> tuple[tuple[str, ...], ...]:
+        """The working ops besides the main one, per workload."""
+        return tuple(appended_ops(name) for name in self.types)
+
+    @cached_property
+    def conv_groups(self) -> Array:
+        """Groups of a convolution, 1 for everything else."""
+        return np.asarray(np.where(np.isin(self.families, _CONVOLUTIONS), self.groups, 1.0))
+
+    @cached_property
+    def group_in(self) -> Array:
+        """Input channels that one output channel reads; 1 where channels are not mixed."""
+        mixing = np.isin(self.families, (*_CONVOLUTIONS, "fc"))
+        return np.where(mixing, np.maximum(self.in_channels / self.conv_groups, 1.0), 1.0)
+
+    @cached_property
+    def area(self) -> Array:
+        """Elements of the window."""
+        return self.kernel_h * self.kernel_w
+
+    @cached_property
+    def positions(self) -> Array:
+        """Places the window is put at: output positions, a transposed convolution's input ones."""
+        backwards = np.array([op == "ConvTranspose" for op in self.main_ops], dtype=np.bool_)
+        outputs, inputs = self.out_h * self.out_w, self.in_h * self.in_w
+        return self.batch * np.where(backwards, inputs, outputs)
+
+    @cached_property
+    def reduction(self) -> Array:
+        """Products summed into one output element."""
+        return self.group_in * self.area
+
+    @cached_property
+    def elements(self) -> Array:
+        """The larger of the elements read and written."""
+        return np.maximum(np.maximum(self.input_bytes, self.output_bytes) / self.element_bytes, 1.0)
+
+    @cached_property
+    def total_bytes(self) -> Array:
+        """Bytes moved when everything is touched once."""
+        return np.maximum(self.input_bytes + self.output_bytes + self.weight_bytes, 1.0)
+
+    @cached_property
+    def extra_bytes(self) -> Array:
+        """Bytes of data operands beyond the first (an Add fused behind a Conv reads one)."""
+        first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
+        return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
+
+
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
+
+
+def as_table(workloads: Sequence[Workload] | Table) -> Table:
+    """Columns of `workloads`; a Table is handed through."""
+    if isinstance(workloads, Table):
+        return workloads
+    sizes = np.array([_numbers(w) for w in workloads], dtype=np.float64)
+    sizes = sizes.reshape(len(workloads), len(_NUMERIC))
+    named = dict(zip(_NUMERIC, sizes.T, strict=True))
+    for name in _NUMERIC[:14]:
+        named[name] = np.maximum(named[name], 1.0)
+    element = np.array([ELEMENT_BYTES.get(w.dtype, 1) for w in workloads], dtype=np.float64)
+    return Table(
+        tuple(w.type for w in workloads),
+        tuple(w.family for w in workloads),
+        element.reshape(len(workloads)),
+        **named,
+    )

@@ -1,0 +1,241 @@
+"""Bundles: the same bits back, damage found, nothing half written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.models.boosted import Boosted
+from latfarm_predictors.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.testing.synthetic import random_network
+
+PROVENANCE = {"campaign": "c-1", "made_at": "2026-01-01T00:00:00Z", "versions": {"numpy": "2"}}
+GRAPHS = [random_network(np.random.default_rng(5), f"net{i}") for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def stored(predictor: PlatformPredictor, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundles")
+    save_bundle(predictor, folder / "tree", PROVENANCE)
+    save_bundle(predictor, folder / "one.zip", PROVENANCE)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tree", "one.zip"])
+def test_a_loaded_predictor_predicts_the_same_bits(
+    name: str, stored: Path, predictor: PlatformPredictor
+) -> None:
+    loaded = load_bundle(stored / name)
+    for level in (0.5, 0.9, 0.99):
+        ours, theirs = (p.predict_many(GRAPHS, level) for p in (predictor, loaded))
+        assert [replace(answer, bundle="") for answer in theirs] == ours
+        assert all(answer.bundle == loaded.bundle for answer in theirs)
+    for baseline in BASELINES:
+        for graph in GRAPHS:
+            assert loaded.predict_baseline(graph, baseline) == predictor.predict_baseline(
+                graph, baseline
+            )
+    assert replace_bundle(loaded.explain()) == predictor.explain()
+    assert loaded.rules == predictor.rules
+
+
+def replace_bundle(told: dict[str, object]) -> dict[str, object]:
+    return {**told, "bundle": ""}
+
+
+def test_boosted_trees_survive_the_bundle(predictor: PlatformPredictor, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    from latfarm_predictors.table import as_table
+    from latfarm_predictors.testing.synthetic import random_kernel
+    from latfarm_predictors.workload import workload
+
+    table = as_table([workload(random_kernel(rng, "conv")) for _ in range(90)])
+    latency = 0.01 + table.macs / 1e7
+    stack = predictor.models.stacks["conv"]
+    trees = Boosted(sigma=0.1, roofline=stack.gp.roofline).fit(table, latency)
+    mixed = type(stack).from_state(stack.state())
+    mixed.boosted, mixed.gp_weight = trees, 0.6
+    models = replace(predictor.models, stacks={**predictor.models.stacks, "conv": mixed})
+    changed = replace(predictor, models=models)
+    save_bundle(changed, tmp_path / "b", {})
+    assert any((tmp_path / "b" / "texts").iterdir())
+    loaded = load_bundle(tmp_path / "b")
+    for ours, theirs in zip(changed.predict_many(GRAPHS), loaded.predict_many(GRAPHS), strict=True):
+        assert ours == replace(theirs, bundle="")
+
+
+def test_the_same_predictor_gives_the_same_bytes(
+    stored: Path, predictor: PlatformPredictor, tmp_path: Path
+) -> None:
+    name = save_bundle(predictor, tmp_path / "again.zip", PROVENANCE)
+    assert (tmp_path / "again.zip").read_bytes() == (stored / "one.zip").read_bytes()
+    assert load_bundle(stored / "tree").bundle == load_bundle(stored / "one.zip").bundle == name
+    assert name.startswith("synthetic-1t@")
+
+
+def test_provenance_comes_back(stored: Path) -> None:
+    assert read_provenance(stored / "tree") == read_provenance(stored / "one.zip") == PROVENANCE
+
+
+def test_files_are_open_formats(stored: Path) -> None:
+    names = {p.relative_to(stored / "tree").as_posix() for p in (stored / "tree").rglob("*.*")}
+    assert {"bundle.json", "predictor.json", "rules.json", "arrays.npz"} <= names
+    with np.load(stored / "tree" / "arrays.npz", allow_pickle=False) as arrays:
+        assert len(arrays.files) > 20
+        assert all(arrays[name].dtype != object for name in arrays.files)
+    header = json.loads((stored / "tree" / "bundle.json").read_text())
+    assert (header["format"], header["version"]) == ("latfarm-bundle", 1)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_flipped_byte_is_found_or_harmless(
+    data: st.DataObject, stored: Path, tmp_path: Path, predictor: PlatformPredictor
+) -> None:
+    content = bytearray((stored / "one.zip").read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    damaged = tmp_path / "damaged.zip"
+    damaged.write_bytes(content)
+    try:
+        loaded = load_bundle(damaged)
+    except BundleError:
+        return
+    # a date or an attribute of the archive: nothing that is read
+    answer = loaded.predict(GRAPHS[0])
+    assert replace(answer, bundle="") == predictor.predict(GRAPHS[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["predictor.json", "arrays.npz", "rules.json", "bundle.json", "provenance.json", "SHA256SUMS"],
+)
+def test_damage_to_any_file_of_a_directory_is_found(
+    name: str, stored: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stored / "tree", copy)
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 0x55
+    (copy / name).write_bytes(content)
+    with pytest.raises(BundleError):
+        load_bundle(copy)
+    (copy / name).unlink()
+    with pytest.raises(BundleError):
+        load_bundle(copy)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_archive_is_found(share: float, stored: Path, tmp_path: Path) -> None:
+    content = (stored / "one.zip").read_bytes()
+    (tmp_path / "cut.zip").write_bytes(content[: int(share * len(content))])
+    with pytest.raises(BundleError, match=r"cut\.zip"):
+        load_bundle(tmp_path / "cut.zip")
+
+
+def test_a_stray_file_is_not_taken_along(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored / "tree", tmp_path / "copy")
+    (tmp_path / "copy" / "extra.bin").write_bytes(b"x")
+    with pytest.raises(BundleError, match="digests list"):
+        load_bundle(tmp_path / "copy")
+
+
+def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
+    """A bundle with other contents and matching digests: written by another version, or by hand."""
+    import hashlib
+
+    shutil.copytree(stored / "tree", target)
+    for name, content in changes.items():
+        (target / f"{name}.json").write_bytes(content)
+    lines = [
+        f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(target).as_posix()}\n"
+        for p in sorted(target.rglob("*"))
+        if p.is_file() and p.name != "SHA256SUMS"
+    ]
+    (target / "SHA256SUMS").write_text("".join(lines))
+
+
+def test_another_version_is_refused_with_both_numbers(stored: Path, tmp_path: Path) -> None:
+    header = {"format": "latfarm-bundle", "version": 2, "platform": "p"}
+    rewrite(stored, tmp_path / "new", bundle=json.dumps(header).encode())
+    with pytest.raises(BundleError, match=r"version 2; this version reads .* version 1"):
+        load_bundle(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "tree", [b"[]", b"{", b"{}", b'{"kind": 1}', b'{"kind":"","values":{},"arrays":["x"]}']
+)
+def test_a_tree_that_is_none_is_refused(tree: bytes, stored: Path, tmp_path: Path) -> None:
+    rewrite(stored, tmp_path / "odd", predictor=tree)
+    with pytest.raises(BundleError, match="odd"):
+        load_bundle(tmp_path / "odd")
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no such"):
+        load_bundle(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BundleError):
+        load_bundle(tmp_path / "empty")
+    (tmp_path / "text.zip").write_text("hello")
+    with pytest.raises(BundleError):
+        load_bundle(tmp_path / "text.zip")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(BundleError, match="no list of digests"):
+        load_bundle(tmp_path / "other.zip")
+
+
+@pytest.mark.parametrize("name", ["tree", "one.zip"])
+def test_saving_again_replaces_the_old_one(
+    name: str, predictor: PlatformPredictor, tmp_path: Path
+) -> None:
+    first = save_bundle(predictor, tmp_path / name, {"n": 1})
+    second = save_bundle(predictor, tmp_path / name, {"n": 2})
+    assert first != second
+    assert read_provenance(tmp_path / name) == {"n": 2}
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["tree", "one.zip"])
+def test_a_failed_write_leaves_the_old_one_and_no_litter(
+    name: str, predictor: PlatformPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_bundle(predictor, tmp_path / name, {"n": 1})
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("latfarm_predictors.bundle.os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_bundle(predictor, tmp_path / name, {"n": 2})
+    assert read_provenance(tmp_path / name) == {"n": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_that_is_no_bundle_is_not_overwritten(
+    predictor: PlatformPredictor, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="not overwritten"):
+        save_bundle(predictor, tmp_path / "home", {})
+    assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
+
+
+def test_provenance_must_be_plain_json(predictor: PlatformPredictor, tmp_path: Path) -> None:
+    for value in (object(), float("nan")):
+        with pytest.raises(BundleError, match="plain JSON"):
+            save_bundle(predictor, tmp_path / "b", {"x": value})
+    assert list(tmp_path.iterdir()) == []

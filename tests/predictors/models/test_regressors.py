@@ -1,0 +1,273 @@
+"""Every regressor against one conformance suite, and what each alone promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from latfarm_predictors.costs import Tiles, tiled_work
+from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.kernels import extract
+from latfarm_predictors.models.analytic import Linear, Lookup
+from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
+from latfarm_predictors.models.boosted import Boosted
+from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.roofline_gp import RooflineGP, _penalised_likelihood
+from latfarm_predictors.models.stack import Stack, mixing_weight
+from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
+from latfarm_predictors.workload import Workload, workload
+from scipy.optimize import check_grad
+
+MAKERS: dict[str, Callable[[], Model]] = {
+    "flops": lambda: Linear(traffic=False),
+    "flops_mac": lambda: Linear(traffic=True),
+    "lookup": Lookup,
+    "forest": lambda: Forest(trees=30),
+    "roofline": Roofline,
+    "boosted": lambda: Boosted(sigma=0.1),
+    "gp": RooflineGP,
+    "stack": Stack,
+}
+BOARD = SyntheticBoard()
+
+
+def convs(count: int, seed: int, noise: float = 0.02) -> tuple[Table, Array, Array]:
+    """Table, measured and true latencies of random convolutions."""
+    rng = np.random.default_rng(seed)
+    works = [workload(random_kernel(rng, "conv")) for _ in range(count)]
+    true = np.array([BOARD.kernel_true_ms(work) for work in works])
+    return as_table(works), true * np.exp(noise * rng.standard_normal(count)), true
+
+
+@pytest.fixture(scope="module")
+def train() -> tuple[Table, Array, Array]:
+    return convs(120, seed=1)
+
+
+@pytest.fixture(scope="module")
+def judge() -> tuple[Table, Array, Array]:
+    return convs(150, seed=2)
+
+
+@pytest.fixture(scope="module")
+def fitted(train: tuple[Table, Array, Array]) -> dict[str, Model]:
+    return {name: make().fit(*train[:2]) for name, make in MAKERS.items()}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_predictions_are_positive_finite_and_shaped(
+    name: str, fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+) -> None:
+    latency, sigma = fitted[name].predict(judge[0])
+    assert latency.shape == sigma.shape == (150,)
+    assert np.isfinite(latency).all()
+    assert (latency > 0).all()
+    assert np.isfinite(sigma).all()
+    assert (sigma >= 0).all()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_state_gives_back_the_same_bits(
+    name: str, fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+) -> None:
+    model = fitted[name]
+    again = type(model).from_state(model.state())
+    for ours, theirs in zip(model.predict(judge[0]), again.predict(judge[0]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_same_data_give_the_same_model(
+    name: str,
+    fitted: dict[str, Model],
+    train: tuple[Table, Array, Array],
+    judge: tuple[Table, Array, Array],
+) -> None:
+    again = MAKERS[name]().fit(*train[:2])
+    np.testing.assert_array_equal(again.predict(judge[0])[0], fitted[name].predict(judge[0])[0])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_refit_on_the_same_rows_predicts_much_the_same(
+    name: str,
+    fitted: dict[str, Model],
+    train: tuple[Table, Array, Array],
+    judge: tuple[Table, Array, Array],
+) -> None:
+    model = fitted[name]
+    again = model.refit(train[0], train[1], np.zeros(len(train[0])))
+    ratio = again.predict(judge[0])[0] / model.predict(judge[0])[0]
+    assert np.median(np.abs(np.log(ratio))) < 0.02
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_bad_targets_are_refused(name: str) -> None:
+    table, latency, _ = convs(30, seed=3)
+    with pytest.raises(ValueError, match="latencies"):
+        MAKERS[name]().fit(table, latency[:-1])
+    latency[4] = float("inf")
+    with pytest.raises(ValueError, match="positive and finite"):
+        MAKERS[name]().fit(table, latency)
+    with pytest.raises(NotEnoughDataError):
+        MAKERS[name]().fit(as_table([]), np.zeros(0))
+
+
+def test_the_gp_beats_the_forest_by_far_on_tiled_work(
+    fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+) -> None:
+    share = {
+        name: evaluate(fitted[name].predict(judge[0])[0], judge[2]).within10 for name in fitted
+    }
+    assert share["gp"] > 0.9
+    assert share["gp"] > share["forest"] + 0.3
+    assert share["stack"] >= share["gp"] - 0.03
+    assert share["boosted"] > share["forest"]
+
+
+def test_the_gp_follows_doubled_work(fitted: dict[str, Model]) -> None:
+    latencies = []
+    for channels in (24, 48, 96, 192):
+        b = GraphBuilder("conv")
+        graph = b.build([b.relu(b.conv(b.input((1, 64, 28, 28)), channels, 3))])
+        latencies.append(fitted["gp"].predict([workload(extract(graph, graph.nodes))])[0][0])
+    steps = np.diff(np.log(latencies))
+    assert (steps > 0.2).all()
+    assert (steps < 1.0).all()
+
+
+def test_the_gp_knows_where_it_knows_little(
+    fitted: dict[str, Model], train: tuple[Table, Array, Array]
+) -> None:
+    b = GraphBuilder("far")
+    graph = b.build([b.conv(b.input((4, 1500, 224, 224)), 2000, (11, 1), dilation=2)])
+    far: Workload = workload(extract(graph, graph.nodes))
+    near = fitted["gp"].predict(train[0])[1]
+    assert fitted["gp"].predict([far])[1][0] > 2 * np.median(near)
+
+
+def test_gradients_of_the_likelihood_are_right() -> None:
+    rng = np.random.default_rng(0)
+    inputs, target, variance = rng.normal(size=(25, 3)), rng.normal(size=25), rng.random(25)
+    for _ in range(5):
+        point = np.concatenate([rng.normal(size=3), [-0.3, -2.0, 0.2]])
+        error = check_grad(
+            lambda x: _penalised_likelihood(x, inputs, target, variance)[0],
+            lambda x: _penalised_likelihood(x, inputs, target, variance)[1],
+            point,
+        )
+        assert error < 1e-4
+
+
+def test_gross_outliers_are_dropped(judge: tuple[Table, Array, Array]) -> None:
+    table, latency, _ = convs(120, seed=1)
+    latency[[7, 50]] *= [3.0, 0.3]
+    model = RooflineGP().fit(table, latency)
+    assert 1 <= model.outliers <= 4
+    assert evaluate(model.predict(judge[0])[0], judge[2]).within10 > 0.9
+
+
+def test_rows_known_to_be_noisy_count_less(judge: tuple[Table, Array, Array]) -> None:
+    table, latency, _ = convs(120, seed=1)
+    rng = np.random.default_rng(5)
+    noisy = rng.random(120) < 0.4
+    latency[noisy] *= np.exp(0.5 * rng.standard_normal(int(noisy.sum())))
+    variance = np.where(noisy, 0.25, 0.0)
+    told = RooflineGP().fit(table, latency, variance).predict(judge[0])[0]
+    untold = RooflineGP().fit(table, latency).predict(judge[0])[0]
+    assert evaluate(told, judge[2]).mean_ape < evaluate(untold, judge[2]).mean_ape
+    assert evaluate(told, judge[2]).within10 > 0.8
+
+
+def test_deviations_are_of_the_right_size(
+    fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+) -> None:
+    latency, sigma = fitted["gp"].predict(judge[0])
+    inside = np.abs(np.log(judge[1] / latency)) <= 1.645 * sigma
+    assert 0.75 <= inside.mean() <= 1.0
+
+
+def test_more_rows_than_the_process_may_see() -> None:
+    table, latency, _ = convs(60, seed=4)
+    model = RooflineGP(most_rows=40, search_rows=30).fit(table, latency)
+    assert model.state().arrays["inputs"].shape[0] <= 40
+    assert evaluate(model.predict(table)[0], latency).within10 > 0.6
+
+
+def test_hidden_tiles_are_found() -> None:
+    rng = np.random.default_rng(0)
+    works = [workload(random_kernel(rng, "conv")) for _ in range(150)]
+    table = as_table(works)
+    work, _ = tiled_work(table, Tiles(24, 20, rows=5))
+    latency = 0.002 + work / 3e7 + table.total_bytes / 5e7
+    model = Roofline().fit(table, latency * np.exp(0.005 * rng.standard_normal(150)))
+    assert (model.tiles.out_channels, model.tiles.in_channels, model.tiles.rows) == (24, 20, 5)
+    assert model.sigma < 0.03
+
+
+def test_a_roofline_prices_ops_apart() -> None:
+    rng = np.random.default_rng(0)
+    works = [workload(random_kernel(rng, "eltwise")) for _ in range(60)]
+    true = np.array([BOARD.kernel_true_ms(work) for work in works])
+    model = Roofline().fit(works, true)
+    assert evaluate(model.predict(works)[0], true).within10 > 0.95
+
+
+def test_the_forest_is_the_one_scikit_learn_grew(train: tuple[Table, Array, Array]) -> None:
+    model = Forest(trees=20)
+    model.fit(*train[:2])
+    features = model._features(train[0])
+    grown = model._sklearn(model.feature_share, 20).fit(features, train[1])
+    np.testing.assert_allclose(model.predict(train[0])[0], grown.predict(features), rtol=1e-12)
+
+
+def test_out_of_bag_errors_exceed_those_on_seen_rows(train: tuple[Table, Array, Array]) -> None:
+    model = Forest(trees=100).fit(*train[:2])
+    seen = evaluate(model.predict(train[0])[0], train[1]).mean_ape
+    assert evaluate(model.out_of_bag_ms, train[1]).mean_ape > 1.3 * seen
+
+
+def test_out_of_fold_estimates_do_not_see_their_row() -> None:
+    table, latency, _ = convs(40, seed=6)
+    model = Lookup().fit(table, latency)
+    np.testing.assert_array_equal(model.predict(table)[0], latency)
+    unseen, _ = out_of_fold(model.refit, table, latency, np.zeros(40), folds=40)
+    assert (unseen != latency).all()
+
+
+def test_mixing_prefers_the_first_unless_the_mix_is_clearly_better() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=400)
+    first, second = (truth + 0.1 * rng.standard_normal(400) for _ in range(2))
+    assert 0.3 < mixing_weight(first, second, truth) < 0.7
+    assert mixing_weight(first, truth + 2.0 * rng.standard_normal(400), truth) == 1.0
+
+
+def test_trees_join_the_stack_where_they_help() -> None:
+    rng = np.random.default_rng(0)
+    works = [workload(random_kernel(rng, "conv")) for _ in range(160)]
+    table = as_table(works)
+    # a rule that no smooth process follows: every fifth channel count is slow
+    jag = np.where(np.mod(table.out_channels, 5) == 0, 1.6, 1.0)
+    latency = jag * np.where(table.in_channels > 60, 1.0, 0.6) * (0.01 + table.macs / 2e7)
+    model = Stack().fit(table, latency)
+    assert model.gp_weight < 1.0
+    again = Stack.from_state(model.state())
+    np.testing.assert_array_equal(model.predict(table)[0], again.predict(table)[0])
+    alone, _ = out_of_fold(model._fold_gp, table, latency, np.zeros(160), folds=5)
+    errors = [
+        float(np.minimum(np.abs(np.log(unseen / latency)), 0.5).mean())
+        for unseen in (model.unseen_ms, alone)
+    ]
+    assert errors[0] < 0.98 * errors[1]
+
+
+def test_robust_sigma_of_normal_errors() -> None:
+    errors = np.random.default_rng(0).normal(scale=0.2, size=4000)
+    assert robust_sigma(errors) == pytest.approx(0.2, rel=0.1)
+    assert robust_sigma(np.zeros(0)) == 0.0
+    assert robust_sigma(np.full(9, 0.3)) > 0.3  # a bias counts
