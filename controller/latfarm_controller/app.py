@@ -1,0 +1,510 @@
+"""The controller: the composition root of store, boards, farm and campaigns, and its server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from latfarm_predictors.answer import Answer
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.measurement import NETWORK, PUBLISH, Measurement
+from latfarm_protos.v1 import controller_pb2 as pb
+from latfarm_protos.v1 import controller_pb2_grpc
+
+from latfarm_controller import bundles
+from latfarm_controller.agents.fleet import BoardView, Fleet
+from latfarm_controller.campaigns.query import QueryCampaign
+from latfarm_controller.campaigns.registry import make_campaign
+from latfarm_controller.config import Config
+from latfarm_controller.errors import ControllerError, FarmError, UsageError
+from latfarm_controller.farm.backends import RayBackend
+from latfarm_controller.farm.driver import CampaignStatus, Driver
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.messages import QUERY_PRIORITY
+from latfarm_controller.farm.ray_runtime import RayRuntime
+from latfarm_controller.service import ControllerService
+from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.store.lock import StoreLock
+from latfarm_controller.training import train
+
+logger = logging.getLogger(__name__)
+RUNNING = "running"
+INTERRUPTED = "interrupted"
+CONNECT_S = 60.0
+MESSAGE_BYTES = 256 * 1024 * 1024
+
+
+def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) -> str:
+    """The same kind, platform, configuration and name are the same campaign."""
+    text = json.dumps([kind, platform, config, name], sort_keys=True)
+    return f"{kind}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+class Controller:
+    """Runs campaigns on boards, keeps what they find, answers questions. One event loop's."""
+
+    def __init__(self, config: Config, store: Store, fleet: Fleet, farm: Farm) -> None:
+        self._config = config
+        self._store = store
+        self._fleet = fleet
+        self._farm = farm
+        self._farm_starting = asyncio.Lock()
+        self._farm_runs = False
+        self._driver = Driver(store, farm)
+        self._remaining_s: dict[str, float] = {}
+        self._records: dict[str, CampaignRecord] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancels: dict[str, asyncio.Event] = {}
+        self._queries: dict[tuple[str, str, str], asyncio.Task[Measurement]] = {}
+        self._changed = asyncio.Condition()
+        self._tellers: set[asyncio.Future[None]] = set()
+        self._closing = False
+        for record in store.campaigns():
+            if record.state == RUNNING:  # its process is gone: we hold the lock
+                store.put_campaign(replace(record, state=INTERRUPTED))
+
+    # Boards and platforms
+
+    async def boards(self) -> list[pb.BoardStatus]:
+        """All boards of the inventory, reachable or not."""
+        return [_board_status(view) for view in await self._fleet.views()]
+
+    async def platforms(self) -> list[pb.PlatformStatus]:
+        """All platforms that the boards offer, then the runtimes that they lack."""
+        known = bundles.newest(self._config.bundles_dir)
+        found: dict[str, pb.PlatformStatus] = {}
+        missing: list[pb.PlatformStatus] = []
+        for view in await self._fleet.views():
+            for runtime in view.info.runtimes if view.info else ():
+                for platform in runtime.platforms if runtime.available else ():
+                    status = found.setdefault(
+                        platform.name,
+                        pb.PlatformStatus(
+                            name=platform.name,
+                            runtime=runtime.name,
+                            model_format=platform.model_format,
+                            available=True,
+                            bundle=known[platform.name].stem if platform.name in known else "",
+                            fingerprint=platform.fingerprint,
+                        ),
+                    )
+                    status.boards.append(view.entry.name)
+                if not runtime.available:
+                    missing.append(
+                        pb.PlatformStatus(
+                            runtime=runtime.name, boards=[view.entry.name], missing=runtime.missing
+                        )
+                    )
+        for name, path in known.items():  # characterised once, its board is away
+            if name not in found:
+                found[name] = pb.PlatformStatus(
+                    name=name, bundle=path.stem, missing="no board that is reachable offers it"
+                )
+        return [*(found[name] for name in sorted(found)), *missing]
+
+    # Campaigns
+
+    async def start_campaign(
+        self, kind: str, platform: str, config: Mapping[str, Any], name: str
+    ) -> CampaignRecord:
+        """Start a campaign, or go on with the same one; a finished one is returned as it is.
+
+        Raises:
+            UsageError: unknown kind or platform, or a wrong configuration.
+        """
+        await asyncio.to_thread(make_campaign, kind, platform, config)  # complains early
+        await self._fleet.offering(platform)
+        key = campaign_id(kind, platform, config, name)
+        known = self._known(key)
+        if known is not None:
+            return known if known.state == "done" else await self._launch(known)
+        record = CampaignRecord(
+            campaign_id=key,
+            name=name or key,
+            kind=kind,
+            platform=platform,
+            config=dict(config),
+            started_at_s=time.time(),
+        )
+        return await self._launch(record)
+
+    async def campaigns(self) -> list[CampaignRecord]:
+        """All campaigns, newest first."""
+        stored = await asyncio.to_thread(self._store.campaigns)
+        return [self._records.get(record.campaign_id, record) for record in stored]
+
+    async def campaign(self, name: str) -> CampaignRecord:
+        """One campaign by id or name.
+
+        Raises:
+            UsageError: there is none; lists some.
+        """
+        record = self._known(name)
+        if record is None:
+            some = ", ".join(r.campaign_id for r in (await self.campaigns())[:8]) or "none yet"
+            raise UsageError(f"no campaign {name!r}; the newest are: {some}")
+        return record
+
+    async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
+        """The campaign now and at each change, until it ends.
+
+        Raises:
+            UsageError: there is none.
+        """
+        record = await self.campaign(name)
+        while True:
+            yield replace(record, config={})
+            if record.campaign_id not in self._tasks:
+                return
+            await self._wait_for_change(record)
+            record = await self.campaign(record.campaign_id)
+
+    async def _wait_for_change(self, seen: CampaignRecord) -> None:
+        key = seen.campaign_id
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._known(key) != seen or key not in self._tasks)
+
+    async def resume(self, name: str) -> CampaignRecord:
+        """Go on with a campaign that was stopped.
+
+        Raises:
+            UsageError: there is none, or its platform is not to be had.
+        """
+        record = await self.campaign(name)
+        if record.state == "done":
+            return record
+        await self._fleet.offering(record.platform)
+        return await self._launch(record)
+
+    async def cancel(self, name: str) -> CampaignRecord:
+        """Stop a campaign after the measurement that is running.
+
+        Raises:
+            UsageError: there is none.
+        """
+        record = await self.campaign(name)
+        task = self._tasks.get(record.campaign_id)
+        if task is not None:
+            self._cancels[record.campaign_id].set()
+            await asyncio.wait([task])
+        elif record.state != "done":
+            await self._update(replace(record, state="cancelled"), keep=True)
+        return await self.campaign(name)
+
+    def _known(self, name: str) -> CampaignRecord | None:
+        return self._records.get(name) or self._store.get_campaign(name)
+
+    async def _launch(self, record: CampaignRecord) -> CampaignRecord:
+        key = record.campaign_id
+        if key in self._tasks:
+            return self._records[key]
+        if self._closing:
+            raise ControllerError("the controller is stopping")
+        record = replace(record, state=RUNNING, error="", finished_at_s=0.0)
+        self._cancels[key] = asyncio.Event()
+        await self._update(record, keep=True)
+        self._tasks[key] = asyncio.create_task(self._run(record), name=key)
+        return record
+
+    async def _run(self, record: CampaignRecord) -> None:
+        key = record.campaign_id
+        try:
+            record = await self._measure(record)
+            if record.kind == "characterize" and record.state == "done":
+                record = await self._train(record)
+        except asyncio.CancelledError:
+            record = replace(self._records.get(key, record), state=INTERRUPTED)
+        except Exception as error:
+            if not isinstance(error, ControllerError):
+                logger.exception("campaign %s failed", key)
+            record = replace(
+                self._records.get(key, record),
+                state="failed",
+                error=str(error) or type(error).__name__,
+            )
+        if self._closing and record.state == "cancelled":
+            record = replace(record, state=INTERRUPTED)
+        del self._tasks[key]
+        del self._cancels[key]
+        await self._update(replace(record, finished_at_s=time.time()), keep=True)
+
+    async def _measure(self, record: CampaignRecord) -> CampaignRecord:
+        campaign = await asyncio.to_thread(
+            make_campaign, record.kind, record.platform, record.config
+        )
+        await self._open_pool(record.platform)
+        key = record.campaign_id
+
+        def progress(status: CampaignStatus) -> None:
+            self._remaining_s[key] = status.remaining_s or 0.0
+            self._show(
+                replace(
+                    self._records[key],
+                    stage=status.progress.stage,
+                    stage_done=status.progress.done,
+                    stage_total=status.progress.total,
+                    measurements=status.measurements,
+                    failures=status.failures,
+                )
+            )
+
+        return await self._driver.run(campaign, record, progress, self._cancels[key])
+
+    async def _open_pool(self, platform: str) -> None:
+        """Have the farm connected to all boards that offer the platform."""
+        views = await self._fleet.offering(platform)
+        async with self._farm_starting:
+            if not self._farm_runs:
+                await self._farm.start()
+                self._farm_runs = True
+        await self._farm.add_boards([view.entry for view in views])
+        await self._farm.wait_for(platform, CONNECT_S)
+
+    def remaining_ms(self, campaign_id: str) -> float:
+        """Estimate for the stage that a campaign is in; 0: unknown."""
+        return 1000.0 * self._remaining_s.get(campaign_id, 0.0)
+
+    async def _train(self, record: CampaignRecord) -> CampaignRecord:
+        record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
+        await self._update(record, keep=True)
+        loop = asyncio.get_running_loop()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            changed = replace(
+                record, stage=f"training: {stage}", stage_done=done, stage_total=total
+            )
+            loop.call_soon_threadsafe(self._show, changed)
+
+        path = bundles.next_path(self._config.bundles_dir, record.platform)
+        predictor = await asyncio.to_thread(
+            train, self._store, record.platform, record.campaign_id, path, on_progress=progress
+        )
+        outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}
+        return replace(self._records.get(record.campaign_id, record), state="done", outcome=outcome)
+
+    async def _update(self, record: CampaignRecord, *, keep: bool) -> None:
+        self._records[record.campaign_id] = record
+        if keep:
+            await asyncio.to_thread(self._store.put_campaign, record)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _show(self, record: CampaignRecord) -> None:
+        self._records[record.campaign_id] = record
+        self._notify()
+
+    def _notify(self) -> None:
+        async def tell() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.ensure_future(tell())
+        self._tellers.add(task)
+        task.add_done_callback(self._tellers.discard)
+
+    # Questions
+
+    async def predict(self, graph: Graph, platform: str, coverage: float) -> Answer:
+        """From the newest bundle of the platform alone.
+
+        Raises:
+            UsageError: there is no bundle.
+        """
+
+        def answer() -> Answer:
+            return bundles.open_bundle(self._config.bundles_dir, platform).predict(graph, coverage)
+
+        return await asyncio.to_thread(answer)
+
+    async def query(
+        self, graph: Graph, platform: str, tier: str, refresh: bool
+    ) -> AsyncIterator[str | tuple[Measurement, bool]]:
+        """Progress as text, then the measurement and whether the store knew it.
+
+        The same question asked twice at once is measured once.
+
+        Raises:
+            UsageError: an unknown tier or platform.
+        """
+        if tier not in {"", "survey", "publish"}:
+            raise UsageError(f"unknown tier {tier!r}: survey or publish")
+        settings = PUBLISH if tier == "publish" else NETWORK
+        known = (
+            None
+            if refresh
+            else await asyncio.to_thread(self._latest, graph, platform, settings.tier)
+        )
+        if known is not None:
+            yield known, True
+            return
+        await self._fleet.offering(platform)
+        key = (graph.hash, platform, settings.tier)
+        task = self._queries.get(key)
+        if task is None:
+            task = asyncio.create_task(self._ask_board(QueryCampaign(graph, platform, settings)))
+            self._queries[key] = task
+            task.add_done_callback(lambda _task: self._queries.pop(key, None))
+        yield f"{graph.name}: measuring on {platform}"
+        yield await asyncio.shield(task), False
+
+    def _latest(self, graph: Graph, platform: str, tier: str) -> Measurement | None:
+        found = [
+            self._store.latest(graph.hash, platform, purpose, tier=tier)
+            for purpose in ("query", "network")
+        ]
+        return max((m for m in found if m), key=lambda m: m.measured_at_s, default=None)
+
+    async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
+        await self._open_pool(campaign.platform)
+        record = CampaignRecord(
+            campaign_id=f"query-{campaign.nonce}",
+            name="query",
+            kind="query",
+            platform=campaign.platform,
+            started_at_s=time.time(),
+        )
+        ended = await self._driver.run(campaign, record, priority=QUERY_PRIORITY)
+        if campaign.answer is None:
+            raise FarmError(ended.error or "the query ended without a measurement")
+        return campaign.answer
+
+    async def results(
+        self, *, platform: str, campaign_id: str, purpose: str, limit: int
+    ) -> AsyncIterator[Measurement]:
+        """Stored measurements, newest first."""
+        if campaign_id:
+            campaign_id = (await self.campaign(campaign_id)).campaign_id
+
+        def read() -> list[Measurement]:
+            return list(
+                self._store.measurements(
+                    platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
+                )
+            )
+
+        for measurement in await asyncio.to_thread(read):
+            yield measurement
+
+    async def close(self) -> None:
+        """Stop campaigns where they are, then the farm, then the local agent."""
+        self._closing = True
+        for event in self._cancels.values():
+            event.set()
+        tasks = [*self._tasks.values(), *self._queries.values()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=10)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        if self._farm_runs:
+            await self._farm.stop()
+        await self._fleet.close()
+
+
+def _board_status(view: BoardView) -> pb.BoardStatus:
+    info = view.info
+    if info is None:
+        return pb.BoardStatus(
+            name=view.entry.name,
+            address=view.entry.address,
+            state="unreachable",
+            detail=view.error,
+        )
+    return pb.BoardStatus(
+        board_id=info.board_id,
+        name=view.entry.name,
+        address=view.entry.address,
+        state=info.state,
+        platforms=[platform.name for platform in info.platforms],
+        hardware=dict(info.hardware),
+    )
+
+
+class Server:
+    """A controller behind its gRPC service on a Unix socket; holds the store's lock."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = StoreLock(config.lock_file)
+        self._store: Store | None = None
+        self._controller: Controller | None = None
+        self._server: Any = None
+        self.address = ""
+
+    @classmethod
+    async def open(cls, config: Config, *, wait_s: float = 0.0, public: bool = False) -> Server:
+        """Take the store and serve.
+
+        Args:
+            config: where everything lies.
+            wait_s: how long to wait for another process that holds the store.
+            public: whether other commands of this home shall find this server.
+
+        Raises:
+            StoreBusyError: another process holds the store; the message names it.
+            StoreError: the store cannot be opened.
+        """
+        config.make_dirs()
+        server = cls(config)
+        try:
+            await server._open(wait_s, public)
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    async def _open(self, wait_s: float, public: bool) -> None:
+        await asyncio.to_thread(self._lock.acquire, max(wait_s * 1000.0, self._config.lock_wait_ms))
+        self._store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
+        holder = f"latfarm-{os.getpid()}"
+        fleet = Fleet(self._config, holder)
+        runtime = RayRuntime(
+            self._config.ray_dir,
+            address=self._config.ray_address,
+            cpus=self._config.ray_cpus or 0,
+        )
+        farm = Farm(RayBackend(runtime), holder)
+        self._controller = Controller(self._config, self._store, fleet, farm)
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+            )
+        )
+        service = ControllerService(self._controller)
+        controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
+        socket = self._config.socket_file
+        socket.unlink(missing_ok=True)
+        self.address = f"unix:{socket}"
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+        if public:
+            self._lock.publish(self.address)
+
+    async def wait(self) -> None:
+        """Until somebody stops the server."""
+        await self._server.wait_for_termination()
+
+    async def close(self) -> None:
+        """Stop campaigns where they are and give the store back; a second time is no change."""
+        if self._controller is not None:
+            await self._controller.close()
+            self._controller = None
+        if self._server is not None:
+            await self._server.stop(grace=1.0)
+            self._server = None
+            self._config.socket_file.unlink(missing_ok=True)
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        self._lock.release()

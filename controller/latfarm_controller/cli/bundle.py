@@ -1,0 +1,69 @@
+"""`latfarm bundle`: a platform's fusion rules, predictors and calibration, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli import output
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="""
+    Bundles: what `latfarm characterize` writes and `latfarm predict` reads.
+
+    \b
+    Examples:
+      latfarm bundle
+      latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
+      latfarm bundle import pixel.zip
+    """,
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="bundle")
+
+
+@app.callback(invoke_without_command=True)
+def list_bundles(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """List the platforms that have a bundle."""
+    if context.invoked_subcommand:
+        return
+    from latfarm_controller.bundles import newest
+    from latfarm_controller.config import load_config
+
+    found = newest(load_config().bundles_dir)
+    if as_json:
+        output.json_text([{"platform": p, "path": str(path)} for p, path in found.items()])
+        return
+    output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in found.items()])
+
+
+@app.command("export")
+def export_bundle(
+    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
+    path: Annotated[Path, typer.Argument(help="file to write")],
+) -> None:
+    """Copy the newest bundle of a platform to a file."""
+    from latfarm_controller.bundles import export
+    from latfarm_controller.config import load_config
+
+    export(load_config().bundles_dir, platform, path)
+    output.err().print(f"{platform} in {path}")
+
+
+@app.command("import")
+def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) -> None:
+    """Take in a bundle from a file, after checking it."""
+    from latfarm_controller.bundles import take_in
+    from latfarm_controller.config import load_config
+
+    platform, kept = take_in(load_config().bundles_dir, path)
+    output.err().print(f"{platform} in {kept}")

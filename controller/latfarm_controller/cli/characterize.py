@@ -1,0 +1,49 @@
+"""`latfarm characterize`: everything it takes to predict latencies on a platform."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from latfarm_controller.cli import output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("characterize")(characterize)
+
+
+def characterize(
+    platform: Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")],
+    budget: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
+    networks: Annotated[int, typer.Option(min=1, help="calibration networks to measure")] = 20,
+    seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
+    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    wait_s: Annotated[float, typer.Option("--wait", help="seconds to wait for the store")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Detect fusion rules, measure kernels and calibration networks, train, write a bundle.
+
+    Stopped at any point, the same command goes on where it stopped.
+
+    \b
+    Examples:
+      latfarm characterize --platform local-onnxruntime1.31-fp32-1t
+      latfarm characterize --platform imx93-ethosu65-int8 --budget 1500 --json
+    """
+    from latfarm_controller.cli.connect import controller
+    from latfarm_controller.cli.progress import follow
+
+    config: dict[str, Any] = {"budget": budget, "calibration": networks, "seed": seed}
+    with controller(wait_s) as client:
+        campaign = follow(client, client.start("characterize", platform, config, name).campaign_id)
+    outcome = json.loads(campaign.outcome_json)
+    if as_json:
+        output.json_text({"campaign_id": campaign.campaign_id} | outcome)
+        return
+    output.out().print(
+        f"{campaign.measurements} measurements, {campaign.board_ms / 1000:.0f} s of board time, "
+        f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
+    )

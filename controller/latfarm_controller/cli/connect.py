@@ -1,0 +1,213 @@
+"""The controller that a command speaks to: the running `latfarm serve`, or one hosted in-process.
+
+Either way the command is a client of the gRPC service; there is one road.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from latfarm_predictors.measurement import Measurement
+from latfarm_protos.v1 import controller_pb2 as pb
+from latfarm_protos.v1 import controller_pb2_grpc
+
+from latfarm_controller.config import load_config
+from latfarm_controller.errors import ControllerError
+from latfarm_controller.service import error_of
+from latfarm_controller.store.lock import find_holder
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph import Graph
+
+    from latfarm_controller.config import Config
+
+Found = TypeVar("Found")
+MESSAGE_BYTES = 256 * 1024 * 1024
+CHANNEL = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+)
+
+
+class ControllerClient:
+    """The service's calls with plain types. Not thread-safe.
+
+    Raises:
+        ControllerError: from any method, of the class that the service raised.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub: Any = controller_pb2_grpc.ControllerServiceStub(channel)
+
+    def _call(self, call: Callable[[], Found]) -> Found:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+
+    def _stream(self, stream: Any) -> Iterator[Any]:
+        try:
+            yield from stream
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+        finally:
+            stream.cancel()
+
+    def boards(self) -> list[pb.BoardStatus]:
+        """All boards of the inventory, reachable or not."""
+        return list(self._call(lambda: self._stub.ListBoards(pb.ListBoardsRequest())).boards)
+
+    def platforms(self) -> list[pb.PlatformStatus]:
+        """All platforms, and the runtimes that are missing."""
+        request = pb.ListPlatformsRequest()
+        return list(self._call(lambda: self._stub.ListPlatforms(request)).platforms)
+
+    def start(
+        self, kind: str, platform: str, config: Mapping[str, Any], name: str = ""
+    ) -> pb.Campaign:
+        """Start a campaign, or go on with the same one."""
+        request = pb.StartCampaignRequest(
+            kind=kind, platform=platform, config_json=json.dumps(dict(config)), name=name
+        )
+        found: pb.Campaign = self._call(lambda: self._stub.StartCampaign(request))
+        return found
+
+    def campaigns(self) -> list[pb.Campaign]:
+        """All campaigns, newest first."""
+        request = pb.ListCampaignsRequest()
+        return list(self._call(lambda: self._stub.ListCampaigns(request)).campaigns)
+
+    def campaign(self, campaign_id: str) -> pb.Campaign:
+        """One campaign by id or name."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        found: pb.Campaign = self._call(lambda: self._stub.GetCampaign(request))
+        return found
+
+    def watch(self, campaign_id: str) -> Iterator[pb.Campaign]:
+        """The campaign now and at each change, until it ends."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return self._stream(self._stub.WatchCampaign(request))
+
+    def resume(self, campaign_id: str) -> pb.Campaign:
+        """Go on where it stopped."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        found: pb.Campaign = self._call(lambda: self._stub.ResumeCampaign(request))
+        return found
+
+    def cancel(self, campaign_id: str) -> pb.Campaign:
+        """Stop after the measurement that is running."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        found: pb.Campaign = self._call(lambda: self._stub.CancelCampaign(request))
+        return found
+
+    def query(
+        self,
+        graph: Graph,
+        platform: str,
+        *,
+        tier: str = "",
+        refresh: bool = False,
+        on_progress: Callable[[str], None] = lambda _text: None,
+    ) -> tuple[Measurement, bool]:
+        """The true latency, and whether the store knew it."""
+        request = pb.QueryRequest(
+            graph_json=graph.dumps().encode(), platform=platform, tier=tier, refresh=refresh
+        )
+        for event in self._stream(self._stub.Query(request)):
+            if event.WhichOneof("event") == "progress":
+                on_progress(event.progress)
+            else:
+                data = json.loads(event.answer.measurement.json)
+                return Measurement.from_json(data), event.answer.hit
+        raise ControllerError("the controller ended the query without an answer")
+
+    def results(
+        self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
+    ) -> Iterator[Measurement]:
+        """Stored measurements, newest first."""
+        request = pb.ListMeasurementsRequest(
+            platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
+        )
+        for message in self._stream(self._stub.ListResults(request)):
+            yield Measurement.from_json(json.loads(message.json))
+
+
+class _Hosted:
+    """A controller on an event loop in a thread of its own."""
+
+    def __init__(self, config: Config, wait_s: float) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="controller")
+        self._thread.start()
+        try:
+            self._server = self._run(self._open(config, wait_s))
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    async def _open(self, config: Config, wait_s: float) -> Any:
+        from latfarm_controller.app import Server
+
+        return await Server.open(config, wait_s=wait_s)
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @property
+    def address(self) -> str:
+        return str(self._server.address)
+
+    def close(self) -> None:
+        try:
+            self._run(self._server.close())
+        finally:
+            self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def running_address(config: Config) -> str:
+    """Address of a live `latfarm serve` of this home; empty if there is none."""
+    holder = find_holder(config.lock_file)
+    address = holder.address if holder is not None else ""
+    if not address:
+        return ""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=2)
+        except grpc.FutureTimeoutError:
+            return ""
+    return address
+
+
+@contextmanager
+def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
+    """A client of the running controller, or of one that lives as long as this block.
+
+    Args:
+        wait_s: how long to wait for another command that holds the store.
+
+    Raises:
+        StoreBusyError: another command holds the store; the message names it.
+    """
+    config = load_config()
+    address = running_address(config)
+    if address:
+        with grpc.insecure_channel(address, options=CHANNEL) as channel:
+            yield ControllerClient(channel)
+        return
+    hosted = _Hosted(config, wait_s)
+    try:
+        with grpc.insecure_channel(hosted.address, options=CHANNEL) as channel:
+            yield ControllerClient(channel)
+    finally:
+        hosted.close()

@@ -1,0 +1,85 @@
+"""What commands print: answers on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and what was passed in `extra`."""
+
+    _plain = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= {k: v for k, v in vars(record).items() if k not in self._plain}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def set_verbosity(verbose: int) -> None:
+    """Quiet by default: warnings of ours alone; -v info; -vv debug, of libraries too."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbose > 1 else logging.ERROR)
+    logging.getLogger("latfarm").setLevel(LEVELS[min(verbose, 2)])
+    for name in ("latfarm_controller", "latfarm_predictors"):
+        logging.getLogger(name).setLevel(LEVELS[min(verbose, 2)])
+
+
+def out() -> Console:
+    """Console of standard output; as wide as it needs where nobody looks."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+def err() -> Console:
+    """Console of standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def error(message: str) -> None:
+    """One line on standard error."""
+    print(f"latfarm: {' '.join(message.split())}", file=sys.stderr)
+
+
+def json_text(data: Any) -> None:
+    """Print JSON on standard output."""
+    print(json.dumps(data, indent=2, default=str, allow_nan=False))
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; columns after the first whose cells are all numbers are right-aligned."""
+    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for index, name in enumerate(header):
+        cells = [row[index] for row in rows]
+        numbers = bool(cells) and all(_is_number(text) for text in cells)
+        grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    out().print(grid)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace("%", "").replace("+", "").strip() or "0")
+    except ValueError:
+        return False
+    return True

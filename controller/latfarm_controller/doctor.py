@@ -1,0 +1,141 @@
+"""What this machine has, what it lacks, and how to get it. Changes nothing and needs no store."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from latfarm_controller.store.lock import find_holder
+
+if TYPE_CHECKING:
+    from latfarm_controller.config import Config
+
+OK, WARNING, MISSING = "ok", "warning", "missing"
+DESCRIBE_S = 120.0
+GIB = 2**30
+LEAST_MEMORY_BYTES = 4 * GIB
+LEAST_DISK_BYTES = 5 * GIB
+RECOMMENDED_CORES = 2
+PACKAGES = ("ray", "duckdb", "grpcio", "protobuf", "onnx", "scikit-learn", "lightgbm", "pyarrow")
+HARMLESS = {"simulated"}
+"""Runtimes whose absence is no lack of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: its state (ok | warning | missing), what was found, and the remedy."""
+
+    name: str
+    state: str
+    found: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Look at everything, one finding at a time."""
+    yield _python()
+    yield _cores()
+    yield _memory()
+    yield _disk(config)
+    yield from _packages()
+    yield _store(config)
+    yield from _board()
+
+
+def _python() -> Finding:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    state = OK if sys.version_info >= (3, 11) else MISSING
+    return Finding("python", state, version, "" if state == OK else "install Python 3.11 or newer")
+
+
+def _cores() -> Finding:
+    cores = os.cpu_count() or 1
+    if cores >= RECOMMENDED_CORES:
+        return Finding("cores", OK, str(cores))
+    return Finding(
+        "cores", WARNING, str(cores), "with one core the controller disturbs what it measures"
+    )
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available"
+    if memory.available >= LEAST_MEMORY_BYTES:
+        return Finding("memory", OK, text)
+    return Finding("memory", WARNING, text, "4 GiB are needed for the largest networks: free some")
+
+
+def _disk(config: Config) -> Finding:
+    place = config.home
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    text = f"{free / GIB:.1f} GiB free for {config.home}"
+    if free >= LEAST_DISK_BYTES:
+        return Finding("disk", OK, text)
+    return Finding("disk", WARNING, text, "free some, or point LATFARM_HOME to a larger disk")
+
+
+def _packages() -> Iterator[Finding]:
+    for name in PACKAGES:
+        try:
+            yield Finding(name, OK, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, MISSING, "not installed", f"pip install {name}, or: make setup")
+
+
+def _store(config: Config) -> Finding:
+    holder = find_holder(config.lock_file)
+    if holder is None:
+        return Finding("store", OK, f"{config.store_file}, nobody holds it")
+    where = f", serving on {holder.address}" if holder.address else ""
+    return Finding("store", OK, f"{config.store_file}, held by {holder}{where}")
+
+
+def _board() -> Iterator[Finding]:
+    """What this machine's own agent says; it runs as a process, as on any board."""
+    command = [sys.executable, "-m", "latfarm_agent.cli", "describe", "--name", "local", "--json"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DESCRIBE_S, check=True
+        )
+        data = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        story = getattr(error, "stderr", None) or str(error)
+        last = (story.strip().splitlines() or ["no output"])[-1]
+        yield Finding("agent", MISSING, last, "pip install latfarm-agent, or: make setup")
+        return
+    for runtime in data["runtimes"]:
+        name = f"runtime {runtime['name']}"
+        if runtime["available"]:
+            platforms = ", ".join(platform["name"] for platform in runtime["platforms"])
+            yield Finding(name, OK, f"{runtime['version']}: {platforms}")
+        elif runtime["name"] in HARMLESS:
+            yield Finding(name, OK, runtime["missing"])
+        else:
+            yield Finding(name, WARNING, "not usable", runtime["missing"])
+    conditions = data["board"]["conditions"]
+    unknown = sorted(name for name, value in conditions.items() if value == "unknown")
+    known = ", ".join(f"{k} {v}" for k, v in sorted(conditions.items()) if v != "unknown")
+    if unknown:
+        yield Finding(
+            "sensors",
+            WARNING,
+            f"{known}; unknown: {', '.join(unknown)}",
+            "a virtual machine hides them: expect noise, and believe intervals, not single figures",
+        )
+    else:
+        yield Finding("sensors", OK, known)

@@ -1,0 +1,232 @@
+"""The report of a platform: how well predictions of unseen networks met their measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from statistics import median
+from typing import Any
+
+from latfarm_predictors.answer import Answer
+
+from latfarm_controller.reports import page, svg
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """One network, predicted and measured. Latencies in milliseconds.
+
+    `repeat_ms` is a second, later measurement of the same network: the host's noise, which bounds
+    what any prediction can reach. `baseline_ms` holds what the named baselines predict.
+    """
+
+    network: str
+    measured_ms: float
+    repeat_ms: float | None
+    answer: Answer
+    baseline_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        """Signed share: (predicted - measured) / measured."""
+        return self.answer.latency_ms / self.measured_ms - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured latency lies in the interval."""
+        low, high = self.answer.interval_ms
+        return low <= self.measured_ms <= high
+
+    @property
+    def width(self) -> float:
+        """Width of the interval as a share of the prediction."""
+        low, high = self.answer.interval_ms
+        return (high - low) / self.answer.latency_ms
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures over all networks; shares, not per cent."""
+
+    networks: int
+    median_error: float
+    worst_error: float
+    inside: int
+    median_width: float
+    noise: float | None
+    baseline_median_error: Mapping[str, float]
+
+    @staticmethod
+    def of(rows: Sequence[NetworkRow]) -> Summary:
+        """Over the rows, of which there must be one at least."""
+        errors = [abs(row.error) for row in rows]
+        noise = [abs(row.repeat_ms / row.measured_ms - 1) for row in rows if row.repeat_ms]
+        names = sorted({name for row in rows for name in row.baseline_ms})
+        return Summary(
+            networks=len(rows),
+            median_error=median(errors),
+            worst_error=max(errors),
+            inside=sum(row.inside for row in rows),
+            median_width=median(row.width for row in rows),
+            noise=median(noise) if noise else None,
+            baseline_median_error={
+                name: median(
+                    abs(row.baseline_ms[name] / row.measured_ms - 1)
+                    for row in rows
+                    if name in row.baseline_ms
+                )
+                for name in names
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)
+
+
+def _percent(share: float, sign: bool = False) -> str:
+    return f"{share * 100:+.1f} %" if sign else f"{share * 100:.1f} %"
+
+
+def _networks(rows: Sequence[NetworkRow]) -> str:
+    baselines = sorted({name for row in rows for name in row.baseline_ms})
+    header = [
+        "network",
+        "measured, ms",
+        "again, ms",
+        "predicted, ms",
+        "error",
+        "interval, ms",
+        "inside?",
+        *(f"{name}, ms" for name in baselines),
+    ]
+    return page.table(
+        header,
+        (
+            [
+                page.cell(row.network),
+                page.cell(f"{row.measured_ms:.2f}"),
+                page.cell("" if row.repeat_ms is None else f"{row.repeat_ms:.2f}"),
+                page.cell(f"{row.answer.latency_ms:.2f}"),
+                page.cell(
+                    _percent(row.error, sign=True), "good" if abs(row.error) <= 0.1 else "bad"
+                ),
+                page.cell("{:.2f} to {:.2f}".format(*row.answer.interval_ms)),
+                page.cell("yes" if row.inside else "no", "good" if row.inside else "bad"),
+                *(
+                    page.cell(f"{row.baseline_ms[name]:.2f}" if name in row.baseline_ms else "")
+                    for name in baselines
+                ),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
+    blocks = []
+    for row in rows:
+        kernels = sorted(row.answer.kernels, key=lambda k: -k.latency_ms)[:most]
+        body = page.table(
+            ["kernel", "configuration", "latency, ms", "interval, ms", "source"],
+            (
+                [
+                    page.cell(kernel.type),
+                    page.cell(" ".join(f"{k}={v}" for k, v in kernel.configuration.items())),
+                    page.cell(f"{kernel.latency_ms:.3f}"),
+                    page.cell("{:.3f} to {:.3f}".format(*kernel.interval_ms)),
+                    page.cell(kernel.source),
+                ]
+                for kernel in kernels
+            ),
+        )
+        count = len(row.answer.kernels)
+        blocks.append(
+            f"<details><summary>{escape(row.network)}: {count} kernels, "
+            f"the {len(kernels)} longest</summary>{body}</details>"
+        )
+    return "".join(blocks)
+
+
+def render(
+    title: str,
+    lead: str,
+    rows: Sequence[NetworkRow],
+    *,
+    verdicts: Sequence[tuple[str, str, str]] = (),
+    groups: Sequence[Mapping[str, Any]] = (),
+    campaign: Mapping[str, str] | None = None,
+    conditions: Mapping[str, str] | None = None,
+) -> str:
+    """The report as one HTML text.
+
+    Args:
+        title: heading.
+        lead: one sentence: platform, board, date.
+        rows: the networks, predicted before they were measured.
+        verdicts: fusion rules (first op, second op, verdict).
+        groups: accuracy of the kernel predictors: group, rows, mean_ape, within10 (shares).
+        campaign: what the characterisation cost, as (name, text).
+        conditions: what the board was like, as (name, text).
+    """
+    summary = Summary.of(rows)
+    coverage = rows[0].answer.coverage
+    boxes = [
+        (str(summary.networks), "networks never seen in training"),
+        (_percent(summary.median_error), "median absolute error"),
+        (_percent(summary.worst_error), "worst absolute error"),
+        (f"{summary.inside} of {summary.networks}", f"inside their {coverage:.0%} interval"),
+        (_percent(summary.median_width), "median width of the interval"),
+    ]
+    if summary.noise is not None:
+        boxes.append((_percent(summary.noise), "median change when measured again"))
+    points = [
+        svg.Point(row.network, row.measured_ms, row.answer.latency_ms, *row.answer.interval_ms)
+        for row in rows
+    ]
+    facts = [
+        page.section(
+            name, page.table(["", ""], ([page.cell(k), page.cell(v)] for k, v in d.items()))
+        )
+        for name, d in (("What it cost", campaign or {}), ("Conditions", conditions or {}))
+        if d
+    ]
+    unsupported = [f"{row.network}: {text}" for row in rows for text in row.answer.unsupported]
+    body = [
+        page.figures(boxes),
+        page.section(
+            "Measured against predicted",
+            svg.agreement(points),
+            "Bars are the predicted intervals; the band is +-10 %. Predictions were made before "
+            "the networks were measured.",
+        ),
+        page.section("Networks", _networks(rows)),
+        page.section("Where the time goes", _breakdown(rows)),
+        page.section(
+            "Fusion rules",
+            svg.matrix(verdicts),
+            "Row: first op, column: second op. Filled: executed as one kernel; grey: apart; "
+            "outlined: undecided.",
+        ),
+        page.section(
+            "Kernel predictors, judged out of fold",
+            page.table(
+                ["group", "kernels", "within +-10 %", "MAPE"],
+                (
+                    [
+                        page.cell(group["group"]),
+                        page.cell(group["rows"]),
+                        page.cell(_percent(group["within10"])),
+                        page.cell(_percent(group["mean_ape"])),
+                    ]
+                    for group in groups
+                ),
+            )
+            if groups
+            else "",
+        ),
+        page.section("Unsupported", "".join(f"<p>{escape(t)}</p>" for t in unsupported)),
+        *facts,
+    ]
+    return page.page(title, lead, "".join(body))

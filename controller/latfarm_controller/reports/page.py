@@ -1,0 +1,86 @@
+"""The frame of a report: one HTML file with its own style, light and dark, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1c2330;--soft:#5b6575;--line:#d9dee6;--card:#fff;
+--back:#f4f6f9;--good:#12805c;--bad:#c2410c;--accent:#2457c5;--band:#2457c51a}
+@media(prefers-color-scheme:dark){:root{--ink:#e6eaf1;--soft:#98a3b5;--line:#313a49;--card:#1a202b;
+--back:#11151c;--good:#3ecf9b;--bad:#fb923c;--accent:#7aa2ff;--band:#7aa2ff22}}
+*{box-sizing:border-box}body{margin:0;background:var(--back);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:1000px;margin:0 auto;padding:32px 20px 64px}h1{font-size:26px;margin:0 0 4px}
+h2{font-size:18px;margin:0 0 12px}p.lead{color:var(--soft);margin:0 0 20px}
+section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:20px;
+margin:16px 0;overflow-x:auto}p.note{color:var(--soft);font-size:13px;margin:10px 0 0}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;
+margin:16px 0}
+.figure{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px}
+.figure b{display:block;font-size:24px;font-variant-numeric:tabular-nums}
+.figure span{color:var(--soft);font-size:13px}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:6px 10px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600;font-size:13px}
+td.good{color:var(--good)}td.bad{color:var(--bad)}svg{width:100%;height:auto;display:block}
+svg text{font-size:11px;fill:var(--ink)}svg .tick{fill:var(--soft)}
+svg .label{fill:var(--soft);font-size:12px}
+.grid{stroke:var(--line)}.axis{stroke:var(--soft);stroke-dasharray:4 4}.band{fill:var(--band)}
+.inside line{stroke:var(--good);stroke-width:2}.inside circle{fill:var(--good)}
+.outside line{stroke:var(--bad);stroke-width:2}.outside circle{fill:var(--bad)}
+.bar{fill:var(--accent)}.fused{fill:var(--accent)}.separate{fill:var(--line)}
+.undecided{fill:none;stroke:var(--bad);stroke-width:2}
+details{margin:6px 0}summary{cursor:pointer}
+"""
+
+
+def cell(value: object, kind: str = "") -> str:
+    """One escaped table cell; kind is good, bad or nothing."""
+    mark = f' class="{kind}"' if kind else ""
+    return f"<td{mark}>{escape(str(value))}</td>"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table from plain headings and rows of finished cells (see `cell`)."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def figures(pairs: Iterable[tuple[str, str]]) -> str:
+    """The headline figures: (value, what it is)."""
+    boxes = "".join(
+        f'<div class="figure"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+        for value, name in pairs
+    )
+    return f'<div class="figures">{boxes}</div>'
+
+
+def section(title: str, body: str, note: str = "") -> str:
+    """A titled block; nothing where there is no body."""
+    if not body:
+        return ""
+    foot = f'<p class="note">{escape(note)}</p>' if note else ""
+    return f"<section><h2>{escape(title)}</h2>{body}{foot}</section>"
+
+
+def page(title: str, lead: str, body: str) -> str:
+    """The whole document."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{body}</main></body></html>\n'
+    )
+
+
+def write(path: Path, html: str) -> Path:
+    """Write the document whole or not at all; the absolute path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(html, encoding="utf-8")
+    part.replace(path)
+    return path.resolve()

@@ -1,0 +1,161 @@
+"""Plots as inline SVG text: no script, no font, no network, so that a report is one file.
+
+Colours are CSS classes of `page.py`, which knows light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 420
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A network in the plot: measured against predicted, with the predicted interval (all ms)."""
+
+    label: str
+    measured_ms: float
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured latency lies in the interval."""
+        return self.low_ms <= self.measured_ms <= self.high_ms
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    ticks = [
+        digit * 10.0**power
+        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digit in (1, 2, 5)
+    ]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def agreement(points: Sequence[Point]) -> str:
+    """Measured (x) against predicted (y) on logarithmic axes, each with its interval.
+
+    The band is +-10 % around perfect agreement. Points without positive latencies are left out.
+    """
+    shown = [p for p in points if min(p.measured_ms, p.predicted_ms, p.low_ms) > 0]
+    if not shown:
+        return ""
+    low = min(min(p.measured_ms, p.low_ms) for p in shown) / 1.25
+    high = max(max(p.measured_ms, p.high_ms) for p in shown) * 1.25
+    span = math.log(high / low)
+
+    def x(value_ms: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value_ms / low) / span
+
+    def y(value_ms: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * math.log(value_ms / low) / span
+
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        'aria-label="measured against predicted latency">'
+    ]
+    band = [
+        (low, low * 0.9),
+        (high, high * 0.9),
+        (high, high * 1.1),
+        (low, low * 1.1),
+    ]
+    corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in band)
+    parts.append(
+        f'<clipPath id="plot"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
+        f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath>'
+        f'<polygon class="band" clip-path="url(#plot)" points="{corners}"/>'
+    )
+    parts.extend(
+        f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" '
+        f'y2="{HEIGHT - BOTTOM}"/><line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+        f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+        f'text-anchor="middle">{tick:g}</text>'
+        f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" '
+        f'text-anchor="end">{tick:g}</text>'
+        for tick in _ticks(low, high)
+    )
+    parts.append(
+        f'<line class="axis" x1="{x(low):.1f}" y1="{y(low):.1f}" x2="{x(high):.1f}" '
+        f'y2="{y(high):.1f}"/>'
+    )
+    for point in shown:
+        kind = "inside" if point.inside else "outside"
+        px, py = x(point.measured_ms), y(point.predicted_ms)
+        parts.append(
+            f'<g class="{kind}"><title>{escape(point.label)}: measured {point.measured_ms:.3g} ms, '
+            f"predicted {point.predicted_ms:.3g} ms</title>"
+            f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{y(point.low_ms):.1f}" '
+            f'y2="{y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
+            f'<text x="{px + 8:.1f}" y="{py + 14:.1f}">{escape(point.label)}</text></g>'
+        )
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
+        'text-anchor="middle">measured, ms</text>'
+        f'<text class="label" x="16" y="{middle}" text-anchor="middle" '
+        f'transform="rotate(-90 16 {middle})">predicted, ms</text></svg>'
+    )
+    return "".join(parts)
+
+
+def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
+    """Horizontal bars, one a row, longest value filling the width; values in `unit`."""
+    if not rows:
+        return ""
+    top = max(value for _, value in rows) or 1.0
+    step, left = 22, 220
+    height = step * len(rows) + 8
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="bars, {escape(unit)}">']
+    for index, (label, value) in enumerate(rows):
+        length = (WIDTH - left - 90) * max(value, 0.0) / top
+        y = 4 + index * step
+        parts.append(
+            f'<text class="tick" x="{left - 8}" y="{y + 14}" text-anchor="end">'
+            f"{escape(label)}</text>"
+            f'<rect class="bar" x="{left}" y="{y + 2}" width="{length:.1f}" height="{step - 6}"/>'
+            f'<text class="tick" x="{left + length + 6:.1f}" y="{y + 14}">'
+            f"{value:.3g} {escape(unit)}</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def matrix(verdicts: Sequence[tuple[str, str, str]]) -> str:
+    """Fusion matrix; a row is the first op; verdicts are fused, separate or undecided."""
+    if not verdicts:
+        return ""
+    firsts = sorted({first for first, _, _ in verdicts})
+    seconds = sorted({second for _, second, _ in verdicts})
+    cell, left, top = 22, 150, 120
+    width, height = left + cell * len(seconds) + 8, top + cell * len(firsts) + 8
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" style="max-width:{width}px" role="img" '
+        'aria-label="fusion rules">'
+    ]
+    for row, first in enumerate(firsts):
+        parts.append(
+            f'<text class="tick" x="{left - 6}" y="{top + row * cell + 15}" '
+            f'text-anchor="end">{escape(first)}</text>'
+        )
+    for column, second in enumerate(seconds):
+        x = left + column * cell + 15
+        parts.append(
+            f'<text class="tick" transform="translate({x} {top - 6}) rotate(-55)">'
+            f"{escape(second)}</text>"
+        )
+    for first, second, verdict in verdicts:
+        x, y = left + seconds.index(second) * cell, top + firsts.index(first) * cell
+        parts.append(
+            f'<rect class="{escape(verdict)}" x="{x + 2}" y="{y + 2}" width="{cell - 4}" '
+            f'height="{cell - 4}" rx="3"><title>{escape(first)} then {escape(second)}: '
+            f"{escape(verdict)}</title></rect>"
+        )
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,33 @@
+"""What people type: models, folders, shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from latfarm_controller.cli import inputs
+from latfarm_controller.errors import UsageError
+
+
+def test_shapes() -> None:
+    assert inputs.shapes(["x:1,3,224,224", "a:b:2"]) == {"x": (1, 3, 224, 224), "a:b": (2,)}
+
+
+@pytest.mark.parametrize("text", ["", "x", "x:", ":1,2", "x:1,a", "x:0,3", "x:-1,3"])
+def test_bad_shapes_name_the_form(text: str) -> None:
+    with pytest.raises(UsageError, match="expected name:1,3,224,224"):
+        inputs.shapes([text])
+
+
+def test_folder_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("b.onnx", "sub/a.onnx", "other.txt"):
+        (tmp_path / name).touch()
+    files, in_folder = inputs.model_files([tmp_path])
+    assert [f.name for f in files] == ["b.onnx", "a.onnx"]
+    assert in_folder
+
+
+def test_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no \*\.onnx file"):
+        inputs.model_files([tmp_path])

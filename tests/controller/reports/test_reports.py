@@ -1,0 +1,92 @@
+"""Reports are one self-contained file, and their figures are those of the rows."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from latfarm_controller.reports import networks, page, svg
+from latfarm_predictors.answer import Answer, KernelAnswer
+
+
+def row(
+    name: str, measured: float, predicted: float, low: float, high: float
+) -> networks.NetworkRow:
+    kernel = KernelAnswer(
+        "Conv+Relu", ("c1", "r1"), {"in_h": 56, "kernel": "3x3"}, 1.0, (0.9, 1.2), "gp"
+    )
+    answer = Answer(name, "p", predicted, (low, high), 0.9, True, (kernel,), ("x: Foo",), "0001")
+    return networks.NetworkRow(name, measured, measured * 1.02, answer, {"forest": measured * 2})
+
+
+ROWS = [row("a<b>", 10.0, 10.5, 9.0, 12.0), row("c", 100.0, 80.0, 70.0, 90.0)]
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_summary_counts_and_medians() -> None:
+    summary = networks.Summary.of(ROWS)
+    assert summary.networks == 2
+    assert summary.inside == 1
+    assert summary.median_error == pytest.approx((0.05 + 0.2) / 2)
+    assert summary.worst_error == pytest.approx(0.2)
+    assert summary.noise == pytest.approx(0.02)
+    assert summary.baseline_median_error["forest"] == pytest.approx(1.0)
+
+
+def test_page_is_well_formed_and_loads_nothing() -> None:
+    html = networks.render(
+        "T & t",
+        "lead",
+        ROWS,
+        verdicts=[("Conv", "Relu", "fused"), ("Conv", "Add", "undecided")],
+        groups=[{"group": "conv", "rows": 9, "within10": 0.5, "mean_ape": 0.1}],
+        campaign={"measurements": "3"},
+        conditions={"governor": "unknown"},
+    )
+    parser = Tags()
+    parser.feed(html)
+    assert parser.open == []
+    tags = {tag for tag, _ in parser.seen}
+    assert not tags & {"script", "link", "img", "iframe"}
+    assert all("src" not in attrs and "href" not in attrs for _, attrs in parser.seen)
+    assert "a&lt;b&gt;" in html
+    assert "a<b>" not in html
+    assert "T &amp; t" in html
+
+
+def test_agreement_marks_points_inside_and_outside() -> None:
+    text = svg.agreement([svg.Point("x", 10, 10, 9, 11), svg.Point("y", 10, 20, 18, 22)])
+    assert text.count('class="inside"') == 1
+    assert text.count('class="outside"') == 1
+    assert svg.agreement([svg.Point("bad", 0.0, 1, 1, 1)]) == ""
+
+
+def test_bars_are_scaled_to_the_longest() -> None:
+    text = svg.bars([("a", 1.0), ("b", 2.0)], "ms")
+    widths = [float(part.split('"')[0]) for part in text.split(' width="')[1:]]
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
+    assert svg.bars([], "ms") == ""
+
+
+def test_write_is_whole(tmp_path: Path) -> None:
+    path = page.write(tmp_path / "deep" / "r.html", "<p>")
+    assert path.read_text() == "<p>"
+    assert [p.name for p in path.parent.iterdir()] == ["r.html"]
