@@ -1,0 +1,418 @@
+"""The bench: what the agent asks to describe the board and to measure a model on it.
+
+It owns the workers (one process per runtime), waits until the measuring core is quiet, lets a
+worker measure, and adds the conditions that it was done under. A failure is a `Result`, never an
+exception.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Callable, Mapping, Sequence
+
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_agent import rules
+from latfarm_agent.channel import Message
+from latfarm_agent.conditions import Sensors, fingerprint, shares, shown, spoiled_by
+from latfarm_agent.errors import UsageError
+from latfarm_agent.pool import Found, Limits, Workers
+from latfarm_agent.readiness import Monitor, Readiness
+from latfarm_agent.rules import Settings, SettingsError
+from latfarm_agent.runtimes import base
+from latfarm_agent.runtimes.base import PlatformSpec
+from latfarm_agent.runtimes.sim_cost import Profile
+from latfarm_agent.worker import WorkerFailure
+
+MODEL_ERRORS = frozenset(
+    {
+        "MODEL_INVALID",
+        "MODEL_UNSUPPORTED",
+        "MODEL_FAILED",
+        "MODEL_CRASHED",
+        "MODEL_TIMEOUT",
+        "OUT_OF_MEMORY",
+        "PROFILE_UNAVAILABLE",
+    }
+)
+"""Error codes that are the model's own fault: another try gives the same."""
+
+_SIMULATED = "simulated"
+_SCRATCH = "scratch-"
+
+
+class Bench:
+    """Measures models on this board. Thread-safe: one measurement at a time, others wait.
+
+    Args:
+        board_name: what people call the board; platform names begin with it unless `hardware` does.
+        hardware: name of the board's type, so that equal boards offer equal platforms.
+        work_dir: for scratch files and, where the board has no identity, its identity.
+        simulate: profile file of a simulated board, which then is all that this bench offers.
+        cpu: core to measure on; None: the last one where there are two or more. Simulated time
+            needs none.
+        runtimes: name -> "module:Class"; None: what is registered as entry points.
+        search_path: folders added to the workers' module search path.
+        threads: of a runtime; it is pinned to as many cores.
+        root: where /proc, /sys and /etc are found.
+
+    Raises:
+        UsageError: the core does not exist, or the profile is none.
+    """
+
+    def __init__(
+        self,
+        board_name: str,
+        hardware: str | None,
+        work_dir: Path,
+        simulate: Path | None = None,
+        cpu: int | None = None,
+        *,
+        runtimes: Mapping[str, str] | None = None,
+        search_path: Sequence[Path] = (),
+        threads: int = 1,
+        limits: Limits | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        self._board_name = board_name
+        self._hardware_name = hardware or board_name
+        self._simulate = Path(simulate).absolute() if simulate else None
+        self._profile: Profile | None = None
+        if self._simulate is not None:
+            try:
+                self._profile = Profile.read(self._simulate)
+            except (OSError, ValueError) as error:
+                raise UsageError(f"--simulate: {error}") from error
+        self._cores = () if self._simulate else _measuring_cores(cpu, threads)
+        self._work_dir = Path(work_dir).absolute()
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        for left in self._work_dir.glob(_SCRATCH + "*"):
+            shutil.rmtree(str(left), ignore_errors=True)  # an agent that was killed
+        self._sensors = Sensors(self._cores, root)
+        self._hardware = self._sensors.hardware()
+        self._software = self._sensors.software()
+        self._board_id = self._sensors.board_id(self._work_dir)
+        if self._simulate:
+            self._board_id = fingerprint({"host": self._board_id, "simulated": board_name})
+        if runtimes is None:
+            runtimes = base.discover()
+            if self._simulate:
+                runtimes = {_SIMULATED: "latfarm_agent.runtimes.simulated:SimulatedRuntime"}
+        options: dict[str, dict[str, object]] = {name: {"threads": threads} for name in runtimes}
+        if self._simulate and _SIMULATED in options:
+            options[_SIMULATED]["profile"] = str(self._simulate)
+        limits = limits or Limits()
+        memory = self._hardware["memory_bytes"]
+        if not limits.memory_bytes and memory.isdigit():
+            limits = replace(limits, memory_bytes=int(memory) * 8 // 10)
+        if self._simulate:
+            limits = replace(limits, nice=0)
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._workers = Workers(
+            runtimes, options, self._work_dir, self._cores, search_path, limits, self._closing
+        )
+        self._sequence = 0
+        self._fastest_us = 0.0
+        self._readiness = Readiness(self._sensors, self._cores, limits.busy_wait_s, self._closing)
+
+    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
+        """The board, and its runtimes with their platforms; missing ones say why.
+
+        Runtimes are looked for once, in processes of their own; conditions are read each time.
+        """
+        found = self._workers.found()
+        reading = self._readiness.read()
+        conditions = dict(
+            self._sensors.policy(),
+            clock_mhz=shown(reading.clock_mhz),
+            temperature_c=shown(reading.temperature_c),
+            throttling=shown(reading.throttles),
+            load_1m=self._sensors.load(),
+            core_mask=self._core_mask(),
+        )
+        hardware = dict(self._hardware, **self._software)
+        hardware["name"] = self._hardware_name
+        if self._simulate:
+            hardware["simulated"] = "yes"
+        board = pb.Board(
+            board_id=self._board_id,
+            name=self._board_name,
+            boot_id=self._sensors.boot_id(),
+            hardware=hardware,
+            conditions=conditions,
+        )
+        runtimes = [
+            pb.Runtime(
+                name=name,
+                available=not entry.missing,
+                version=entry.version,
+                missing=entry.missing,
+                platforms=[
+                    pb.Platform(
+                        name=platform,
+                        model_format=spec.model_format,
+                        dtype=spec.dtype,
+                        settings=dict(spec.settings),
+                        fingerprint=self._fingerprint(name, entry.version, spec),
+                        real_time=spec.real_time,
+                    )
+                    for platform, spec in self._named(entry).items()
+                ],
+            )
+            for name, entry in sorted(found.items())
+        ]
+        return board, runtimes
+
+    def measure(
+        self,
+        request: pb.MeasureRequest,
+        model_path: Path,
+        *,
+        profile: bool,
+        on_stage: Callable[[pb.Stage], None],
+        cancelled: Callable[[], bool],
+    ) -> pb.Result:
+        """Measure a model, with `profile` its kernels too; blocks until the result is there.
+
+        Never raises. `on_stage` is called from this thread as stages begin; `cancelled` is asked at
+        least every 0.1 s: once it says yes, the worker is ended and the result is CANCELLED.
+        """
+        begun = time.monotonic()
+        result = pb.Result(
+            request_id=request.request_id,
+            board_id=self._board_id,
+            platform=request.platform,
+            protocol_version=rules.PROTOCOL_VERSION,
+            settings=request.settings,
+            measured_at_s=time.time(),
+        )
+
+        def stage(name: str, session: int = 0) -> None:
+            elapsed_ms = (time.monotonic() - begun) * 1e3
+            on_stage(pb.Stage(name=name, session=session, elapsed_ms=elapsed_ms))
+
+        def stop() -> bool:
+            return self._closing.is_set() or cancelled()
+
+        try:
+            with self._lock:
+                self._measure(result, request, Path(model_path).absolute(), profile, stage, stop)
+        except WorkerFailure as failure:
+            _fail(result, failure.code, failure.message)
+        except SettingsError as error:
+            _fail(result, "SETTINGS_INVALID", str(error))
+        except Exception as error:
+            _fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
+        result.board_ms = (time.monotonic() - begun) * 1e3
+        return result
+
+    def restart_workers(self) -> None:
+        """End the workers that wait: the next measurement gets a fresh one."""
+        with self._lock:
+            self._workers.restart()
+
+    def close(self) -> None:
+        """Cancel what runs, end all workers. Idempotent."""
+        self._closing.set()
+        with self._lock:
+            self._workers.close()
+
+    def _named(self, entry: Found) -> dict[str, PlatformSpec]:
+        """The platforms of a runtime by their full names."""
+        return {
+            spec.name if spec.whole_name else f"{self._hardware_name}-{spec.name}": spec
+            for spec in entry.platforms
+        }
+
+    def _fingerprint(self, runtime: str, version: str, spec: PlatformSpec) -> str:
+        parts: dict[str, object] = {
+            "runtime": runtime,
+            "version": version,
+            "format": spec.model_format,
+            "dtype": spec.dtype,
+            "settings": dict(spec.settings),
+        }
+        if self._profile is not None:
+            parts["board"] = repr(sorted(_frozen(self._profile).items()))
+        else:
+            parts["board"] = [
+                self._hardware["cpu"],
+                self._hardware["arch"],
+                self._hardware["model"],
+            ]
+            parts["software"] = self._software
+            parts["policy"] = self._sensors.policy()
+            parts["core_mask"] = self._core_mask()
+        return fingerprint(parts)
+
+    def _core_mask(self) -> str:
+        return ",".join(map(str, self._cores)) if self._cores else "any"
+
+    def _measure(
+        self,
+        result: pb.Result,
+        request: pb.MeasureRequest,
+        model_path: Path,
+        profile: bool,
+        stage: Callable[[str, int], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        if self._closing.is_set():
+            raise WorkerFailure("CANCELLED", "the agent is shutting down")
+        settings = rules.effective(_settings_of(request.settings))
+        result.settings.CopyFrom(pb.Settings(**settings.to_json()))
+        name, version, spec = self._platform(request.platform)
+        result.fingerprint = self._fingerprint(name, version, spec)
+        if not model_path.is_file():
+            raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
+        conditions: dict[str, str] = {"runtime_version": version}
+        if spec.real_time:
+            conditions.update(self._software)
+            conditions.update(self._sensors.policy())
+            self._readiness.wait_until_quiet(conditions, stage, cancelled)
+            if settings.tier == "publish":
+                self._readiness.wait_until_cool(stage, cancelled)
+        monitor = Monitor(self._sensors, active=spec.real_time and settings.tier == "publish")
+        message: Message = {
+            "model_path": str(model_path),
+            "platform_settings": dict(spec.settings),
+            "dtype": spec.dtype,
+            "settings": settings.to_json(),
+            "request_id": request.request_id,
+            "sequence": self._sequence,
+            "fastest_us": self._fastest_us,
+            "profile": profile,
+        }
+        self._sequence += 1
+
+        def on_event(event: Message) -> None:
+            monitor.watch(event["name"] in ("timing", "cold"))
+            stage(event["name"], event["session"])
+
+        before, ticks = self._readiness.read(), self._sensors.ticks()
+        begun = time.monotonic()
+        # Ours to remove, as a worker that crashes removes nothing.
+        scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
+        message["scratch_dir"] = scratch
+        try:
+            done, crashed = self._workers.ask(
+                name, message, on_event, cancelled, settings.compile_timeout_ms
+            )
+            if crashed:
+                conditions["tried_again_after"] = crashed
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            monitor.close()
+            after, ticks_after = self._readiness.read(), self._sensors.ticks()
+            self._readiness.measured(ticks_after)
+        if spec.real_time:
+            # The kernel counts in steps of 10 ms: of a shorter time no share can be told.
+            long_enough = time.monotonic() - begun >= 0.1
+            steal = shares(ticks, ticks_after).steal if long_enough else None
+            hello = self._workers.hello(name)
+            conditions.update(
+                clock_mhz_before=shown(before.clock_mhz),
+                clock_mhz_after=shown(after.clock_mhz),
+                temperature_c_before=shown(before.temperature_c),
+                temperature_c_after=shown(after.temperature_c),
+                throttling=shown(after.throttles),
+                steal_share=shown(steal),
+                load_1m=self._sensors.load(),
+                core_mask=",".join(map(str, hello["cpus"])),
+                nice=str(hello["nice"]),
+                involuntary_switches=str(done["switches"]),
+                **monitor.logged(),
+            )
+            self._fastest_us = done["sessions"][-1]["fastest_us"]
+        _fill(result, done, conditions)
+        result.conditions.update(conditions)
+        reason = spoiled_by(before, monitor.samples, after, clock=settings.tier == "publish")
+        if spec.real_time and reason:
+            raise WorkerFailure("THROTTLED", reason, alive=True)
+        result.outcome = "ok"
+
+    def _platform(self, wanted: str) -> tuple[str, str, PlatformSpec]:
+        found = self._workers.found()
+        for name, entry in found.items():
+            named = self._named(entry)
+            if wanted in named:
+                return name, entry.version, named[wanted]
+        offered = sorted(name for entry in found.values() for name in self._named(entry))
+        lacking = [f"{name}: {entry.missing}" for name, entry in found.items() if entry.missing]
+        raise WorkerFailure(
+            "RUNTIME_MISSING",
+            f"this board does not offer {wanted!r}; it offers: {', '.join(offered) or 'nothing'}"
+            + (f"; missing: {'; '.join(lacking)}" if lacking else ""),
+        )
+
+
+def _measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    allowed = sorted(os.sched_getaffinity(0))
+    if cpu is not None:
+        if cpu not in allowed:
+            raise UsageError(f"--cpu {cpu}: this process may use {', '.join(map(str, allowed))}")
+        others = [core for core in reversed(allowed) if core != cpu]
+        return tuple(sorted([cpu, *others[: threads - 1]]))
+    # With one core there is nothing to choose; with no spare one the agent itself would disturb.
+    return tuple(allowed[-threads:]) if len(allowed) > threads else ()
+
+
+def _settings_of(message: pb.Settings) -> Settings:
+    return Settings(**{name: getattr(message, name) for name in Settings().to_json()})
+
+
+def _frozen(profile: Profile) -> dict[str, object]:
+    """A profile with its sets in a fixed order, so that equal profiles hash alike."""
+    return {
+        name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in profile.__dict__.items()
+    }
+
+
+def _fail(result: pb.Result, code: str, message: str) -> None:
+    result.outcome = "model_error" if code in MODEL_ERRORS else "infrastructure_error"
+    result.error_code = code
+    result.error_message = message
+    del result.sessions[:]
+    del result.layers[:]
+
+
+def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
+    timed = preempted = slow = 0.0
+    for data in done["sessions"]:
+        result.sessions.append(
+            pb.Session(
+                load_ms=data["load_ms"],
+                compile_ms=data["compile_ms"],
+                first_run_ms=data["first_run_ms"],
+                runs_ms=data["runs_ms"],
+                rejected_runs=data["rejected_runs"],
+                cold_ms=data["cold_ms"],
+            )
+        )
+        runs = len(data["runs_ms"]) + data["rejected_runs"]
+        timed += runs
+        preempted += data["preempted_share"] * runs
+        slow += data["slowed_share"] * runs
+        if data["stride"] > 1:
+            conditions["recorded_every"] = str(data["stride"])
+    for name in ("preempted_kept", "slowed_kept"):
+        sessions = sum(data[name] for data in done["sessions"])
+        if sessions:
+            conditions[name] = f"{sessions} of {len(done['sessions'])} sessions"
+    if any(data["fastest_us"] for data in done["sessions"]):
+        conditions["preempted_share"] = shown(preempted / timed)
+        conditions["slowed_share"] = shown(slow / timed)
+        conditions["probe_us"] = shown(rules.median([d["probe_us"] for d in done["sessions"]]))
+        conditions["fastest_probe_us"] = shown(done["sessions"][-1]["fastest_us"])
+    result.layers.extend(pb.Layer(**layer) for layer in done["layers"])
+    result.memory_bytes = done["peak_bytes"]

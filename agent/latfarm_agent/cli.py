@@ -1,0 +1,278 @@
+"""The command line: `latfarm-agent serve` and `latfarm-agent describe`.
+
+Exit codes: 0 ended as asked, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, NoReturn, Sequence
+
+from latfarm_agent import __version__
+from latfarm_agent.errors import AgentError, UsageError
+
+if TYPE_CHECKING:
+    from latfarm_agent.conductor import MeasuringBench
+    from latfarm_agent.tls import TlsFiles
+
+SERVE_EXAMPLES = """\
+examples:
+  latfarm-agent serve --name local --listen 127.0.0.1:50051
+  latfarm-agent serve --name imx8-3 --hardware imx8mplus --listen 0.0.0.0:50051 \\
+      --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem --metrics-port 9101
+  latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
+"""
+DESCRIBE_EXAMPLES = """\
+examples:
+  latfarm-agent describe
+  latfarm-agent describe --name local --json
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    make_bench: Callable[[argparse.Namespace, Path], MeasuringBench] | None = None,
+) -> int:
+    """Run one command; gives the exit code.
+
+    Args:
+        argv: arguments without the program's name; None takes the process's.
+        make_bench: makes what measures from the arguments and a directory; None: the real one.
+    """
+    parent_pid = os.getppid()
+    args = _parser().parse_args(argv)
+    _set_up_logging(args.verbose)
+    try:
+        if args.command == "serve":
+            return _serve(args, make_bench or _real_bench, parent_pid)
+        return _describe(args, make_bench or _real_bench)
+    except AgentError as error:
+        print(f"latfarm-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("latfarm-agent: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output left: nothing to tell, and nobody to tell it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="latfarm-agent", description="Measure DNN latency on this board for a latfarm."
+    )
+    parser.add_argument("--version", action="version", version=f"latfarm-agent {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="offer this board over gRPC until SIGTERM",
+        description="Offer this board over gRPC until SIGTERM.",
+        epilog=SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    describe = commands.add_parser(
+        "describe",
+        help="print what this board is and which runtimes it has and lacks",
+        description="Print what this board is and which runtimes it has and lacks.",
+        epilog=DESCRIBE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for command in (serve, describe):
+        command.add_argument("--name", default="local", help="what people call the board")
+        command.add_argument("--hardware", help="its kind, shared by equal boards; default: --name")
+        command.add_argument(
+            "--simulate", type=Path, metavar="PROFILE", help="be the simulated board of a profile"
+        )
+        command.add_argument("--cpu", type=int, help="core to measure on; default: chosen")
+        command.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
+    describe.add_argument("--json", action="store_true", help="for programs")
+    _add_serve_arguments(serve)
+    return parser
+
+
+def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: any free one"
+    )
+    serve.add_argument("--state-dir", type=Path, help="models, results and tokens live there")
+    serve.add_argument("--port-file", type=Path, help="gets HOST:PORT once serving")
+    serve.add_argument(
+        "--exit-with-parent",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="PID",
+        help="end when the process that started the agent ends; PID: its id, if known",
+    )
+    serve.add_argument("--metrics-port", type=int, help="answer /metrics for Prometheus there")
+    serve.add_argument("--tls-cert", type=Path, help="this board's certificate (PEM)")
+    serve.add_argument("--tls-key", type=Path, help="its key (PEM)")
+    serve.add_argument("--tls-ca", type=Path, help="CA that signs the clients' certificates (PEM)")
+    serve.add_argument(
+        "--insecure", action="store_true", help="listen beyond loopback without certificates"
+    )
+    serve.add_argument("--reflection", action="store_true", help="let grpcurl list the service")
+    serve.add_argument("--max-blob-mb", type=_positive, default=4096, help="one model (MiB)")
+    serve.add_argument("--max-cache-mb", type=_positive, default=16384, help="all models (MiB)")
+    serve.add_argument("--max-spooled", type=_positive, default=10_000, help="waiting results")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def _serve(
+    args: argparse.Namespace,
+    make_bench: Callable[[argparse.Namespace, Path], MeasuringBench],
+    parent_pid: int,
+) -> int:
+    # gRPC is slow to import: `describe`, `--help` and wrong usage do without.
+    from latfarm_agent.lifetime import Ending
+    from latfarm_agent.metrics import MetricsServer
+    from latfarm_agent.server import Config, Server, split_address
+
+    state_dir = args.state_dir or default_state_dir(args.name)
+    config = Config(
+        state_dir=state_dir,
+        listen=args.listen,
+        tls=_tls_files(args),
+        insecure=args.insecure,
+        reflection=args.reflection,
+        max_blob_bytes=args.max_blob_mb << 20,
+        max_cache_bytes=args.max_cache_mb << 20,
+        max_spooled=args.max_spooled,
+    )
+    ending = Ending()
+    metrics_server: MetricsServer | None = None
+    server: Server | None = None
+    served = False
+    try:
+        if args.exit_with_parent is not None:
+            ending.follow_parent(args.exit_with_parent or parent_pid)
+        server = Server(config, lambda: make_bench(args, state_dir / "bench"))
+        server.start()
+        if args.metrics_port is not None:
+            host = split_address(args.listen)[0]
+            metrics_server = server.metrics.serve(host, args.metrics_port)
+            url = f"http://{host}:{metrics_server.port}/metrics"
+            print(f"latfarm-agent: {args.name} answers {url}", file=sys.stderr)
+        if args.port_file is not None:
+            _write_atomically(args.port_file, f"{server.address}\n")
+        served = True
+        print(f"latfarm-agent: {args.name} serves on {server.address}", file=sys.stderr)
+        ending.wait()
+    finally:
+        if metrics_server is not None:
+            metrics_server.close()
+        if server is not None:
+            server.stop()
+        if served and args.port_file is not None:
+            with contextlib.suppress(OSError):
+                args.port_file.unlink()
+        ending.close()
+    return 130 if ending.interrupted else 0
+
+
+def _describe(
+    args: argparse.Namespace, make_bench: Callable[[argparse.Namespace, Path], MeasuringBench]
+) -> int:
+    from google.protobuf.json_format import MessageToDict
+
+    with tempfile.TemporaryDirectory(prefix="latfarm-agent-") as directory:
+        bench = make_bench(args, Path(directory))
+        try:
+            board, runtimes = bench.describe()
+        finally:
+            bench.close()
+    if args.json:
+        found = {
+            "board": MessageToDict(board, preserving_proto_field_name=True),
+            "runtimes": [
+                {"available": False, **MessageToDict(runtime, preserving_proto_field_name=True)}
+                for runtime in runtimes
+            ],
+        }
+        print(json.dumps(found, indent=2, sort_keys=True))
+        return 0
+    print(f"board {board.name} ({board.board_id})")
+    for title, values in (("hardware", board.hardware), ("conditions", board.conditions)):
+        for key in sorted(values):
+            print(f"  {title} {key}: {values[key]}")
+    for runtime in runtimes:
+        if not runtime.available:
+            print(f"runtime {runtime.name}: missing: {runtime.missing}")
+            continue
+        print(f"runtime {runtime.name} {runtime.version}")
+        for platform in runtime.platforms:
+            print(f"  platform {platform.name} ({platform.model_format}, {platform.dtype})")
+    return 0
+
+
+def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
+    from latfarm_agent.bench import Bench
+
+    return Bench(args.name, args.hardware, work_dir, simulate=args.simulate, cpu=args.cpu)
+
+
+def _tls_files(args: argparse.Namespace) -> TlsFiles | None:
+    given = [args.tls_cert, args.tls_key, args.tls_ca]
+    if not any(given):
+        return None
+    from latfarm_agent.tls import TlsFiles
+
+    if not all(given):
+        raise UsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
+    return TlsFiles(*given)
+
+
+def default_state_dir(name: str) -> Path:
+    """Where an agent of this name keeps its state unless told otherwise.
+
+    Raises:
+        UsageError: the name is no file name.
+    """
+    if not name or name in (".", "..") or "/" in name:
+        raise UsageError(f"--name {name!r} is no file name: give --state-dir too")
+    home = os.environ.get("LATFARM_HOME")
+    if home:
+        return Path(home) / "agents" / name
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "latfarm" / "agents" / name
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _set_up_logging(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(
+        level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""Under which conditions a measurement was taken: read back from the kernel, never assumed.
+
+A sensor that the board lacks reads `UNKNOWN`. Everything is read below one root folder, so that
+tests can lay out a board of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, Sequence
+
+UNKNOWN = "unknown"
+
+_STEAL_FIELD = 7
+
+
+@dataclass(frozen=True)
+class CoreTicks:
+    """Where the time of some cores went since boot, in kernel ticks (10 ms as a rule)."""
+
+    busy: int
+    idle: int
+    steal: int
+
+    @property
+    def total(self) -> int:
+        """All ticks."""
+        return self.busy + self.idle + self.steal
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What became of the cores between two readings, each 0 to 1; None where it is not known."""
+
+    busy: float | None
+    steal: float | None
+
+
+def shares(before: CoreTicks | None, after: CoreTicks | None) -> Shares:
+    """Busy and stolen share of the time between two readings."""
+    if before is None or after is None or after.total <= before.total:
+        return Shares(None, None)
+    total = after.total - before.total
+    return Shares((after.busy - before.busy) / total, (after.steal - before.steal) / total)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the sensors of the measuring cores.
+
+    `throttles`: a counter that rises, or a state that is above zero, when the board throttles.
+    """
+
+    clock_mhz: float | None
+    temperature_c: float | None
+    throttles: int | None
+
+
+class Sensors:
+    """Reads a board's sensors for the cores that measure.
+
+    Args:
+        cores: the measuring cores; empty: all of them.
+        root: where /proc, /sys and /etc are found.
+    """
+
+    def __init__(self, cores: Sequence[int] = (), root: Path = Path("/")) -> None:
+        self._root = root
+        self._cores: frozenset[int] = frozenset(cores)
+        self._core = min(cores) if cores else 0
+        self._cpufreq = root / f"sys/devices/system/cpu/cpu{self._core}/cpufreq"
+
+    def read(self) -> Reading:
+        """Clock, temperature and throttling now."""
+        return Reading(self.clock_mhz(), self.temperature_c(), self.throttles())
+
+    def clock_mhz(self) -> float | None:
+        """The measuring core's clock by cpufreq; a nominal figure is no sensor."""
+        for name in ("scaling_cur_freq", "cpuinfo_cur_freq"):
+            khz = _number(self._cpufreq / name)
+            if khz is not None:
+                return khz / 1e3
+        return None
+
+    def temperature_c(self) -> float | None:
+        """The hottest plausible thermal zone or CPU sensor, in degrees Celsius."""
+        found: list[float] = []
+        for zone in (self._root / "sys/class/thermal").glob("thermal_zone*/temp"):
+            value = _number(zone)
+            if value is not None:
+                found.append(value / 1e3)
+        if not found:
+            for sensor in (self._root / "sys/class/hwmon").glob("hwmon*/temp*_input"):
+                value = _number(sensor)
+                name = _text(sensor.parent / "name")
+                if value is not None and name in ("coretemp", "k10temp", "cpu_thermal", "zenpower"):
+                    found.append(value / 1e3)
+        # Zones that are switched off read 0, -273 or 127.
+        plausible = [value for value in found if 1.0 <= value <= 125.0]
+        return max(plausible) if plausible else None
+
+    def throttles(self) -> int | None:
+        """Throttle events and states added up; None where no sensor tells."""
+        found: list[float] = []
+        cpus = self._root / "sys/devices/system/cpu"
+        for core in self._cores or {0}:
+            for name in ("core_throttle_count", "package_throttle_count"):
+                value = _number(cpus / f"cpu{core}/thermal_throttle/{name}")
+                if value is not None:
+                    found.append(value)
+        for device in (self._root / "sys/class/thermal").glob("cooling_device*"):
+            kind = _text(device / "type") or ""
+            value = _number(device / "cur_state")
+            if value is not None and (kind == "Processor" or "cpufreq" in kind):
+                found.append(value)
+        firmware = _text(self._root / "sys/devices/platform/soc/soc:firmware/get_throttled")
+        with contextlib.suppress(ValueError):
+            if firmware:
+                # Raspberry Pi: the low four bits say what happens now.
+                found.append(float(int(firmware, 16) & 0xF))
+        return int(sum(found)) if found else None
+
+    def policy(self) -> dict[str, str]:
+        """What is set and changes latency: governor, clock bounds, power mode and source."""
+        power = self._root / "sys/class/power_supply"
+        online = [_text(supply / "online") for supply in sorted(power.glob("*"))]
+        source = UNKNOWN
+        if "1" in online:
+            source = "mains"
+        elif "0" in online:
+            source = "battery"
+        return {
+            "governor": _text(self._cpufreq / "scaling_governor") or UNKNOWN,
+            "clock_max_khz": _text(self._cpufreq / "scaling_max_freq") or UNKNOWN,
+            "clock_min_khz": _text(self._cpufreq / "scaling_min_freq") or UNKNOWN,
+            "power_mode": _text(self._root / "var/lib/nvpmodel/status") or UNKNOWN,
+            "power_source": source,
+        }
+
+    def ticks(self) -> CoreTicks | None:
+        """Time accounts of the measuring cores; None without /proc/stat."""
+        text = _text(self._root / "proc/stat")
+        if text is None:
+            return None
+        busy = idle = steal = 0
+        for line in text.splitlines():
+            name, *fields = line.split()
+            if not name.startswith("cpu") or not name[3:].isdigit():
+                continue
+            if self._cores and int(name[3:]) not in self._cores:
+                continue
+            # user nice system idle iowait irq softirq steal; guest time is in user already
+            counts = [int(field) for field in fields[:8]] + [0] * (8 - len(fields))
+            idle += counts[3] + counts[4]
+            steal += counts[_STEAL_FIELD]
+            busy += sum(counts[:3]) + counts[5] + counts[6]
+        return CoreTicks(busy, idle, steal) if busy + idle + steal else None
+
+    def load(self) -> str:
+        """The one-minute load average of the host."""
+        text = _text(self._root / "proc/loadavg")
+        return text.split()[0] if text else UNKNOWN
+
+    def boot_id(self) -> str:
+        """Differs after each boot, equal for all processes of a host."""
+        return _text(self._root / "proc/sys/kernel/random/boot_id") or UNKNOWN
+
+    def hardware(self) -> dict[str, str]:
+        """What the board is made of."""
+        memory = self._memory_bytes()
+        return {
+            "cpu": self._cpu_model(),
+            "arch": platform.machine() or UNKNOWN,
+            "cores": str(os.cpu_count() or UNKNOWN),
+            "memory_bytes": str(memory) if memory else UNKNOWN,
+            "model": (_text(self._root / "proc/device-tree/model") or UNKNOWN).strip("\0"),
+        }
+
+    def software(self) -> dict[str, str]:
+        """Operating system and kernel."""
+        return {"os": self._os_name(), "kernel": platform.release() or UNKNOWN}
+
+    def board_id(self, state_dir: Path) -> str:
+        """Stable identity of the device, 32 hex digits.
+
+        The serial number where the board has one (cloned images share all else), else the
+        machine id, else a random one kept in `state_dir`.
+        """
+        identity = (
+            (_text(self._root / "proc/device-tree/serial-number") or "").strip("\0")
+            or _text(self._root / "etc/machine-id")
+            or _text(self._root / "var/lib/dbus/machine-id")
+        )
+        if not identity:
+            kept = state_dir / "board-id"
+            identity = _text(kept)
+            if not identity:
+                identity = uuid.uuid4().hex
+                kept.write_text(identity + "\n")
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+    def _cpu_model(self) -> str:
+        fields: dict[str, str] = {}
+        for line in (_text(self._root / "proc/cpuinfo") or "").splitlines():
+            key, colon, value = line.partition(":")
+            if colon:
+                fields.setdefault(key.strip(), value.strip())
+        for key in ("model name", "Model", "Hardware", "cpu model"):
+            if fields.get(key):
+                return fields[key]
+        if "CPU part" in fields:
+            return f"arm {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
+        return UNKNOWN
+
+    def _memory_bytes(self) -> int:
+        for line in (_text(self._root / "proc/meminfo") or "").splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def _os_name(self) -> str:
+        for line in (_text(self._root / "etc/os-release") or "").splitlines():
+            if line.startswith("PRETTY_NAME="):
+                return line.partition("=")[2].strip('"')
+        return platform.system() or UNKNOWN
+
+
+def fingerprint(parts: Mapping[str, object]) -> str:
+    """Hash of everything that makes latencies comparable, 32 hex digits (METHODS 1.2)."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def shown(value: float | None, digits: int = 3) -> str:
+    """A reading as text: `UNKNOWN` where there is none."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def thermally_steady(
+    samples: Sequence[tuple[float, float]], idle_c: float, window_s: float = 30.0
+) -> bool:
+    """Whether (time in s, temperature in degC) samples show a cool and steady board.
+
+    At most 5 degC above idle, and less than 0.5 degC of drift over the last `window_s`.
+    """
+    if not samples or samples[-1][0] - samples[0][0] < window_s:
+        return False
+    since = samples[-1][0] - window_s
+    recent = [value for moment, value in samples if moment >= since]
+    return recent[-1] <= idle_c + 5.0 and max(recent) - min(recent) < 0.5
+
+
+def spoiled_by(
+    begin: Reading, samples: Sequence[Reading], end: Reading, *, clock: bool
+) -> str | None:
+    """Why a measurement must be rejected: throttling, or (with `clock`) a clock drop above 2 %.
+
+    None where nothing speaks against it, which includes boards without sensors.
+    """
+    if begin.throttles is not None and end.throttles is not None:
+        worst = max([r.throttles for r in samples if r.throttles is not None] + [end.throttles])
+        if worst > begin.throttles:
+            return f"the board throttled while it measured ({begin.throttles} -> {worst})"
+    clocks = [r.clock_mhz for r in samples if r.clock_mhz is not None]
+    if clock and clocks and min(clocks) < 0.98 * max(clocks):
+        return f"the clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz while it measured"
+    return None

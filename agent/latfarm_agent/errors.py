@@ -1,0 +1,165 @@
+"""What can go wrong in the agent. Each error has a code; the servicer turns it into a status.
+
+```
+AgentError
+├── UsageError                 a wrong flag or file on the command line (exit 2)
+├── StateError                 the state directory cannot be used
+│   ├── StateBusyError             another agent uses it: names the process
+│   └── DiskFullError              no space left for a blob or a result
+├── RequestError               a request that contradicts itself or this board
+│   ├── UnknownPlatformError       names the known ones
+│   ├── DigestError                no sha256, or the bytes have another one
+│   ├── OffsetError                an upload does not continue where the last one ended
+│   └── RequestConflictError       the same request id for two different questions
+├── LeaseError                 the caller may not use the board now
+│   ├── LeaseHeldError             somebody else holds it: names the holder
+│   └── LeaseLostError             the token is old, expired or was never granted
+├── BlobNotFoundError          the model is not here, or not whole
+├── LimitError                 a bound of this agent is reached
+│   ├── BlobTooLargeError          one blob, or all blobs in use, over the limit
+│   ├── SpoolFullError             too many results wait to be acknowledged
+│   └── BusyError                  too many calls or requests at once
+├── UploadSupersededError      a newer upload of the same blob took over
+└── UnavailableError           the board takes no work now
+    ├── QuarantinedError           too many failures in a row
+    └── StoppingError              the agent is shutting down
+```
+
+A measurement that fails is no exception: it is a `Result` with an outcome.
+"""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """Root of all errors raised on purpose by this distribution."""
+
+    code = "AGENT_ERROR"
+    exit_code = 1
+
+
+class UsageError(AgentError):
+    """A wrong flag or file: says what was given and the remedy."""
+
+    code = "USAGE"
+    exit_code = 2
+
+
+class StateError(AgentError):
+    """The state directory is damaged or cannot be written."""
+
+    code = "STATE"
+
+
+class StateBusyError(StateError):
+    """Another agent uses the state directory; the message names its process."""
+
+    code = "STATE_BUSY"
+
+
+class DiskFullError(StateError):
+    """No space is left for a blob or a result."""
+
+    code = "DISK_FULL"
+
+
+class RequestError(AgentError):
+    """A request contradicts itself or this board."""
+
+    code = "INVALID_REQUEST"
+
+
+class UnknownPlatformError(RequestError):
+    """This board does not offer the platform; the message names those it offers."""
+
+    code = "UNKNOWN_PLATFORM"
+
+
+class DigestError(RequestError):
+    """A string is no sha256, or a blob's bytes have another one."""
+
+    code = "BAD_DIGEST"
+
+
+class OffsetError(RequestError):
+    """An upload does not continue where the last one ended; the message says where that is."""
+
+    code = "BAD_OFFSET"
+
+
+class RequestConflictError(RequestError):
+    """The same request id stands for two different questions."""
+
+    code = "REQUEST_CONFLICT"
+
+
+class LeaseError(AgentError):
+    """The caller may not use the board now."""
+
+    code = "LEASE"
+
+
+class LeaseHeldError(LeaseError):
+    """Somebody else holds the lease; the message names the holder."""
+
+    code = "LEASE_HELD"
+
+
+class LeaseLostError(LeaseError):
+    """The token is older than the newest one granted, expired, or was never granted."""
+
+    code = "LEASE_LOST"
+
+
+class BlobNotFoundError(AgentError):
+    """The blob is not here, or not whole."""
+
+    code = "BLOB_NOT_FOUND"
+
+
+class LimitError(AgentError):
+    """A bound of this agent is reached."""
+
+    code = "LIMIT"
+
+
+class BlobTooLargeError(LimitError):
+    """One blob is over the limit, or it does not fit beside the blobs in use."""
+
+    code = "BLOB_TOO_LARGE"
+
+
+class SpoolFullError(LimitError):
+    """Too many results wait to be acknowledged."""
+
+    code = "SPOOL_FULL"
+
+
+class BusyError(LimitError):
+    """Too many calls or requests at once."""
+
+    code = "BUSY"
+
+
+class UploadSupersededError(AgentError):
+    """A newer upload of the same blob took over: ask how much is here and resume."""
+
+    code = "UPLOAD_SUPERSEDED"
+
+
+class UnavailableError(AgentError):
+    """The board takes no work now."""
+
+    code = "UNAVAILABLE"
+
+
+class QuarantinedError(UnavailableError):
+    """Too many failures in a row; the message says for how long."""
+
+    code = "QUARANTINED"
+
+
+class StoppingError(UnavailableError):
+    """The agent is shutting down."""
+
+    code = "STOPPING"

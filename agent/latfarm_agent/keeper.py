@@ -1,0 +1,126 @@
+"""The keeper: a small process between agent and worker that lets no descendant outlive either.
+
+A worker forks from it in a process group of its own. When the worker ends, when the agent ends it
+(SIGTERM) or when the agent itself dies, even by SIGKILL (the kernel then sends the keeper's
+parent-death signal), the keeper kills every descendant: it is their subreaper, so processes that a
+runtime forked or even daemonised come back to it. It then ends as its worker ended.
+
+Where the kernel has no prctl (not Linux), the worker still ends with its pipe, and its group with
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class _Ended(BaseException):
+    """The agent asks the keeper to end, or is gone."""
+
+
+def fork_under_keeper(agent_pid: int) -> None:
+    """Fork: the child returns as the worker, the parent stays as its keeper and never returns.
+
+    Call it in a process that has one thread and has imported little.
+    """
+
+    def on_signal(number: int, frame: object) -> None:
+        del number, frame
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Ended
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != agent_pid:
+            os._exit(1)  # the agent died before the kernel knew whom to tell
+        with contextlib.suppress(PermissionError):
+            os.setsid()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        keeper_pid = os.getpid()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != keeper_pid:
+                os._exit(1)
+            os.setpgid(0, 0)
+            return
+        _keep(child)
+    except _Ended:
+        end_descendants()
+        os._exit(128 + signal.SIGTERM)
+
+
+def _keep(child: int) -> NoReturn:
+    # The worker's end of the pipes must be the only one, or the agent would never see it close.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            break
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    end_descendants()
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
+
+
+def end_descendants() -> None:
+    """Kill and reap all descendants of this process; returns when none is left."""
+    while True:
+        found = descendants(os.getpid())
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            # Blocks until one of them is gone; the next look finds what it forked meanwhile.
+            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        except InterruptedError:
+            continue
+
+
+def descendants(root: int) -> set[int]:
+    """Pids of all processes below `root`; empty where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        # The command may hold spaces and brackets: fields count from the last bracket.
+        parent = int(stat[stat.rindex(")") + 2 :].split()[1])
+        children.setdefault(parent, []).append(int(entry.name))
+    found: set[int] = set()
+    ahead = [root]
+    while ahead:
+        for pid in children.get(ahead.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                ahead.append(pid)
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

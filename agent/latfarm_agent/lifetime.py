@@ -1,0 +1,81 @@
+"""How the agent's process ends: by a signal, or with the process that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+from types import FrameType
+from typing import Callable
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 1.0
+
+
+class Ending:
+    """Waits for a reason to end. Make and use it in the main thread.
+
+    SIGTERM and SIGINT ask to end; a second one ends at once. After `follow_parent`, so does the
+    end of the parent.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._asked = False
+        self._parent_pid: int | None = None
+        self._undo: list[Callable[[], object]] = []
+        # Signal handlers may only do what cannot block: they write a byte, and `wait` reads it.
+        self._wake_up, self._woken = os.pipe()
+        os.set_blocking(self._woken, False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._handle(number, self._on_signal)
+
+    def follow_parent(self, parent_pid: int) -> None:
+        """End when the parent, expected to be `parent_pid`, is gone."""
+        self._parent_pid = parent_pid
+        if sys.platform == "linux":
+            # The kernel sends this when the *thread* that started us ends, which may be long before
+            # its process does: so it only makes us look. Polling covers all other systems.
+            self._handle(signal.SIGUSR1, self._on_look)
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+
+    def wait(self) -> None:
+        """Block until there is a reason to end."""
+        poll_s = POLL_S if self._parent_pid is not None else None
+        while not self._asked and not self._orphaned():
+            if select.select([self._wake_up], [], [], poll_s)[0]:
+                os.read(self._wake_up, 1)
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        os.close(self._woken)
+        os.close(self._wake_up)
+
+    def _orphaned(self) -> bool:
+        return self._parent_pid is not None and os.getppid() != self._parent_pid
+
+    def _handle(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        before = signal.signal(number, handler)
+        self._undo.append(lambda: signal.signal(number, before))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._asked:
+            os._exit(128 + number)
+        self.interrupted = number == signal.SIGINT
+        self._asked = True
+        self._wake()
+
+    def _on_look(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._woken, b"!")

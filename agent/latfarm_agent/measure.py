@@ -1,0 +1,278 @@
+"""The measurement protocol's loop: load, first run, warm-up, timed and cold runs; raw samples out.
+
+Runs in the worker. Everything decided here is decided by the pure functions of `rules`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable
+
+from latfarm_agent import rules
+from latfarm_agent.rules import Settings
+from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime
+
+_PROFILE_RUNS = 30
+_BEATS_A_TIMEOUT = 4
+_PROBE = range(400)
+_PROBE_EVERY_NS = 200_000
+_FLUSH_PATIENCE_MS = 10_000.0
+
+
+@dataclass(frozen=True)
+class SessionTimes:
+    """What one fresh session gave; latencies in milliseconds.
+
+    `preempted_share`, `slowed_share`: of all timed runs, those that lost the core and those beside
+    which it was slow; `preempted_kept`, `slowed_kept`: too many did, so they stayed in `runs_ms`.
+    `probe_us`: median time of the fixed loop, `fastest_us`: of an undisturbed core, 0 where no core
+    computes. `stride`: every how many runs one was recorded.
+    """
+
+    load_ms: float
+    compile_ms: float
+    first_run_ms: float
+    runs_ms: list[float]
+    rejected_runs: int
+    cold_ms: list[float]
+    preempted_share: float
+    slowed_share: float
+    preempted_kept: bool
+    slowed_kept: bool
+    probe_us: float
+    fastest_us: float
+    stride: int
+    warmup_runs: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Whom the loop tells how it goes, so that a hang is seen from outside.
+
+    `stage(name, session, patience_ms)`: a stage begins; silence for longer than `patience_ms` from
+    now on means a hang. `beat()`: still alive. `flush()`: empties the host's caches.
+    """
+
+    stage: Callable[[str, int, float], None]
+    beat: Callable[[], None]
+    flush: Callable[[], None]
+
+
+class _Timer:
+    """Times single runs, by the runtime's own clock where it has one, and the core beside them."""
+
+    def __init__(self, runtime: Runtime, prepared: Prepared, watch: Watch, timeout_ms: float):
+        self._run = runtime.run
+        clocks: dict[str, Callable[[], int] | None] = {
+            "thread": time.thread_time_ns,
+            "process": time.process_time_ns,
+            "none": None,
+        }
+        self._cpu = clocks[prepared.cpu_clock]
+        self._beat = watch.beat
+        self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
+        self._beaten_ns = self._probed_ns = time.perf_counter_ns()
+        self.elapsed_ms = 0.0
+        self.probes_us: list[float] = []
+
+    def restart(self) -> None:
+        """Count elapsed time and probes from zero."""
+        self.elapsed_ms = 0.0
+        self.probes_us = []
+        self.probe()
+
+    def probe(self) -> None:
+        """Time a fixed loop: how fast the core is now."""
+        if self._cpu is None:
+            self.probes_us.append(0.0)
+            return
+        begun = time.perf_counter_ns()
+        for _ in _PROBE:
+            pass
+        between = time.perf_counter_ns()
+        for _ in _PROBE:
+            pass
+        self._probed_ns = time.perf_counter_ns()
+        # The first loop finds its code evicted where a large model has just run.
+        self.probes_us.append(min(between - begun, self._probed_ns - between) / 1e3)
+
+    def __call__(self) -> tuple[float, bool]:
+        """Run once: its latency and whether it lost the core meanwhile."""
+        cpu = self._cpu
+        if cpu is None:
+            begun = time.perf_counter_ns()
+            own = self._run()
+            ended = time.perf_counter_ns()
+            cpu_ns = ended - begun
+        else:
+            cpu_begun = cpu()
+            begun = time.perf_counter_ns()
+            own = self._run()
+            ended = time.perf_counter_ns()
+            cpu_ns = cpu() - cpu_begun
+            if ended - self._probed_ns > _PROBE_EVERY_NS:
+                self.probe()
+        if ended - self._beaten_ns > self._beat_every_ns:
+            self._beat()
+            self._beaten_ns = ended
+        latency_ms = (ended - begun) / 1e6 if own is None else own
+        self.elapsed_ms += latency_ms
+        preempted = own is None and rules.preempted(latency_ms, cpu_ns / 1e6)
+        return latency_ms, preempted
+
+
+class _Runs:
+    """Timed runs with what is known about each."""
+
+    def __init__(self, timer: _Timer, known_us: float) -> None:
+        self._timer = timer
+        self._known_us = known_us
+        self._before: list[int] = []
+        self._slow: list[bool] = []
+        self.times_ms: list[float] = []
+        self.preempted: list[bool] = []
+        self.fastest_us = known_us
+
+    def add(self) -> None:
+        """Make one run."""
+        self._before.append(len(self._timer.probes_us) - 1)
+        latency_ms, preempted = self._timer()
+        self.times_ms.append(latency_ms)
+        self.preempted.append(preempted)
+
+    def kept(self, min_runs: int) -> rules.Kept:
+        """What counts so far."""
+        probes_us = self._timer.probes_us
+        self.fastest_us = rules.fastest(probes_us, self._known_us)
+        self._slow = rules.slowed(probes_us, self._before, self.fastest_us)
+        return rules.kept(self.times_ms, self.preempted, self._slow, min_runs)
+
+    @property
+    def slowed_share(self) -> float:
+        """Share of slowed runs at the last `kept`."""
+        return sum(self._slow) / len(self._slow)
+
+
+def measure_session(
+    runtime: Runtime, job: Job, settings: Settings, watch: Watch, known_us: float = 0.0
+) -> SessionTimes:
+    """One fresh session by the protocol; `known_us` is the last session's `fastest_us`.
+
+    Raises:
+        RuntimeFailure: the runtime says that it cannot run the model.
+    """
+    watch.stage("loading", job.session, settings.compile_timeout_ms)
+    begun = time.perf_counter_ns()
+    prepared = runtime.prepare(job)
+    load_ms = (time.perf_counter_ns() - begun) / 1e6
+    # A run's patience: its timeout, the time between two beats, and the host's own hiccups.
+    patience_ms = settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + 200.0
+    watch.stage("warming", job.session, patience_ms)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        timer = _Timer(runtime, prepared, watch, settings.run_timeout_ms)
+        first_run_ms = timer()[0]
+        timer.restart()
+        warmup = _warm_up(timer, settings, settles=prepared.settles)
+        _await_speed(timer, settings, known_us)
+        step = rules.stride(rules.median(warmup[-5:]), settings)
+        watch.stage("timing", job.session, patience_ms)
+        timer.restart()
+        runs = _time(timer, settings, step, known_us)
+        found = runs.kept(settings.min_runs)
+        probe_us = rules.median(timer.probes_us)
+        cold_ms: list[float] = []
+        if settings.cold_runs:
+            watch.stage("cold", job.session, patience_ms + _FLUSH_PATIENCE_MS)
+            flush = prepared.flush or watch.flush
+            cold_ms = _run_cold(timer, settings.cold_runs, flush, runs.fastest_us)
+    finally:
+        if collecting:
+            gc.enable()
+    return SessionTimes(
+        load_ms=load_ms,
+        compile_ms=prepared.compile_ms,
+        first_run_ms=first_run_ms,
+        runs_ms=found.runs_ms,
+        rejected_runs=len(runs.times_ms) - len(found.runs_ms),
+        cold_ms=cold_ms,
+        preempted_share=sum(runs.preempted) / len(runs.preempted),
+        slowed_share=runs.slowed_share,
+        preempted_kept=found.preempted_kept,
+        slowed_kept=found.slowed_kept,
+        probe_us=probe_us,
+        fastest_us=runs.fastest_us,
+        stride=step,
+        warmup_runs=len(warmup),
+    )
+
+
+def profile(runtime: Runtime, job: Job, settings: Settings, watch: Watch) -> list[LayerTime]:
+    """Per-kernel times by the runtime's own profiler.
+
+    Raises:
+        RuntimeFailure: PROFILE_UNAVAILABLE, or the model cannot run.
+    """
+    job = replace(job, session=settings.sessions)
+    # Long models are profiled over fewer runs; one run first tells how long they are.
+    watch.stage("profiling", 0, settings.compile_timeout_ms + 2 * settings.run_timeout_ms)
+    begun = time.perf_counter()
+    runtime.profile(job, 1)
+    once_ms = (time.perf_counter() - begun) * 1e3
+    budget_ms = settings.max_ms * settings.sessions
+    runs = int(min(_PROFILE_RUNS, max(rules.LEAST_RUNS, budget_ms / max(once_ms, 1e-3))))
+    patience_ms = settings.compile_timeout_ms + (runs + 1) * settings.run_timeout_ms
+    watch.stage("profiling", 0, patience_ms)
+    return list(runtime.profile(job, runs))
+
+
+def _warm_up(timer: _Timer, settings: Settings, *, settles: bool) -> list[float]:
+    runs_ms: list[float] = []
+    while not rules.warm(runs_ms, timer.elapsed_ms, settings, settles=settles):
+        runs_ms.append(timer()[0])
+    return runs_ms
+
+
+def _await_speed(timer: _Timer, settings: Settings, known_us: float) -> None:
+    """Run on, untimed, while the core is slower than it can be: for `busy_ms` at most."""
+    timer.restart()
+    limit_us = rules.SLOWED * known_us
+    while known_us and timer.elapsed_ms < settings.busy_ms:
+        if max(timer.probes_us[-3:]) <= limit_us:
+            return
+        timer()
+
+
+def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: float) -> list[float]:
+    timer.restart()
+    runs = _Runs(timer, known_us)
+    for _ in range(count):
+        flush()
+        timer.probe()
+        runs.add()
+        timer.probe()
+    return runs.kept(count).runs_ms
+
+
+def _time(timer: _Timer, settings: Settings, step: int, known_us: float) -> _Runs:
+    runs = _Runs(timer, known_us)
+    check = 1
+    while True:
+        for _ in range(step - 1):
+            timer()
+        runs.add()
+        made = len(runs.times_ms)
+        if made < check:
+            continue
+        found = runs.kept(settings.min_runs)
+        if rules.enough(found, made, timer.elapsed_ms, settings):
+            return runs
+        check = rules.next_check(made, settings)

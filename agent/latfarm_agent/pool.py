@@ -1,0 +1,173 @@
+"""The workers of a board: one process per runtime, started when needed, replaced when worn."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+from latfarm_agent.channel import Message
+from latfarm_agent.runtimes.base import PlatformSpec
+from latfarm_agent.worker import Launcher, Worker, WorkerFailure
+from latfarm_agent.worker_main import Config
+
+
+@dataclass(frozen=True)
+class Found:
+    """What discovery learned about one runtime; `missing` is empty where it is there."""
+
+    version: str = ""
+    missing: str = ""
+    platforms: tuple[PlatformSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a worker.
+
+    `memory_bytes`: private memory, 0 for 80 % of the board's. `models`: restarted after so many
+    requests, `growth_bytes`: or when it holds so much more than at its start. `nice`: its priority,
+    where the agent may raise it. `busy_wait_s`: how long a measurement waits for a busy core.
+    """
+
+    memory_bytes: int = 0
+    models: int = 200
+    growth_bytes: int = 1 << 30
+    nice: int = -5
+    start_timeout_ms: float = 120_000.0
+    busy_wait_s: float = 3.0
+
+
+class Workers:
+    """Finds out which runtimes are here, and lets one measure.
+
+    `found` may be called from any thread at any time; all else by one thread at a time.
+
+    Args:
+        runtimes: name -> "module:Class".
+        options: keyword arguments of each runtime.
+        work_dir: where workers run.
+        cores: what they are pinned to; empty: nothing.
+        search_path: folders added to their module search path.
+        limits: their bounds.
+        closing: set when a start in progress must end.
+    """
+
+    def __init__(
+        self,
+        runtimes: Mapping[str, str],
+        options: Mapping[str, Mapping[str, object]],
+        work_dir: Path,
+        cores: tuple[int, ...],
+        search_path: Sequence[Path],
+        limits: Limits,
+        closing: threading.Event,
+    ) -> None:
+        self._runtimes = runtimes
+        self._options = options
+        self._work_dir = work_dir
+        self._cores = cores
+        self._search_path = tuple(str(folder) for folder in search_path)
+        self._limits = limits
+        self._closing = closing
+        self._launcher = Launcher()
+        self._workers: dict[str, Worker] = {}
+        self._looking = threading.Lock()
+        self._found: dict[str, Found] | None = None
+
+    def found(self) -> Mapping[str, Found]:
+        """All runtimes by name; looked for once, each in a process of its own, all at once."""
+        with self._looking:
+            if self._found is None and not self._closing.is_set():
+                names = sorted(self._runtimes)
+                with ThreadPoolExecutor(max(1, len(names))) as pool:
+                    self._found = dict(zip(names, pool.map(self._look, names)))
+            return self._found or {}
+
+    def ask(
+        self,
+        name: str,
+        message: Message,
+        on_event: Callable[[Message], None],
+        cancelled: Callable[[], bool],
+        patience_ms: float,
+    ) -> tuple[Message, str]:
+        """Let a worker measure: its answer, and how it crashed before it gave it, if it did.
+
+        A crash counts once it happened in a fresh worker: one that has run other models may have
+        been damaged by them, and the model is tried again.
+
+        Raises:
+            WorkerFailure: the typed error that it ended in.
+        """
+        worker = self._worker(name, cancelled)
+        try:
+            return worker.request(message, on_event, cancelled, patience_ms), ""
+        except WorkerFailure as failure:
+            worn = worker.requests > 1
+            if not worn or failure.code not in ("MODEL_CRASHED", "OUT_OF_MEMORY"):
+                raise
+            crashed = failure.code
+        worker.close()
+        worker = self._worker(name, cancelled)
+        return worker.request(message, on_event, cancelled, patience_ms), crashed
+
+    def hello(self, name: str) -> Message:
+        """What the present worker of a runtime said when it started."""
+        return self._workers[name].hello
+
+    def restart(self) -> None:
+        """End the workers that wait."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def close(self) -> None:
+        """End all workers and start no more. Idempotent."""
+        self.restart()
+        with self._looking:
+            self._launcher.close()
+
+    def _look(self, name: str) -> Found:
+        try:
+            worker = self._start(name, self._closing.is_set)
+        except WorkerFailure as failure:
+            return Found(missing=failure.message)
+        hello = worker.hello
+        worker.close()
+        platforms = tuple(PlatformSpec(**data) for data in hello["platforms"])
+        return Found(version=hello["version"], platforms=platforms)
+
+    def _start(self, name: str, cancelled: Callable[[], bool]) -> Worker:
+        options: dict[str, Any] = dict(self._options.get(name, {}))
+        config = Config(
+            runtime=self._runtimes[name],
+            agent_pid=os.getpid(),
+            options=options,
+            search_path=self._search_path,
+            cpus=self._cores,
+            memory_bytes=self._limits.memory_bytes,
+            nice=self._limits.nice,
+        )
+        return Worker(
+            self._launcher,
+            config,
+            self._work_dir,
+            start_timeout_ms=self._limits.start_timeout_ms,
+            cancelled=cancelled,
+        )
+
+    def _worker(self, name: str, cancelled: Callable[[], bool]) -> Worker:
+        worker = self._workers.get(name)
+        if worker is not None:
+            grown = worker.rss_bytes - worker.hello["rss_bytes"]
+            young = worker.requests < self._limits.models and grown <= self._limits.growth_bytes
+            if worker.alive and young:
+                return worker
+            worker.close()
+            del self._workers[name]
+        self._workers[name] = self._start(name, cancelled)
+        return self._workers[name]

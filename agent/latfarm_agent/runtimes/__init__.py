@@ -1,0 +1,1 @@
+"""Runtimes: one file each, found by entry point."""

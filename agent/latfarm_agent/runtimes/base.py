@@ -1,0 +1,169 @@
+"""What a runtime is: four verbs. `prepare` a model, `run` it once, `profile` it, `describe` itself.
+
+A runtime lives in a worker process of its own and is the only place of the agent where numpy and a
+vendor's library may be imported: inside its methods, never when its module is imported. It is found
+through the entry-point group `latfarm_agent.runtimes`; one that cannot be used on a board says why
+and how to get it (`RuntimeFailure` with code `RUNTIME_MISSING`) and takes nothing else down.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Mapping, Protocol, Sequence, cast
+
+ENTRY_POINT_GROUP = "latfarm_agent.runtimes"
+
+
+class RuntimeFailure(Exception):
+    """A runtime's typed answer that it cannot do what was asked.
+
+    Codes: MODEL_INVALID (not a model of this format, or its inputs cannot be filled),
+    MODEL_UNSUPPORTED (an op or a format version that the runtime lacks), MODEL_FAILED (it loads and
+    then fails when run), OUT_OF_MEMORY, PROFILE_UNAVAILABLE, RUNTIME_MISSING, THROTTLED.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class PlatformSpec:
+    """One way to run models here. Latencies are a property of a platform.
+
+    `name` is the part after the hardware's name ("onnxruntime1.31-fp32-1t"), or the whole name
+    where `whole_name` is set. `real_time`: False where time is simulated and the host's load cannot
+    disturb it.
+    """
+
+    name: str
+    model_format: str
+    dtype: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    real_time: bool = True
+    whole_name: bool = False
+
+
+@dataclass(frozen=True)
+class Description:
+    """A runtime that is present: its version and the platforms it offers."""
+
+    version: str
+    platforms: tuple[PlatformSpec, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fresh session to prepare.
+
+    `scratch_dir` may be written to. `session` counts the sessions of one request from 0, `sequence`
+    the requests of this board since its agent started; both matter to simulated boards alone.
+    """
+
+    model_path: Path
+    settings: Mapping[str, str]
+    dtype: str
+    scratch_dir: Path
+    request_id: str = ""
+    session: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is ready to run.
+
+    `cpu_clock`: whose CPU time a run consumes, so that a preempted run can be told: "thread" (it
+    computes in the calling thread), "process" (in other threads too), "none" (an accelerator, or
+    simulated time: no run is ever rejected). `compile_ms`: 0 where it cannot be told from loading.
+    `flush`: makes the next run a cold one; None: the host's caches are flushed by the protocol.
+    `settles`: False where warming up for a time is pointless (simulated time).
+    """
+
+    compile_ms: float = 0.0
+    cpu_clock: str = "thread"
+    flush: Callable[[], None] | None = None
+    settles: bool = True
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One kernel as the runtime executed it; `op` joins fused ops with "+": "Conv+Relu"."""
+
+    name: str
+    op: str
+    latency_ms: float
+    device: str = ""
+
+
+class Runtime(Protocol):
+    """A runtime under measurement: one instance per worker process, used from one thread.
+
+    Every method may raise `RuntimeFailure`; any other exception counts as MODEL_FAILED, MemoryError
+    as OUT_OF_MEMORY. A crash or hang is the worker's business, not the runtime's.
+    """
+
+    def describe(self) -> Description:
+        """Version and platforms; imports the vendor's library.
+
+        Raises:
+            RuntimeFailure: RUNTIME_MISSING, with the reason and the remedy.
+        """
+        ...
+
+    def prepare(self, job: Job) -> Prepared:
+        """Load a model into a fresh session and fill its inputs; drops the session before."""
+        ...
+
+    def run(self) -> float | None:
+        """Run the prepared model once, to its end.
+
+        Returns None where the caller's clock tells the latency, else the latency in milliseconds
+        by the runtime's own clock.
+        """
+        ...
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Per-kernel times of a fresh session over `runs` runs, in execution order.
+
+        Raises:
+            RuntimeFailure: PROFILE_UNAVAILABLE where the runtime has no profiler to ask.
+        """
+        ...
+
+
+def discover() -> dict[str, str]:
+    """Registered runtimes: name -> "module:Class", nothing imported."""
+    import importlib.metadata  # slow to import, and workers never discover
+
+    found: Any = importlib.metadata.entry_points()
+    if sys.version_info >= (3, 10):
+        chosen: list[Any] = list(found.select(group=ENTRY_POINT_GROUP))
+    else:
+        chosen = list(found.get(ENTRY_POINT_GROUP, ()))
+    return {point.name: point.value for point in sorted(chosen, key=lambda point: str(point.name))}
+
+
+def load(reference: str, options: Mapping[str, Any]) -> Runtime:
+    """Instantiate the runtime that `reference` ("module:Class") names.
+
+    A class is called with `options` as keyword arguments: "threads" for all, "profile" for a
+    simulated board.
+
+    Raises:
+        RuntimeFailure: RUNTIME_MISSING when the module or class cannot be imported.
+    """
+    module_name, _, class_name = reference.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), class_name)(**options)
+    except RuntimeFailure:
+        raise
+    except Exception as error:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING", f"{reference} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    return cast("Runtime", made)

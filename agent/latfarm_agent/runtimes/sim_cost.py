@@ -1,0 +1,368 @@
+"""The hidden truth of a simulated board: which ops it fuses, and what each kernel costs it.
+
+Pure functions of a graph (the project's Graph as plain JSON) and a profile. The agent knows nothing
+of predictors, so this arithmetic is its own and shares nothing with what has to be predicted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
+
+GraphJson = typing.Mapping[str, Any]
+
+_ELEMENT_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "float16": 2,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+_POOLS = ("MaxPool", "AveragePool")
+_MOVES = frozenset(
+    {
+        "Concat",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Work is done in whole tiles: channels and width are rounded up to these."""
+
+    out_channels: int = 1
+    in_channels: int = 1
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """Of each `every` measurements the last `length` run slower by `factor`.
+
+    `reported`: the board's sensor tells, so that the measurement is rejected as THROTTLED; else
+    only a sentinel can find out. `every` 0: never.
+    """
+
+    every: int = 0
+    length: int = 0
+    factor: float = 1.0
+    reported: bool = True
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A simulated board. Rates are per millisecond; `noise` and `drift` are shares.
+
+    `fused_pairs`: (type of the kernel, op that joins it), the kernel's type being that of its first
+    op. `multi_inbound` and `multi_outbound`: 0 no fusion, 1 with the first, 2 with the last branch.
+    `overhead_ms` is paid by each kernel, `call_overhead_ms` once a run. `io_bytes_per_ms` 0: the
+    model's inputs and outputs cost nothing extra; `cold_bytes_per_ms` likewise for weights that a
+    cold run reads. `noise`: standard deviation of a single run; `session_noise`: of a whole
+    session; `drift`: how much slower after each 1,000 measurements. `crash_ops` and `hang_ops` end
+    or stop the process when a model holds one, `crash_rate` ends it by chance, `unsupported_ops`
+    are refused. `measure_ms`: real time that one measurement takes.
+    """
+
+    platform: str
+    model_format: str = "graph-json"
+    dtype: str = "fp32"
+    peak_macs_per_ms: float = 1e6
+    vector_ops_per_ms: float = 0.0
+    bandwidth_bytes_per_ms: float = 1e6
+    overhead_ms: float = 0.0
+    call_overhead_ms: float = 0.0
+    io_bytes_per_ms: float = 0.0
+    cold_bytes_per_ms: float = 0.0
+    tiles: Tiles = field(default_factory=Tiles)
+    fused_pairs: frozenset[tuple[str, str]] = frozenset()
+    multi_inbound: int = 0
+    multi_outbound: int = 0
+    noise: float = 0.0
+    session_noise: float = 0.0
+    drift: float = 0.0
+    throttle: Throttle = field(default_factory=Throttle)
+    crash_ops: frozenset[str] = frozenset()
+    crash_rate: float = 0.0
+    hang_ops: frozenset[str] = frozenset()
+    unsupported_ops: frozenset[str] = frozenset()
+    measure_ms: float = 0.0
+    seed: int = 0
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Profile:
+        """Read a profile.
+
+        Raises:
+            ValueError: an unknown or missing key, or a value that makes no sense; says which.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - a file's content, not a caller's
+        known = {item.name for item in fields(Profile)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        values: dict[str, Any] = dict(data)
+        try:
+            if "tiles" in values:
+                values["tiles"] = Tiles(**values["tiles"])
+            if "throttle" in values:
+                values["throttle"] = Throttle(**values["throttle"])
+            pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError("fused_pairs: each must be two ops")
+            values["fused_pairs"] = frozenset(pairs)
+            for name in ("crash_ops", "hang_ops", "unsupported_ops"):
+                values[name] = frozenset(values.get(name, ()))
+            profile = Profile(**values)
+        except TypeError as error:
+            raise ValueError(f"not a profile of a simulated board: {error}") from error
+        if not isinstance(profile.platform, str) or not profile.platform:
+            raise ValueError("platform: a name is needed")
+        for name in ("peak_macs_per_ms", "bandwidth_bytes_per_ms"):
+            if not getattr(profile, name) > 0:
+                raise ValueError(f"{name}: must be above 0")
+        for name in ("overhead_ms", "call_overhead_ms", "noise", "session_noise", "measure_ms"):
+            if not getattr(profile, name) >= 0:
+                raise ValueError(f"{name}: must not be negative")
+        if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
+            raise ValueError("tiles: must be at least 1")
+        for name in ("multi_inbound", "multi_outbound"):
+            if getattr(profile, name) not in (0, 1, 2):
+                raise ValueError(f"{name}: must be 0, 1 or 2")
+        return profile
+
+    @staticmethod
+    def read(path: Path) -> Profile:
+        """Read a profile file.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is no profile; names the file.
+        """
+        try:
+            return Profile.from_json(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def exact_latency_ms(graph: GraphJson, profile: Profile) -> float:
+    """The true latency of a model here, without noise: kernels, I/O and the call itself."""
+    latency_ms = profile.call_overhead_ms + sum(
+        layer.latency_ms for layer in exact_layers(graph, profile)
+    )
+    if profile.io_bytes_per_ms > 0:
+        boundary = sum(_bytes(graph, name) for name in [*graph["inputs"], *graph["outputs"]])
+        latency_ms += boundary / profile.io_bytes_per_ms
+    return latency_ms
+
+
+def exact_cold_ms(graph: GraphJson, profile: Profile) -> float:
+    """The true latency of a run with cold caches: it reads all weights again."""
+    latency_ms = exact_latency_ms(graph, profile)
+    if profile.cold_bytes_per_ms > 0:
+        weights = sum(_bytes(graph, name) for name in graph["weights"])
+        latency_ms += weights / profile.cold_bytes_per_ms
+    return latency_ms
+
+
+def exact_layers(graph: GraphJson, profile: Profile) -> list[LayerTime]:
+    """The true time of each kernel, in the order of execution."""
+    links = _Links(graph)
+    nodes = graph["nodes"]
+    return [
+        LayerTime(
+            name="+".join(str(nodes[index]["name"]) for index in kernel),
+            op="+".join(str(nodes[index]["op"]) for index in kernel),
+            latency_ms=_kernel_ms(graph, kernel, links, profile),
+            device="simulated",
+        )
+        for kernel in true_kernels(graph, profile)
+    ]
+
+
+class _Links:
+    """Who makes and who reads each tensor, by index of the node."""
+
+    def __init__(self, graph: GraphJson) -> None:
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = {}
+        for index, node in enumerate(graph["nodes"]):
+            for tensor in node["outputs"]:
+                if tensor:
+                    self.maker[tensor] = index
+            for tensor in dict.fromkeys(node["inputs"]):
+                if tensor:
+                    self.readers.setdefault(tensor, []).append(index)
+        self.makers: list[list[int]] = [
+            [self.maker[t] for t in dict.fromkeys(node["inputs"]) if t in self.maker]
+            for node in graph["nodes"]
+        ]
+
+
+def true_kernels(graph: GraphJson, profile: Profile) -> list[list[int]]:
+    """Indices of the nodes of each kernel that the board runs as one.
+
+    In topological order, each op joins the kernel that makes one of its operands when the pair
+    (type of that kernel, op) is fused, the branch rules allow it, and no cycle would close.
+    """
+    nodes = graph["nodes"]
+    links = _Links(graph)
+    kernels: dict[int, list[int]] = {}  # by the first op, which gives the type
+    head_of: list[int] = []
+    for index, node in enumerate(nodes):
+        head_of.append(index)
+        operands = [t for t in node["inputs"] if t and t not in graph["weights"]]
+        makers = links.makers[index]
+        if len(operands) > 1:
+            order = {0: [], 1: makers, 2: makers[::-1]}
+            makers = order[profile.multi_inbound]
+        for maker in makers:
+            head = head_of[maker]
+            if (
+                (nodes[head]["op"], node["op"]) in profile.fused_pairs
+                and _branch_allows(graph, maker, index, links, profile.multi_outbound)
+                and not _closes_cycle(kernels, head_of, head, index, links)
+            ):
+                head_of[index] = head
+                break
+        kernels.setdefault(head_of[index], []).append(index)
+    return _in_order(kernels, head_of, links)
+
+
+def _in_order(
+    kernels: Mapping[int, list[int]], head_of: Sequence[int], links: _Links
+) -> list[list[int]]:
+    """Kernels in an order in which they can run, else by their last op."""
+    waits = {
+        head: {head_of[maker] for index in members for maker in links.makers[index]} - {head}
+        for head, members in kernels.items()
+    }
+    ordered: list[list[int]] = []
+    while waits:
+        ready = [head for head, before in waits.items() if not before & waits.keys()]
+        head = min(ready, key=lambda head: kernels[head][-1])
+        del waits[head]
+        ordered.append(kernels[head])
+    return ordered
+
+
+def _branch_allows(graph: GraphJson, maker: int, reader: int, links: _Links, rule: int) -> bool:
+    outputs = graph["nodes"][maker]["outputs"]
+    branches = sorted({index for tensor in outputs for index in links.readers.get(tensor, ())})
+    leaves = any(tensor in graph["outputs"] for tensor in outputs)
+    if len(branches) == 1 and not leaves:
+        return True
+    if rule == 0:
+        return False
+    return reader == (branches[0] if rule == 1 else branches[-1])
+
+
+def _closes_cycle(
+    kernels: Mapping[int, Sequence[int]],
+    head_of: Sequence[int],
+    head: int,
+    joining: int,
+    links: _Links,
+) -> bool:
+    """Whether another operand of `joining` depends on kernel `head` through other kernels."""
+    seen = set()
+    ahead = [head_of[maker] for maker in links.makers[joining] if head_of[maker] != head]
+    while ahead:
+        other = ahead.pop()
+        if other in seen:
+            continue
+        seen.add(other)
+        for member in kernels[other]:
+            for maker in links.makers[member]:
+                before = head_of[maker]
+                if before == head:
+                    return True
+                if before != other:
+                    ahead.append(before)
+    return False
+
+
+def _kernel_ms(graph: GraphJson, kernel: Sequence[int], links: _Links, profile: Profile) -> float:
+    nodes = [graph["nodes"][index] for index in kernel]
+    inside = {tensor for node in nodes for tensor in node["outputs"] if tensor}
+    read = {t for node in nodes for t in node["inputs"] if t and t not in inside}
+    written = {
+        tensor
+        for tensor in inside
+        if tensor in graph["outputs"] or set(links.readers.get(tensor, ())) - set(kernel)
+    }
+    moved = sum(_bytes(graph, tensor) for tensor in read | written)
+    vector_rate = profile.vector_ops_per_ms or profile.peak_macs_per_ms
+    compute_ms = 0.0
+    for node in nodes:
+        macs, vector = _work(graph, node, profile.tiles)
+        compute_ms += macs / profile.peak_macs_per_ms + vector / vector_rate
+    return profile.overhead_ms + max(compute_ms, moved / profile.bandwidth_bytes_per_ms)
+
+
+def _work(graph: GraphJson, node: Mapping[str, Any], tiles: Tiles) -> tuple[float, float]:
+    """Multiply-adds in whole tiles, and element-wise operations, of one op."""
+    op, attrs = node["op"], node.get("attrs", {})
+    out = _shape(graph, node["outputs"][0])
+    out_elements = math.prod(out)
+    if op in ("Conv", "ConvTranspose") and len(out) >= 3:
+        first = _shape(graph, node["inputs"][0])
+        weight = _shape(graph, node["inputs"][1])
+        groups = int(attrs.get("group", 1))
+        in_channels, out_channels = first[1] // groups, out[1] // groups
+        grid = out if op == "Conv" else first
+        positions = math.prod(grid[2:-1]) * _up(grid[-1], tiles.width) * grid[0]
+        channels = _up(in_channels, tiles.in_channels) * _up(out_channels, tiles.out_channels)
+        if groups > 1 and in_channels == 1:
+            # Depthwise: the board's channel lanes work on groups instead.
+            channels, groups = _up(groups, tiles.out_channels) * out_channels, 1
+        return float(positions * channels * groups * math.prod(weight[2:])), 0.0
+    if op in ("Gemm", "MatMul"):
+        first = _shape(graph, node["inputs"][0])
+        depth = first[-2] if attrs.get("transA") else first[-1]
+        wide = _up(depth, tiles.in_channels) * _up(out[-1], tiles.out_channels)
+        return float(math.prod(out[:-1]) * wide), 0.0
+    if op in _POOLS:
+        return 0.0, float(out_elements * math.prod(attrs.get("kernel_shape", [1])))
+    if op in _MOVES:
+        return 0.0, 0.0
+    read = max((math.prod(_shape(graph, t)) for t in node["inputs"] if t), default=1)
+    return 0.0, float(max(read, out_elements))
+
+
+def _up(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
+def _type(graph: GraphJson, tensor: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] | None = graph["types"].get(tensor) or graph["weights"].get(tensor)
+    if found is None:
+        raise RuntimeFailure("MODEL_INVALID", f"tensor {tensor!r} has no type")
+    return found
+
+
+def _shape(graph: GraphJson, tensor: str) -> list[int]:
+    return [int(size) for size in _type(graph, tensor)["shape"]]
+
+
+def _bytes(graph: GraphJson, tensor: str) -> int:
+    kind = _type(graph, tensor)
+    return int(math.prod(_shape(graph, tensor))) * _ELEMENT_BYTES.get(kind["dtype"], 4)

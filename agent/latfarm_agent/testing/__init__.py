@@ -1,0 +1,1 @@
+"""What the tests of a new runtime can build on; needs pytest."""

@@ -1,0 +1,212 @@
+"""Runtimes that do what no runtime should; vendors' libraries have done each of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from latfarm_agent.runtimes.base import Description, Job, LayerTime, PlatformSpec, Prepared
+
+
+class Good:
+    """Computes nothing, well."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+
+    def describe(self) -> Description:
+        return Description("1.0", (PlatformSpec("bad1.0-fp32-1t", "any", "fp32"),))
+
+    def prepare(self, job: Job) -> Prepared:
+        return Prepared()
+
+    def run(self) -> float | None:
+        sum(range(1000))
+        return None
+
+    def profile(self, job: Job, runs: int) -> list[LayerTime]:
+        return []
+
+
+class Segfault(Good):
+    def run(self) -> float | None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return None
+
+
+class SegfaultWhenWorn(Good):
+    """Crashes from its second model on."""
+
+    prepared = 0
+
+    def prepare(self, job: Job) -> Prepared:
+        self.prepared += 1
+        if self.prepared > 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return Prepared()
+
+
+class SegfaultAtStart(Good):
+    def describe(self) -> Description:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return super().describe()
+
+
+class HangAtStart(Good):
+    def describe(self) -> Description:
+        signal.pause()
+        return super().describe()
+
+
+class Hang(Good):
+    def prepare(self, job: Job) -> Prepared:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+
+
+class HangInRun(Good):
+    def run(self) -> float | None:
+        while True:
+            signal.pause()
+
+
+class Exit(Good):
+    def run(self) -> float | None:
+        sys.exit(7)
+
+
+class Chatty(Good):
+    """Prints over whatever standard output was, from Python and below it."""
+
+    def prepare(self, job: Job) -> Prepared:
+        print("INFO: garbage on standard output")
+        os.write(1, b"\x00\xff lf garbage " * 4096)
+        os.write(2, b"warning " * 4096)
+        sys.stdout.flush()
+        return Prepared()
+
+
+class Corrupting(Good):
+    """Writes into every pipe it finds."""
+
+    def prepare(self, job: Job) -> Prepared:
+        for fd in range(3, 64):
+            try:
+                os.write(fd, b"garbage on every descriptor")
+            except OSError:
+                continue
+        return Prepared()
+
+
+class Forking(Good):
+    """Leaves children behind: a plain one, and one in a session of its own."""
+
+    def prepare(self, job: Job) -> Prepared:
+        for daemon in (False, True):
+            child = os.fork()
+            if child and daemon:
+                os.waitpid(child, 0)
+            if child == 0:
+                if daemon:
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                while True:
+                    signal.pause()
+        return Prepared()
+
+
+class ForkingHang(Forking):
+    def run(self) -> float | None:
+        while True:
+            signal.pause()
+
+
+class ForkingCrash(Forking):
+    def run(self) -> float | None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return None
+
+
+class RunawayFork(Good):
+    """Forks a child that goes on in the worker's own code."""
+
+    def prepare(self, job: Job) -> Prepared:
+        os.fork()
+        return Prepared()
+
+
+class Greedy(Good):
+    held: list[bytearray]
+
+    def run(self) -> float | None:
+        self.held = [bytearray(1 << 28) for _ in range(16)]
+        return None
+
+
+class GreedyAbort(Good):
+    """What a C++ library does when memory runs out."""
+
+    def run(self) -> float | None:
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.abort()
+
+
+class Leaking(Good):
+    """Grows with each model; tells how many models it has seen."""
+
+    held: list[bytearray]
+    prepared = 0
+
+    def prepare(self, job: Job) -> Prepared:
+        self.prepared += 1
+        self.held = [*getattr(self, "held", []), bytearray(b"\x01") * (1 << 22)]
+        return Prepared(compile_ms=float(self.prepared))
+
+
+class Raising(Good):
+    def prepare(self, job: Job) -> Prepared:
+        raise KeyError("something of its own")
+
+
+class Slow(Good):
+    """Sleeps instead of computing: every run loses the core."""
+
+    def run(self) -> float | None:
+        time.sleep(0.002)
+        return None
+
+
+class Own(Good):
+    """Has a clock of its own and no CPU time."""
+
+    def prepare(self, job: Job) -> Prepared:
+        return Prepared(cpu_clock="none", settles=False)
+
+    def run(self) -> float | None:
+        return 2.5
+
+
+class Where(Good):
+    """Tells through `compile_ms` on which core it runs, as a file what limits it has."""
+
+    def prepare(self, job: Job) -> Prepared:
+        import resource
+
+        told: dict[str, Any] = {
+            "cores": sorted(os.sched_getaffinity(0)),
+            "data": resource.getrlimit(resource.RLIMIT_DATA)[0],
+            "core_dump": resource.getrlimit(resource.RLIMIT_CORE)[0],
+            "scratch": sorted(path.name for path in job.scratch_dir.iterdir()),
+            "omp": os.environ["OMP_NUM_THREADS"],
+            "numpy": "numpy" in sys.modules,
+        }
+        Path(job.model_path).with_suffix(".told").write_text(repr(told))
+        (job.scratch_dir / "left behind").write_text("x")
+        return Prepared()

@@ -1,0 +1,388 @@
+"""The bench with runtimes that do what no runtime should."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from latfarm_agent import keeper
+from latfarm_agent.bench import Bench
+from latfarm_agent.errors import UsageError
+from latfarm_agent.pool import Limits
+from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
+from latfarm_protos.v1 import agent_pb2 as pb
+
+PLATFORM = "board-bad1.0-fp32-1t"
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+Make = typing.Callable[..., Bench]
+
+
+@pytest.fixture
+def make(tmp_path: Path, bad_runtimes: Path) -> Iterator[Make]:
+    """Makes benches that offer bad runtimes by class name; closes them."""
+    made: list[Bench] = []
+
+    def bench(*classes: str, limits: Limits = PATIENT, **options: object) -> Bench:
+        runtimes = {name.lower(): f"bad_runtimes:{name}" for name in classes}
+        made.append(
+            Bench(
+                "board",
+                None,
+                tmp_path / "work",
+                runtimes=runtimes,
+                search_path=[bad_runtimes],
+                limits=limits,
+                **options,  # type: ignore[arg-type]
+            )
+        )
+        return made[-1]
+
+    yield bench
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.write_bytes(b"any")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("Segfault", "MODEL_CRASHED", "SIGSEGV"),
+        ("Exit", "MODEL_CRASHED", "exit status 7"),
+        ("ForkingCrash", "MODEL_CRASHED", "SIGSEGV"),
+        ("GreedyAbort", "OUT_OF_MEMORY", "bad_alloc"),
+        ("Greedy", "OUT_OF_MEMORY", "memory ran out"),
+        ("Hang", "MODEL_TIMEOUT", "loading"),
+        ("HangInRun", "MODEL_TIMEOUT", "warming"),
+        ("ForkingHang", "MODEL_TIMEOUT", "warming"),
+        ("Corrupting", "MODEL_CRASHED", "corrupted"),
+        ("Raising", "MODEL_FAILED", "something of its own"),
+    ],
+)
+def test_failures_are_typed_and_leave_nothing(
+    make: Make, model: Path, name: str, code: str, says: str
+) -> None:
+    bench = make(name, limits=replace(PATIENT, memory_bytes=1 << 30))
+    settings = QUICK
+    if code == "MODEL_TIMEOUT":
+        settings = changed(QUICK, compile_timeout_ms=500.0, run_timeout_ms=200.0)
+    result = measure(bench, PLATFORM, model, settings=settings)
+    assert (result.outcome, result.error_code) == ("model_error", code), result.error_message
+    assert says in result.error_message
+    assert not result.sessions
+    assert not list((model.parent / "work").glob("scratch-*"))
+    assert result.board_ms > 0
+    if code in ("MODEL_CRASHED", "MODEL_TIMEOUT"):
+        assert not worker_pids()
+
+
+def test_garbage_on_standard_output_harms_nobody(make: Make, model: Path) -> None:
+    result = measure(make("Chatty"), PLATFORM, model)
+    assert result.outcome == "ok", result.error_message
+
+
+def test_what_a_crashed_runtime_printed_is_told(make: Make, model: Path) -> None:
+    result = measure(make("GreedyAbort"), PLATFORM, model)
+    assert "terminate called" in result.error_message
+
+
+def test_forked_children_end_with_the_bench_even_daemons(make: Make, model: Path) -> None:
+    bench = make("Forking")
+    assert measure(bench, PLATFORM, model).outcome == "ok"
+    assert len(worker_pids()) == 1 + 2 * QUICK.sessions
+    bench.close()
+    assert not worker_pids()
+
+
+def test_a_runaway_fork_has_no_say(make: Make, model: Path) -> None:
+    result = measure(make("RunawayFork"), PLATFORM, model)
+    assert result.outcome == "ok", result.error_message
+    assert len(result.sessions) == QUICK.sessions
+
+
+def test_a_worn_worker_gets_another_chance_a_fresh_one_does_not(make: Make, model: Path) -> None:
+    bench = make("SegfaultWhenWorn")
+    settings = changed(QUICK, sessions=1)
+    first = measure(bench, PLATFORM, model, settings=settings)
+    assert "tried_again_after" not in first.conditions
+    second = measure(bench, PLATFORM, model, settings=settings)
+    assert second.outcome == "ok"
+    assert second.conditions["tried_again_after"] == "MODEL_CRASHED"
+    assert measure(bench, PLATFORM, model).error_code == "MODEL_CRASHED"
+
+
+def test_workers_are_replaced_when_they_are_worn_or_grown(make: Make, model: Path) -> None:
+    settings = changed(QUICK, sessions=1)
+
+    def seen(bench: Bench) -> list[float]:
+        results = [measure(bench, PLATFORM, model, settings=settings) for _ in range(4)]
+        assert [result.outcome for result in results] == ["ok"] * 4
+        return [result.sessions[0].compile_ms for result in results]
+
+    assert seen(make("Leaking", limits=replace(PATIENT, models=2))) == [1, 2, 1, 2]
+    assert seen(make("Leaking", limits=replace(PATIENT, growth_bytes=10 << 20))) == [1, 2, 3, 1]
+
+
+def test_runtimes_that_cannot_start_are_missing_and_take_nobody_with_them(make: Make) -> None:
+    bench = make(
+        "Good", "SegfaultAtStart", "HangAtStart", "Nowhere",
+        limits=replace(PATIENT, start_timeout_ms=1500.0),
+    )  # fmt: skip
+    found = {entry.name: entry for entry in bench.describe()[1]}
+    assert found["good"].available
+    assert [entry.name for entry in found["good"].platforms] == [PLATFORM]
+    for name, says in (
+        ("segfaultatstart", "SIGSEGV"),
+        ("hangatstart", "no answer within 1500 ms"),
+        ("nowhere", "Nowhere"),
+    ):
+        assert not found[name].available
+        assert says in found[name].missing
+    assert not worker_pids()
+
+
+def test_cancelling_before_and_while_and_closing_while(make: Make, model: Path) -> None:
+    bench = make("HangInRun")
+    never = measure(bench, PLATFORM, model, cancelled=lambda: True)
+    assert (never.outcome, never.error_code) == ("infrastructure_error", "CANCELLED")
+    begun = threading.Event()
+    results: list[pb.Result] = []
+
+    def run() -> None:
+        results.append(measure(bench, PLATFORM, model, on_stage=lambda stage: begun.set()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(30)
+    bench.close()
+    thread.join(30)
+    assert [result.error_code for result in results] == ["CANCELLED"]
+    after = measure(bench, PLATFORM, model)
+    assert (after.outcome, after.error_code) == ("infrastructure_error", "CANCELLED")
+
+
+def test_a_board_can_be_described_while_it_measures(make: Make, model: Path) -> None:
+    bench = make("Good")
+    before = bench.describe()[1]
+    seen: list[list[pb.Runtime]] = []
+
+    def look(stage: pb.Stage) -> None:
+        thread = threading.Thread(target=lambda: seen.append(bench.describe()[1]))
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    assert measure(bench, PLATFORM, model, on_stage=look).outcome == "ok"
+    assert seen
+    assert all(runtimes == before for runtimes in seen)
+
+
+def test_a_listener_that_fails_is_an_internal_error_not_an_exception(
+    make: Make, model: Path
+) -> None:
+    bench = make("Good")
+
+    def fail(stage: pb.Stage) -> None:
+        raise OSError("the client went away")
+
+    result = measure(bench, PLATFORM, model, on_stage=fail)
+    assert (result.outcome, result.error_code) == ("infrastructure_error", "INTERNAL")
+    assert "went away" in result.error_message
+    assert measure(bench, PLATFORM, model).outcome == "ok"
+
+
+def test_settings_that_make_no_sense(make: Make, model: Path) -> None:
+    result = measure(make("Good"), PLATFORM, model, settings=pb.Settings(tier="best", sessions=1))
+    assert (result.outcome, result.error_code) == ("infrastructure_error", "SETTINGS_INVALID")
+    assert "best" in result.error_message
+
+
+def test_unset_settings_come_back_filled(make: Make, model: Path) -> None:
+    result = measure(make("Own"), PLATFORM, model, settings=pb.Settings())
+    assert result.outcome == "ok"
+    assert (result.settings.sessions, result.settings.tier) == (3, "survey")
+    assert {run for session in result.sessions for run in session.runs_ms} == {2.5}
+
+
+def test_runs_that_lose_the_core_are_told(make: Make, model: Path) -> None:
+    slow = measure(make("Slow"), PLATFORM, model)
+    assert float(slow.conditions["preempted_share"]) == 1.0
+    assert slow.conditions["preempted_kept"] == "2 of 2 sessions"
+    assert all(session.runs_ms for session in slow.sessions)
+    own = measure(make("Own"), PLATFORM, model)
+    assert "preempted_share" not in own.conditions
+
+
+def test_where_a_worker_runs(make: Make, model: Path) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    bench = make("Where", cpu=allowed[0], limits=replace(PATIENT, memory_bytes=3 << 30))
+    result = measure(bench, PLATFORM, model)
+    assert result.outcome == "ok", result.error_message
+    told = ast.literal_eval(model.with_suffix(".told").read_text())
+    assert told == {
+        "cores": [allowed[0]],
+        "data": 3 << 30,
+        "core_dump": 0,
+        "scratch": ["left behind"],  # of the session before: one folder a request
+        "omp": "1",
+        "numpy": False,
+    }
+    assert result.conditions["core_mask"] == str(allowed[0])
+    assert not [path for path in (model.parent / "work").iterdir() if path.is_dir()]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_the_core_is_part_of_the_fingerprint(make: Make) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    prints = [
+        make("Good", cpu=core).describe()[1][0].platforms[0].fingerprint
+        for core in (None, allowed[-1], allowed[0])
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_a_core_that_is_not_there(make: Make) -> None:
+    with pytest.raises(UsageError, match="--cpu 4096"):
+        make("Good", cpu=4096)
+
+
+def test_the_conditions_of_a_measurement(make: Make, model: Path) -> None:
+    result = measure(make("Good"), PLATFORM, model)
+    assert {
+        "clock_mhz_before", "clock_mhz_after", "temperature_c_before", "temperature_c_after",
+        "governor", "power_mode", "power_source", "throttling", "steal_share", "core_mask",
+        "load_1m", "preempted_share", "slowed_share", "core_busy_share", "runtime_version",
+        "os", "kernel", "nice",
+    } <= set(result.conditions)  # fmt: skip
+    assert all(result.conditions.values())
+
+
+def test_the_servers_side_imports_no_numpy() -> None:
+    code = (
+        "import sys, latfarm_agent.bench, latfarm_agent.measure, latfarm_agent.worker_main;"
+        "print([m for m in ('numpy', 'onnxruntime', 'ai_edge_litert') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Python 3.9 to wait for others")
+def test_an_agent_that_is_killed_takes_its_workers_and_their_forks_along(
+    bad_runtimes: Path, tmp_path: Path, model: Path
+) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(bad_runtimes)!r})
+from latfarm_agent.bench import Bench
+from latfarm_agent.testing.runtime_suite import PATIENT, measure
+bench = Bench("board", None, Path({str(tmp_path / "killed")!r}), limits=PATIENT,
+              runtimes={{"forkinghang": "bad_runtimes:ForkingHang"}},
+              search_path=[Path({str(bad_runtimes)!r})])
+def stage(stage):
+    if stage.name == "warming":
+        print("warming", flush=True)
+measure(bench, {PLATFORM!r}, Path({str(model)!r}), on_stage=stage)
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"warming\n"
+        family = keeper.descendants(agent.pid)
+        # Keeper, worker, a forked child and a daemon that left its group and session.
+        assert len(family) == 4
+        keepers = family & {pid for pid in family if keeper.descendants(pid)}
+        watches = [os.pidfd_open(pid) for pid in family]
+    finally:
+        agent.kill()
+        agent.wait()
+        if agent.stdout is not None:
+            agent.stdout.close()
+    assert keepers
+    for watch in watches:
+        assert select.select([watch], [], [], 30)[0], "a process outlived its agent"
+        os.close(watch)
+
+
+PROFILE = {
+    "platform": "sim-npu-int8",
+    "peak_macs_per_ms": 1e6,
+    "bandwidth_bytes_per_ms": 1e6,
+    "crash_ops": ["Celu"],
+    "hang_ops": ["Selu"],
+}
+
+
+@pytest.fixture
+def simulate(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes simulated boards; closes them."""
+    made: list[Bench] = []
+
+    def bench(name: str = "one", **values: object) -> Bench:
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(dict(PROFILE, **values)))
+        made.append(Bench(name, None, tmp_path / f"work-{name}", simulate=path))
+        return made[-1]
+
+    yield bench
+    for each in made:
+        each.close()
+
+
+def test_a_simulated_board_offers_itself_alone(simulate: Callable[..., Bench]) -> None:
+    board, runtimes = simulate().describe()
+    assert [entry.name for entry in runtimes] == ["simulated"]
+    (platform,) = runtimes[0].platforms
+    assert platform.name == "sim-npu-int8"
+    assert platform.model_format == "graph-json"
+    assert not platform.real_time
+    assert board.conditions["core_mask"] == "any"
+
+
+def test_boards_of_one_profile_are_two_boards_and_one_platform(
+    simulate: Callable[..., Bench],
+) -> None:
+    one, two, other = simulate("one"), simulate("two"), simulate("other", noise=0.1)
+    ids = {bench.describe()[0].board_id for bench in (one, two, other)}
+    assert len(ids) == 3
+    prints = [b.describe()[1][0].platforms[0].fingerprint for b in (one, two, other)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_simulated_failures(
+    simulate: Callable[..., Bench], tmp_path: Path, conv_graph: Callable[..., Path]
+) -> None:
+    bench = simulate(throttle={"every": 4, "length": 1}, crash_rate=0.0, measure_ms=1.0)
+    good = conv_graph(tmp_path / "good.json")
+    assert measure(bench, "sim-npu-int8", good).outcome == "ok"
+    crash = measure(bench, "sim-npu-int8", conv_graph(tmp_path / "celu.json", ["Celu"]))
+    assert (crash.outcome, crash.error_code) == ("model_error", "MODEL_CRASHED")
+    settings = changed(QUICK, compile_timeout_ms=300.0)
+    hang = measure(
+        bench, "sim-npu-int8", conv_graph(tmp_path / "s.json", ["Selu"]), settings=settings
+    )
+    assert (hang.outcome, hang.error_code) == ("model_error", "MODEL_TIMEOUT")
+    hot = measure(bench, "sim-npu-int8", good)
+    assert (hot.outcome, hot.error_code) == ("infrastructure_error", "THROTTLED")
+
+
+def test_a_profile_that_is_none_is_a_usage_error(simulate: Callable[..., Bench]) -> None:
+    with pytest.raises(UsageError, match="speed"):
+        simulate(speed=3)

@@ -1,0 +1,102 @@
+"""Metrics follow what happens, under conventional names, each with its help."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import grpc
+import pytest
+from latfarm_agent import errors
+from latfarm_agent.metrics import Metrics
+from latfarm_agent.session import State
+from latfarm_protos.v1 import agent_pb2 as pb
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from latfarm_agent.server import Server
+    from tests.agent.core.conftest import Client, Farm
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_they_tell_what_happened(farm: Farm, server: Server, client: Client) -> None:
+    metrics = server.metrics
+    prefix = "latfarm_agent_"
+    assert sample(metrics, prefix + "lease_remaining_seconds") == 0
+    token = client.acquire(ttl_ms=60_000)
+    assert sample(metrics, prefix + "lease_remaining_seconds") == 60
+    farm.pass_time(server, 20_000)
+    assert sample(metrics, prefix + "lease_remaining_seconds") == 40
+    assert sample(metrics, prefix + "state", state="leased") == 1
+    assert sample(metrics, prefix + "state", state="idle") == 0
+    sha256 = client.upload(token, b"12345")
+    client.upload(token, b"12345")
+    assert sample(metrics, prefix + "uploads_total", outcome="complete") == 1
+    assert sample(metrics, prefix + "uploads_total", outcome="present") == 1
+    assert sample(metrics, prefix + "upload_bytes_total") == 5
+    assert sample(metrics, prefix + "blob_bytes") == 5
+    client.result(token, sha256)
+    client.result(token, sha256)
+    farm.bench.answers.append(pb.Result(outcome="model_error", error_code="MODEL_INVALID"))
+    client.result(token, sha256, "r2")
+    ok = {"kind": "measure", "outcome": "ok", "error_code": ""}
+    bad = {"kind": "measure", "outcome": "model_error", "error_code": "MODEL_INVALID"}
+    assert sample(metrics, prefix + "measurements_total", **ok) == 1
+    assert sample(metrics, prefix + "measurements_total", **bad) == 1
+    assert sample(metrics, prefix + "results_replayed_total") == 1
+    assert sample(metrics, prefix + "stage_seconds_count", stage="timing") == 2
+    assert (sample(metrics, prefix + "board_busy_seconds_total") or 0) > 0
+    assert sample(metrics, prefix + "spooled_results") == 2
+    with pytest.raises(grpc.RpcError):
+        client.acquire("bob")
+    refused = {"method": "AcquireLease", "error_code": "LEASE_HELD"}
+    assert sample(metrics, prefix + "rpc_errors_total", **refused) == 1
+    assert sample(metrics, prefix + "leases_total", event="refused") == 1
+    farm.pass_time(server, 40_000)
+    assert sample(metrics, prefix + "leases_total", event="expired") == 1
+
+
+def test_names_and_help_are_conventional() -> None:
+    metrics = Metrics()
+    metrics.leased("granted")
+    metrics.uploaded("complete")
+    metrics.failed("Measure", "BUSY")
+    metrics.staged("timing", 1)
+    families = list(text_string_to_metric_families(metrics.text()))
+    assert len(families) > 15
+    for family in families:
+        assert re.fullmatch(r"latfarm_agent_[a-z_]+", family.name)
+        assert family.documentation.endswith("."), family.name
+        if family.type == "counter":
+            assert not family.name.endswith("_total"), "the format adds it"
+
+
+def test_labels_stay_few_whatever_a_stage_is_called() -> None:
+    metrics = Metrics()
+    for number in range(100):
+        metrics.staged(f"stage{number}", 0.1)
+    assert sample(metrics, "latfarm_agent_stage_seconds_count", stage="other") == 100
+
+
+def test_exactly_one_state_is_on() -> None:
+    metrics = Metrics()
+    for state in State:
+        metrics.set_state(state)
+        values = [sample(metrics, "latfarm_agent_state", state=one.value) for one in State]
+        assert sum(value or 0 for value in values) == 1
+        assert sample(metrics, "latfarm_agent_state", state=state.value) == 1
+
+
+def test_the_http_server_answers_and_frees_its_port() -> None:
+    metrics = Metrics()
+    server = metrics.serve("127.0.0.1", 0)
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as reply:
+        assert b"latfarm_agent_info" in reply.read()
+    with pytest.raises(errors.UsageError, match="--metrics-port"):
+        metrics.serve("127.0.0.1", server.port)
+    server.close()
+    metrics.serve("127.0.0.1", server.port).close()
