@@ -1,0 +1,199 @@
+"""How a pool of boards scales: the same campaign on 1, 2, 4 and 8 simulated boards.
+
+Each board is an agent process of its own, reached over loopback like any board, whose simulated
+runtime takes real time to measure. The campaign goes the whole way: driver, scheduler, builders and
+board shard on Ray, agent, DuckDB store. Writes `pool.json` beside this file.
+
+Usage: `make bench-pool`, or `python benchmarks/pool.py --measure-ms 50 500 --boards 1 2 4 8`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.farm.backends import RayBackend
+from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.ray_runtime import RayRuntime
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.measurement import Measurement, Settings
+
+QUICK = Settings(
+    sessions=1, warmup_runs=1, warmup_ms=0.0, min_runs=3, max_runs=3, max_ms=1.0, precision=0.0
+)
+REQUESTS = {50: 640}
+DEFAULT_REQUESTS = 160
+JOIN_S = 60.0
+
+
+class Flat:
+    """A campaign that knows all its requests from the start."""
+
+    kind = "flat"
+
+    def __init__(self, requests: Sequence[MeasurementRequest]) -> None:
+        self._left = list(requests)
+        self._total = len(requests)
+        self._told = 0
+
+    def ask(self, count: int) -> list[MeasurementRequest]:
+        """The next ones."""
+        asked, self._left = self._left[:count], self._left[count:]
+        return asked
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        """Count them; a failure ends the benchmark."""
+        for measurement in measurements:
+            if not measurement.ok:
+                raise RuntimeError(f"{measurement.error_code} {measurement.error_message}")
+        self._told += len(measurements)
+
+    @property
+    def done(self) -> bool:
+        """Whether all were told."""
+        return self._told == self._total
+
+    def progress(self) -> Progress:
+        """How many were told."""
+        return Progress("measuring", self._told, self._total)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Nothing to find."""
+        return {}
+
+
+def conv_graph(channels: int, width: int) -> Graph:
+    """A small convolution; other numbers give another graph, so that nothing is built before."""
+    builder = GraphBuilder(f"conv{channels}x{width}")
+    x = builder.input((1, 8, width, width))
+    return builder.build([builder.relu(builder.conv(x, channels, 3))])
+
+
+def start_agents(
+    stack: ExitStack, folder: Path, measure_ms: int, count: int
+) -> tuple[str, list[BoardEntry]]:
+    """Agents of simulated boards of one platform; gives the platform and where they answer."""
+    platform = f"simulated-{measure_ms}ms"
+    profile = folder / f"{platform}.json"
+    text = json.dumps({"platform": platform, "noise": 0.01, "measure_ms": measure_ms})
+    profile.write_text(text, encoding="utf-8")
+    entries = []
+    for index in range(count):
+        name = f"{platform}-{index}"
+        options = LocalAgentOptions(
+            state_dir=folder / name,
+            log_path=folder / f"{name}.log",
+            name=name,
+            hardware=name,
+            simulate=profile,
+        )
+        entries.append(BoardEntry(name, stack.enter_context(LocalAgent(options)).address))
+        print(f"\r{platform}: {index + 1} agents run", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return platform, entries
+
+
+async def measure(
+    farm: Farm, store: DuckDBStore, platform: str, measure_ms: int, boards: int, count: int
+) -> dict[str, float]:
+    """One campaign on the boards that are connected now."""
+    requests = [
+        MeasurementRequest(conv_graph(index + 1, 8 + boards), platform, "bench", QUICK)
+        for index in range(count)
+    ]
+    campaign_id = f"{platform}-{boards}"
+    record = CampaignRecord(campaign_id, campaign_id, "flat", platform)
+    started_s = time.perf_counter()
+    record = await Driver(store, farm).run(Flat(requests), record)
+    wall_s = time.perf_counter() - started_s
+    if record.state != "done":
+        raise RuntimeError(f"{campaign_id}: {record.state}: {record.error}")
+    busy_ms = sum(figures["busy_ms"] for figures in record.outcome["boards"].values())
+    return {
+        "measure_ms": measure_ms,
+        "boards": boards,
+        "requests": count,
+        "wall_s": round(wall_s, 3),
+        "each_ms": round(busy_ms / count, 2),
+        "utilisation": round(busy_ms / (1e3 * wall_s * boards), 4),
+    }
+
+
+async def run(
+    delays_ms: Sequence[int], sizes: Sequence[int], requests: int
+) -> list[dict[str, Any]]:
+    """All combinations, one after the other, with one Ray."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="latfarm-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        store = DuckDBStore(folder / "store.duckdb")
+        stack.callback(store.close)
+        farm = Farm(RayBackend(RayRuntime(folder / "ray")), f"bench-{os.getpid()}")
+        await farm.start()
+        try:
+            for measure_ms in delays_ms:
+                with ExitStack() as agents:
+                    platform, entries = start_agents(agents, folder, measure_ms, max(sizes))
+                    for boards in sorted(sizes):
+                        await farm.add_boards(entries[:boards])
+                        async with asyncio.timeout(JOIN_S):
+                            while len(farm.pool(platform)) < boards:
+                                await asyncio.sleep(0.05)
+                        count = requests or REQUESTS.get(measure_ms, DEFAULT_REQUESTS)
+                        row = await measure(farm, store, platform, measure_ms, boards, count)
+                        add_speed_up(row, rows)
+                        rows.append(row)
+                        show(row)
+        finally:
+            await farm.stop()
+    return rows
+
+
+def add_speed_up(row: dict[str, Any], earlier: Sequence[Mapping[str, Any]]) -> None:
+    """Against the smallest pool of the same delay, a board's share of it."""
+    base = next((r for r in earlier if r["measure_ms"] == row["measure_ms"]), row)
+    speed_up = base["boards"] * base["wall_s"] / row["wall_s"]
+    row["speed_up"] = round(speed_up, 3)
+    row["of_linear"] = round(speed_up / row["boards"], 4)
+
+
+def show(row: Mapping[str, Any]) -> None:
+    print(
+        f"{row['measure_ms']:>6} ms  {row['boards']:>2} boards  {row['requests']:>4} requests  "
+        f"{row['wall_s']:>8.2f} s  speed-up {row['speed_up']:>5.2f}  "
+        f"of linear {row['of_linear']:.3f}  utilisation {row['utilisation']:.3f}  "
+        f"board time each {row['each_ms']:.1f} ms",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--measure-ms", type=int, nargs="+", default=[50, 500])
+    parser.add_argument("--boards", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--requests", type=int, default=0, help="default: 640 at 50 ms, else 160")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("pool.json"))
+    options = parser.parse_args()
+    rows = asyncio.run(run(options.measure_ms, options.boards, options.requests))
+    result = {"cpus": os.cpu_count(), "rows": rows}
+    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The farm: scheduler, shards of boards, driver; the only importer of Ray."""

@@ -1,0 +1,350 @@
+"""The driver: asks a campaign, has the farm measure, stores, tells. One for any campaign, any farm.
+
+The store is the only truth. What a campaign asks and the store already answered for it is told from
+the store without touching a board: that is all there is to resuming. An answer is acknowledged to
+its board after it was stored, so that at every moment it is in at least one of the two places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
+from latfarm_controller.errors import ControllerError, FarmError
+from latfarm_controller.farm.estimate import Estimate
+from latfarm_controller.farm.farm import Delivery, Farm
+from latfarm_controller.farm.messages import CAMPAIGN_PRIORITY
+from latfarm_controller.store.base import CampaignRecord, Store
+
+AHEAD_A_BOARD = 6
+"""Requests under way for each board: what runs, waits at the board, and is being built."""
+MIN_AHEAD = 32
+FLUSH_S = 1.0
+PATIENCE_S = 600.0
+FAILURES_IN_A_ROW = 10
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStatus:
+    """A campaign under way. `remaining_s` is of the stage; None while too little is known.
+
+    `remembered` of the answers came from the store: measured before an interruption.
+    """
+
+    campaign_id: str
+    progress: Progress
+    measurements: int
+    failures: int
+    remembered: int
+    elapsed_s: float
+    remaining_s: float | None
+
+
+class CampaignStuckError(ControllerError):
+    """A campaign neither asks nor is done: its own fault."""
+
+
+OnProgress = Callable[[CampaignStatus], None]
+
+
+class Driver:
+    """Runs campaigns on a farm; several at once if asked.
+
+    Args:
+        store: where answers and records are kept.
+        farm: runs the measurements.
+        clock_s: any clock that never goes back.
+        patience_s: how long a campaign waits for a working board of its platform before it stops.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        farm: Farm,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.store = store
+        self.farm = farm
+        self.clock_s = clock_s
+        self.patience_s = patience_s
+
+    async def run(
+        self,
+        campaign: Campaign,
+        record: CampaignRecord,
+        on_progress: OnProgress | None = None,
+        cancel: asyncio.Event | None = None,
+        *,
+        priority: int = CAMPAIGN_PRIORITY,
+    ) -> CampaignRecord:
+        """Run a campaign to its end; gives the record as stored last.
+
+        The record's state is then `done`, `cancelled`, `failed` with what the campaign raised, or
+        `interrupted` when the farm could not go on: run it again with the same record, and a fresh
+        campaign of the same configuration, to resume. A cancelled coroutine leaves an `interrupted`
+        record behind as well.
+
+        Raises:
+            StoreError: the store cannot be read or written.
+        """
+        run = _Run(self, campaign, record, on_progress, cancel or asyncio.Event(), priority)
+        return await run.go()
+
+
+class _Run:
+    """One campaign's run."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        campaign: Campaign,
+        record: CampaignRecord,
+        on_progress: OnProgress | None,
+        cancel: asyncio.Event,
+        priority: int,
+    ) -> None:
+        self._store, self._farm = driver.store, driver.farm
+        self._clock_s, self._patience_s = driver.clock_s, driver.patience_s
+        self._campaign = campaign
+        self._before = record
+        self._record = replace(record, started_at_s=record.started_at_s or time.time(), error="")
+        self._on_progress = on_progress
+        self._cancel = cancel
+        self._priority = priority
+        self._answers: dict[str, Measurement] = {}
+        self._under_way: dict[str, MeasurementRequest] = {}
+        self._untold: list[Measurement] = []
+        self._unstored: list[tuple[Delivery, MeasurementRequest]] = []
+        self._started_s = self._clock_s()
+        self._flushed_s = self._seen_s = self._started_s
+        self._busy_ms = self._farm_busy_ms()
+        self._estimate = Estimate()
+        self._remembered = 0
+        self._failed_in_a_row: list[Measurement] = []
+        self._inbox = self._farm.listen(record.campaign_id)
+
+    async def go(self) -> CampaignRecord:
+        state, error = "interrupted", ""
+        try:
+            await self._write(state="running")
+            self._answers = {
+                request_id: measurement
+                for request_id, measurement in (
+                    await asyncio.to_thread(
+                        self._store.campaign_measurements, self._record.campaign_id
+                    )
+                ).items()
+                # The farm's failure is no answer: try again.
+                if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR
+            }
+            state = await self._drive()
+        except FarmError as problem:
+            error = str(problem)
+        except ControllerError as problem:
+            state, error = "failed", str(problem)
+        except Exception as problem:
+            logger.exception("campaign %s failed", self._record.campaign_id)
+            state, error = "failed", f"{type(problem).__name__}: {problem}"
+        finally:
+            self._farm.cancel(self._record.campaign_id)
+            await self._write(state=state, error=error, final=True)
+        return self._record
+
+    async def _drive(self) -> str:
+        """Until the campaign is done or cancelled; gives the final state."""
+        while not self._cancel.is_set():
+            if self._campaign.done:
+                return "done"
+            asked = await self._ask()
+            if self._untold and not self._must_wait():
+                await self._tell()
+                continue
+            if not self._under_way:
+                if not asked:
+                    raise CampaignStuckError(
+                        "the campaign was told everything, asks nothing, and is not done"
+                    )
+                continue
+            await self._receive()
+            if not self._must_wait():
+                await self._tell()
+        return "cancelled"
+
+    def _must_wait(self) -> bool:
+        """Whether the campaign must not compute now: a board on this host may be timing."""
+        return bool(self._under_way) and self._farm.quiet(self._record.platform)
+
+    async def _ask(self) -> list[MeasurementRequest]:
+        if self._must_wait():
+            return []
+        boards = len(self._farm.pool(self._record.platform))
+        room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._under_way)
+        if room <= 0:
+            return []
+        asked = await asyncio.to_thread(self._campaign.ask, room)
+        fresh = []
+        for request in asked:
+            known = self._answers.get(request.request_id)
+            if known is not None:
+                self._untold.append(known)
+                self._remembered += 1
+            elif request.request_id not in self._under_way:
+                self._under_way[request.request_id] = request
+                fresh.append(request)
+        if fresh:
+            self._farm.submit(self._record.campaign_id, fresh, self._priority)
+        return asked
+
+    async def _receive(self) -> None:
+        """Take what arrived; store it at least each second."""
+        deliveries = []
+        timeout_s = max(0.0, self._flushed_s + FLUSH_S - self._clock_s())
+        cancelled = asyncio.create_task(self._cancel.wait())
+        getting = asyncio.create_task(self._inbox.get())
+        try:
+            await asyncio.wait(
+                {cancelled, getting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            cancelled.cancel()
+            if getting.done() and not getting.cancelled():
+                deliveries.append(getting.result())
+            getting.cancel()
+        while not self._inbox.empty():
+            deliveries.append(self._inbox.get_nowait())
+        for delivery in deliveries:
+            measurement = delivery.measurement
+            request = self._under_way.pop(measurement.request_id)
+            self._unstored.append((delivery, request))
+            self._untold.append(measurement)
+            self._answers[measurement.request_id] = measurement
+            self._judge(measurement)
+        if deliveries:
+            self._show()
+        self._look_for_boards()
+        if self._clock_s() - self._flushed_s >= FLUSH_S:
+            await self._write()
+
+    def _judge(self, measurement: Measurement) -> None:
+        if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
+            self._failed_in_a_row.clear()
+            return
+        self._failed_in_a_row.append(measurement)
+        if len(self._failed_in_a_row) >= FAILURES_IN_A_ROW:
+            raise FarmError(
+                f"the last {FAILURES_IN_A_ROW} requests failed, none by its own fault; the last: "
+                f"{measurement.error_code} {measurement.error_message}"
+            )
+
+    def _look_for_boards(self) -> None:
+        self._farm.check()
+        now_s = self._clock_s()
+        if self._farm.healthy(self._record.platform):
+            self._seen_s = now_s
+        elif now_s - self._seen_s > self._patience_s:
+            reasons = sorted({s.reason for s in self._farm.boards() if s.reason})
+            raise FarmError(
+                f"no board of {self._record.platform} works for {self._patience_s:.0f} s "
+                f"({'; '.join(reasons)}); resume the campaign when one does"
+            )
+
+    async def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        if untold:
+            await asyncio.to_thread(self._campaign.tell, untold)
+            self._show()
+
+    def _show(self) -> None:
+        now_s = self._clock_s()
+        progress = self._campaign.progress()
+        # What arrived but waits to be told has been measured all the same.
+        done = max(progress.done, min(progress.total, progress.done + len(self._untold)))
+        progress = replace(progress, done=done)
+        self._estimate.update(progress.stage, progress.done, now_s)
+        if self._on_progress is None:
+            return
+        good = sum(answer.ok for answer in self._answers.values())
+        self._on_progress(
+            CampaignStatus(
+                self._record.campaign_id,
+                progress,
+                good,
+                len(self._answers) - good,
+                self._remembered,
+                now_s - self._started_s,
+                self._estimate.remaining_s(progress.total, now_s),
+            )
+        )
+
+    async def _write(self, *, state: str = "running", error: str = "", final: bool = False) -> None:
+        """Store answers, then let their boards forget them; bring the record up to date."""
+        unstored, self._unstored = self._unstored, []
+        if unstored:
+            rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
+            await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
+            self._farm.acknowledge([delivery for delivery, _ in unstored])
+        progress = self._campaign.progress()
+        answers = self._answers.values()
+        good = sum(answer.ok for answer in answers)
+        wall_ms = 1e3 * (self._clock_s() - self._started_s)
+        self._record = replace(
+            self._record,
+            state=state,
+            error=error,
+            stage=progress.stage,
+            stage_done=progress.done,
+            stage_total=progress.total,
+            measurements=good,
+            failures=len(answers) - good,
+            board_ms=sum(answer.board_ms for answer in answers),
+            wall_ms=self._before.wall_ms + wall_ms,
+        )
+        if final:
+            self._record = replace(
+                self._record,
+                finished_at_s=time.time(),
+                outcome={**self._outcome(), "boards": self._boards(wall_ms)},
+            )
+        await asyncio.to_thread(self._store.put_campaign, self._record)
+        self._flushed_s = self._clock_s()
+
+    def _outcome(self) -> Mapping[str, Any]:
+        try:
+            return self._campaign.outcome()
+        except Exception:
+            # The record must be written, above all when the campaign is broken.
+            logger.exception("campaign %s has no outcome", self._record.campaign_id)
+            return {}
+
+    def _farm_busy_ms(self) -> dict[str, float]:
+        return {
+            status.info.board_id: status.busy_ms
+            for status in self._farm.boards()
+            if status.info is not None
+        }
+
+    def _boards(self, wall_ms: float) -> dict[str, dict[str, float]]:
+        """Of each board of the pool: busy and wall time over all runs, and its idle share."""
+        earlier: Mapping[str, Mapping[str, float]] = self._before.outcome.get("boards", {})
+        boards = {board_id: dict(figures) for board_id, figures in earlier.items()}
+        for status in self._farm.boards():
+            if status.info is None or not status.info.platform(self._record.platform):
+                continue
+            board_id = status.info.board_id
+            figures = earlier.get(board_id, {})
+            busy_ms = status.busy_ms - self._busy_ms.get(board_id, 0.0) + figures.get("busy_ms", 0)
+            total_ms = wall_ms + figures.get("wall_ms", 0)
+            idle = max(0.0, 1 - busy_ms / total_ms) if total_ms > 0 else 0.0
+            boards[board_id] = {"busy_ms": busy_ms, "wall_ms": total_ms, "idle_share": idle}
+        return boards

@@ -1,0 +1,431 @@
+"""The farm: boards on one side, campaigns and queries on the other, the scheduler between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.agents.board import PlatformInfo
+from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.errors import FarmError
+from latfarm_controller.farm.book import Policy
+from latfarm_controller.farm.links import (
+    Backend,
+    BoardAway,
+    BoardFound,
+    BoardStatus,
+    Built,
+    Order,
+    Question,
+    Shard,
+    ShardEvent,
+    ShardSettings,
+)
+from latfarm_controller.farm.messages import (
+    CAMPAIGN_PRIORITY,
+    BoardJoined,
+    BoardLost,
+    Build,
+    BuildFailed,
+    BuildReady,
+    CampaignCancelled,
+    Deliver,
+    Discard,
+    Dispatch,
+    Event,
+    Instruction,
+    LeaseExpired,
+    Model,
+    Probe,
+    Quarantine,
+    Release,
+    RequestsQueued,
+    ResultReceived,
+    RetryAfter,
+    Tick,
+    Withdraw,
+    Work,
+)
+from latfarm_controller.farm.scheduler import Scheduler
+
+BOARDS_A_SHARD = 64
+KEPT_BYTES = 64 << 20
+"""Models that nobody needs now but that sentinels and repeats will ask for again."""
+RESTART_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An answer to a campaign's request, and the board to acknowledge it to once it is stored."""
+
+    measurement: Measurement
+    board_id: str = ""
+
+
+class Farm:
+    """Runs requests on boards. Used from one event loop.
+
+    Args:
+        backend: where shards and builders run.
+        holder: who we are, for those who find a board leased.
+        policy: how the scheduler decides; the number of builds at once is the backend's.
+        clock_s: any clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        holder: str,
+        *,
+        policy: Policy | None = None,
+        settings: ShardSettings | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = backend
+        self._settings = settings or ShardSettings(holder, host_boot_id())
+        policy = replace(policy or Policy(), build_slots=backend.build_slots)
+        self._scheduler = Scheduler(policy)
+        self._clock_s = clock_s
+        self._shards: list[Shard] = []
+        self._entries: dict[str, BoardEntry] = {}
+        self._statuses: dict[str, BoardStatus] = {}
+        self._names: dict[str, str] = {}  # board id -> name
+        self._platforms: dict[str, PlatformInfo] = {}
+        self._requests: dict[str, MeasurementRequest] = {}
+        self._graphs: dict[Model, Graph] = {}
+        self._built: dict[Model, Built] = {}
+        self._kept: OrderedDict[Model, Built] = OrderedDict()
+        self._inboxes: dict[str, asyncio.Queue[Delivery]] = {}
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Condition()
+        self._failure: BaseException | None = None
+
+    async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
+        """Start backend and shards, and begin to connect to the boards; does not wait for them.
+
+        Raises:
+            FarmError: the backend cannot be started.
+        """
+        await self._backend.start()
+        self._spawn(self._decide())
+        await self.add_boards(boards)
+
+    async def stop(self) -> None:
+        """Give all boards back and end everything; undelivered requests are forgotten."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        shards, self._shards = self._shards, []
+        await asyncio.gather(*(shard.close() for shard in shards), return_exceptions=True)
+        await self._backend.close()
+
+    async def add_boards(self, boards: Sequence[BoardEntry]) -> None:
+        """Connect to more boards; those that are known by name are left alone."""
+        new = [entry for entry in boards if entry.name not in self._entries]
+        for entry in new:
+            self._entries[entry.name] = entry
+            self._statuses[entry.name] = BoardStatus(entry.name, reason="connecting")
+        while new:
+            index = await self._shard_with_room()
+            room = BOARDS_A_SHARD - sum(s.shard == index for s in self._statuses.values())
+            some, new = new[:room], new[room:]
+            for entry in some:
+                self._statuses[entry.name].shard = index
+            await self._shards[index].open(some)
+
+    async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
+        """Wait until a board that offers the platform has joined, or until none will.
+
+        Raises:
+            FarmError: none did in time, or all boards answered and none offers it.
+        """
+
+        def settled() -> bool:
+            states = self._statuses.values()
+            return platform in self._platforms or all(s.reason != "connecting" for s in states)
+
+        with contextlib.suppress(TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait_for(settled), timeout_s)
+        return self.platform(platform)
+
+    def platform(self, name: str) -> PlatformInfo:
+        """A platform that some board offers or offered.
+
+        Raises:
+            FarmError: no board did so far; lists what they offer, and who is away and why.
+        """
+        if name not in self._platforms:
+            known = ", ".join(sorted(self._platforms)) or "none"
+            away = "; ".join(s.reason for s in self._statuses.values() if not s.online)
+            text = f"no board offers platform {name!r}; on offer: {known}"
+            raise FarmError(f"{text}; away: {away}" if away else text)
+        return self._platforms[name]
+
+    def boards(self) -> list[BoardStatus]:
+        """All boards as last heard; copies."""
+        return [replace(status) for status in self._statuses.values()]
+
+    def pool(self, platform: str) -> list[BoardStatus]:
+        """The connected boards that offer a platform; copies."""
+        return [
+            replace(status)
+            for status in self._statuses.values()
+            if status.online and status.info is not None and status.info.platform(platform)
+        ]
+
+    def healthy(self, platform: str) -> bool:
+        """Whether a connected board of the pool works: not quarantined, nor on probation."""
+        boards = (self._scheduler.board(name) for name in self._scheduler.usable_boards(platform))
+        return any(board is not None and not board.quarantines for board in boards)
+
+    def quiet(self, platform: str) -> bool:
+        """Whether a board of the pool needs this host quiet while it times."""
+        return any(status.quiet for status in self.pool(platform))
+
+    # Requests
+
+    def listen(self, campaign_id: str) -> asyncio.Queue[Delivery]:
+        """Where a campaign's answers arrive from now on."""
+        return self._inboxes.setdefault(campaign_id, asyncio.Queue())
+
+    def submit(
+        self,
+        campaign_id: str,
+        requests: Sequence[MeasurementRequest],
+        priority: int = CAMPAIGN_PRIORITY,
+    ) -> None:
+        """Have requests measured; each is answered once to each campaign that submitted it.
+
+        Raises:
+            FarmError: no board ever offered the platform, or the farm broke.
+        """
+        self.check()
+        works = []
+        for request in requests:
+            info = self.platform(request.platform)
+            model = Model(request.graph.hash, info.model_format, info.dtype)
+            self._requests[request.request_id] = request
+            self._graphs[model] = request.graph
+            works.append(
+                Work(
+                    request.request_id,
+                    request.platform,
+                    model,
+                    request.purpose,
+                    weight_bytes(request.graph),
+                    request.settings,
+                )
+            )
+        self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))
+
+    def check(self) -> None:
+        """Whether the farm still works.
+
+        Raises:
+            FarmError: it does not; nothing more will be delivered.
+        """
+        if self._failure is not None:
+            raise FarmError(f"the farm broke: {self._failure!r}") from self._failure
+
+    def cancel(self, campaign_id: str) -> None:
+        """Forget a campaign and what it still waits for."""
+        if self._inboxes.pop(campaign_id, None) is not None:
+            self._events.put_nowait(CampaignCancelled(campaign_id))
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """These answers are stored: their boards may forget them."""
+        by_board: dict[str, list[str]] = {}
+        for delivery in deliveries:
+            if delivery.board_id:
+                by_board.setdefault(delivery.board_id, []).append(delivery.measurement.request_id)
+        for board_id, request_ids in by_board.items():
+            self._spawn(self._shard_of(board_id).acknowledge(board_id, request_ids))
+
+    # Deciding
+
+    async def _decide(self) -> None:
+        """The one place where the scheduler is called."""
+        while True:
+            now_s = self._clock_s()
+            wake_at_s = self._scheduler.wake_at_s(now_s)
+            events: list[Event] = []
+            with contextlib.suppress(TimeoutError):
+                timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - now_s)
+                events.append(await asyncio.wait_for(self._events.get(), timeout_s))
+            while not self._events.empty():
+                events.append(self._events.get_nowait())
+            self._carry_out(self._scheduler.handle(self._clock_s(), *(events or [Tick()])))
+            if any(isinstance(event, CampaignCancelled) for event in events):
+                self._forget_closed(list(self._requests))
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        orders: dict[int, list[Order]] = {}
+        delivered: list[str] = []
+        for instruction in instructions:
+            match instruction:
+                case Build(models):
+                    self._spawn(self._build(models))
+                case Dispatch(board_id, request_id, model, priority):
+                    built = self._built[model]
+                    question = Question.of(self._requests[request_id])
+                    order = Order(board_id, question, built.sha256, built.handle, priority)
+                    orders.setdefault(self._status(board_id).shard, []).append(order)
+                case Deliver(campaign_id, measurement, board_id):
+                    delivered.append(measurement.request_id)
+                    if campaign_id in self._inboxes:
+                        self._inboxes[campaign_id].put_nowait(Delivery(measurement, board_id))
+                case Withdraw(board_id, request_id, abort):
+                    self._spawn(self._shard_of(board_id).withdraw(board_id, request_id, abort))
+                case Discard(board_id, request_id):
+                    self._spawn(self._shard_of(board_id).acknowledge(board_id, [request_id]))
+                case Probe(board_id):
+                    self._spawn(self._shard_of(board_id).probe(board_id))
+                case Release(model):
+                    self._keep(self._built.pop(model))
+                case Quarantine(board_id, _, reason):
+                    logger.warning("board %s is quarantined: %s", board_id, reason)
+                    self._status(board_id).reason = f"quarantined: {reason}"
+                case RetryAfter(request_id, _, attempt, reason):
+                    logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
+        for index, some in orders.items():
+            self._spawn(self._shards[index].dispatch(some))
+        self._forget_closed(delivered)
+
+    def _forget_closed(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            if not self._scheduler.is_open(request_id):
+                self._requests.pop(request_id, None)
+        if request_ids:
+            needed = self._scheduler.models()
+            for model in [model for model in self._graphs if model not in needed]:
+                del self._graphs[model]
+
+    def _keep(self, built: Built) -> None:
+        """Keep a small model for a while: sentinels and repeats come back."""
+        self._kept[built.model] = built
+        self._kept.move_to_end(built.model)
+        while sum(kept.size_bytes for kept in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+    async def _build(self, models: Sequence[Model]) -> None:
+        kept = [self._kept.pop(model) for model in models if model in self._kept]
+        there = {built.model for built in kept}
+        jobs = [(model, self._graphs[model]) for model in models if model not in there]
+        answers = await self._backend.builder.build(jobs) if jobs else []
+        for answer in [*kept, *answers]:
+            if isinstance(answer, Built):
+                self._built[answer.model] = answer
+                self._events.put_nowait(BuildReady(answer.model, answer.size_bytes))
+            else:
+                event = BuildFailed(answer.model, answer.message, answer.retryable)
+                self._events.put_nowait(event)
+
+    # Shards
+
+    async def _shard_with_room(self) -> int:
+        for index in range(len(self._shards)):
+            if sum(s.shard == index for s in self._statuses.values()) < BOARDS_A_SHARD:
+                return index
+        self._shards.append(await self._backend.shard(self._settings))
+        self._spawn(self._attend(len(self._shards) - 1))
+        return len(self._shards) - 1
+
+    async def _attend(self, index: int) -> None:
+        """Take a shard's events; when it dies, lose its boards and start another."""
+        while True:
+            try:
+                events = await self._shards[index].events()
+            except FarmError as error:
+                logger.warning("%s; it is started again", error)
+                await self._replace(index, str(error))
+                continue
+            for event in events:
+                self._heard(index, event)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _replace(self, index: int, reason: str) -> None:
+        mine = [status for status in self._statuses.values() if status.shard == index]
+        for status in mine:
+            status.online, status.reason = False, reason
+            if status.info is not None:
+                self._events.put_nowait(LeaseExpired(status.info.board_id, "", reason))
+        await asyncio.sleep(RESTART_S)
+        self._shards[index] = await self._backend.shard(self._settings)
+        await self._shards[index].open([self._entries[status.name] for status in mine])
+
+    def _heard(self, index: int, event: ShardEvent) -> None:
+        match event:
+            case BoardFound(name, info, quiet):
+                status = self._statuses[name]
+                status.online, status.info, status.quiet, status.reason = True, info, quiet, ""
+                status.shard = index
+                self._names[info.board_id] = name
+                self._platforms.update({platform.name: platform for platform in info.platforms})
+                names = tuple(platform.name for platform in info.platforms)
+                self._events.put_nowait(BoardJoined(info.board_id, names, quiet))
+                return
+            case BoardAway(name, reason):
+                self._statuses[name].reason = reason
+                return
+            case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
+                status = self._status(board_id)
+                status.online, status.reason = False, reason
+            case ResultReceived(board_id, measurement, busy_ms):
+                status = self._status(board_id)
+                status.busy_ms += busy_ms
+                if measurement.ok:
+                    status.measured += 1
+                    status.reason = ""
+        self._events.put_nowait(event)
+
+    def _status(self, board_id: str) -> BoardStatus:
+        return self._statuses[self._names[board_id]]
+
+    def _shard_of(self, board_id: str) -> Shard:
+        return self._shards[self._status(board_id).shard]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        if isinstance(error, FarmError):  # an order to a shard that died: it is being replaced
+            logger.warning("%s", error)
+            return
+        logger.error("the farm broke", exc_info=error)
+        self._failure = error
+
+
+def weight_bytes(graph: Graph) -> int:
+    """About how large the built model will be: its weights."""
+    return sum(weight.type.size_bytes for weight in graph.weights.values())
+
+
+def host_boot_id() -> str:
+    """Identity of this host's present boot; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,187 @@
+"""Boards that live in the test's own event loop, and a farm of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo
+from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.errors import AgentLostError, LeaseError
+from latfarm_controller.farm.backends import InlineBackend
+from latfarm_controller.farm.book import Policy
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.links import BoardClient, Question, ShardSettings
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.measurement import Measurement, Outcome
+
+BOOT_ID = "the-controllers-host"
+Answer = Callable[["FakeBoard", Question], Measurement]
+
+
+def good(board: FakeBoard, question: Question) -> Measurement:
+    """A measurement as a healthy board gives it."""
+    return Measurement(
+        question.request_id,
+        question.graph.hash,
+        question.platform,
+        question.purpose,
+        Outcome.OK,
+        board_id=board.board_id,
+        latency_ms=1.0,
+        runs=10,
+        board_ms=5.0,
+        settings=question.settings,
+    )
+
+
+@dataclass
+class FakeBoard:
+    """A board: `answer` decides what it says; `gate` holds its measurements while it is clear."""
+
+    board_id: str
+    platforms: tuple[str, ...] = ("p",)
+    boot_id: str = ""
+    real_time: bool = False
+    answer: Answer = good
+    alive: bool = True
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    measured: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    blobs: set[str] = field(default_factory=set)
+    busy: bool = False
+    token: int = 0
+    leases: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+
+class FakeClient:
+    """Speaks to a `FakeBoard`; a `BoardClient`."""
+
+    def __init__(self, board: FakeBoard) -> None:
+        self.board = board
+        self.token = 0
+
+    def _check(self, *, lease: bool = False) -> None:
+        if not self.board.alive:
+            raise AgentLostError(f"{self.board.board_id} does not answer")
+        if lease and self.token != self.board.token:
+            raise LeaseError(f"{self.board.board_id} is not ours")
+
+    async def describe(self, timeout_ms: float | None = None) -> BoardInfo:
+        self._check()
+        offers = tuple(
+            PlatformInfo(name, "onnx", "fp32", real_time=self.board.real_time)
+            for name in self.board.platforms
+        )
+        runtime = RuntimeInfo("fake", True, "1", platforms=offers)
+        return BoardInfo(
+            self.board.board_id, self.board.board_id, self.board.boot_id, runtimes=(runtime,)
+        )
+
+    async def acquire(self, ttl_ms: int) -> Lease:
+        self._check()
+        self.board.token += 1
+        self.board.leases += 1
+        self.token = self.board.token
+        return Lease(self.token, ttl_ms)
+
+    async def renew(self, ttl_ms: int | None = None) -> Lease:
+        self._check(lease=True)
+        return Lease(self.token, ttl_ms or 0)
+
+    async def release(self) -> None:
+        if self.token == self.board.token:
+            self.board.token += 1
+        self.token = 0
+
+    async def upload(self, sha256: str, data: bytes) -> int:
+        self._check(lease=True)
+        assert hashlib.sha256(data).hexdigest() == sha256
+        self.board.blobs.add(sha256)
+        return len(data)
+
+    async def measure(self, request: Question, sha256: str) -> Measurement:
+        self._check(lease=True)
+        assert sha256 in self.board.blobs
+        assert not self.board.busy, "two measurements at once"
+        self.board.busy = True
+        try:
+            await asyncio.sleep(0)
+            await self.board.gate.wait()
+            self._check(lease=True)
+            measurement = self.board.answer(self.board, request)
+            self.board.measured.append(request.request_id)
+        finally:
+            self.board.busy = False
+        return measurement
+
+    async def acknowledge(self, request_ids: Sequence[str]) -> int:
+        self.board.acknowledged += request_ids
+        return len(request_ids)
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Lab:
+    """Fake boards, and requests to ask them."""
+
+    boards: list[FakeBoard] = field(default_factory=list)
+    built: list[str] = field(default_factory=list)
+    building: int = 0
+
+    def board(self, board_id: str, **options: object) -> FakeBoard:
+        board = FakeBoard(board_id, **options)  # type: ignore[arg-type]
+        self.boards.append(board)
+        return board
+
+    def graph(self, number: int) -> Graph:
+        builder = GraphBuilder(f"g{number}")
+        x = builder.input((1, number + 1, 4, 4))
+        return builder.build([builder.relu(builder.conv(x, 4, 3))])
+
+    def request(self, number: int, platform: str = "p", repeat: int = 0) -> MeasurementRequest:
+        return MeasurementRequest(self.graph(number), platform, "kernel", repeat=repeat)
+
+    def build(self, graph: Graph, model_format: str, dtype: str) -> bytes:
+        # In a thread: while it lasts, no quiet board may be timing.
+        assert not any(b.busy and b.real_time and b.boot_id == BOOT_ID for b in self.boards)
+        self.built.append(graph.hash)
+        return f"{graph.hash} {model_format} {dtype}".encode()
+
+    def connect(self, entry: BoardEntry, holder: str) -> BoardClient:
+        return FakeClient(next(board for board in self.boards if board.board_id == entry.name))
+
+    def entry(self, board_id: str) -> BoardEntry:
+        return BoardEntry(board_id, "127.0.0.1:1")
+
+    @asynccontextmanager
+    async def farm(self, **policy: float) -> AsyncIterator[Farm]:
+        """A farm of all boards, with waits of milliseconds."""
+        values = {"backoff_s": 0.001, "quarantine_s": 0.002, "quarantine_cap_s": 0.004, **policy}
+        farm = Farm(
+            InlineBackend(self.connect, self.build),
+            "test",
+            policy=Policy(**values),  # type: ignore[arg-type]
+            settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01),
+        )
+        await farm.start([self.entry(board.board_id) for board in self.boards])
+        try:
+            yield farm
+        finally:
+            await farm.stop()
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()

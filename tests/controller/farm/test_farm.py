@@ -1,0 +1,287 @@
+"""The farm with boards in its own event loop: leases, uploads, preemption, loss, quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from latfarm_controller.errors import AgentLostError, BuildError, FarmError
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.links import Question
+from latfarm_controller.farm.messages import QUERY_PRIORITY
+from latfarm_predictors.measurement import Measurement, Outcome
+
+pytestmark = pytest.mark.timeout(30)
+
+
+async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measurement]:
+    inbox = farm.listen(campaign_id)
+    found = Counter[str]()
+    answers = {}
+    for _ in range(count):
+        measurement = (await inbox.get()).measurement
+        found[measurement.request_id] += 1
+        answers[measurement.request_id] = measurement
+    assert set(found.values()) <= {1}
+    return answers
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_pool_shares_the_work(lab: Any) -> None:
+    boards = [lab.board(f"b{i}") for i in range(3)]
+    requests = [lab.request(i) for i in range(30)]
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", requests)
+            answers = await collect(farm, "c", 30)
+            assert set(answers) == {request.request_id for request in requests}
+            assert all(answer.ok for answer in answers.values())
+
+    asyncio.run(scenario())
+    assert sorted(r for b in boards for r in b.measured) == sorted(r.request_id for r in requests)
+    assert all(board.measured for board in boards)
+    assert sorted(lab.built) == sorted({request.graph.hash for request in requests})
+
+
+def test_a_query_overtakes_queued_work_but_not_the_running_measurement(lab: Any) -> None:
+    board = lab.board("b")
+    board.gate.clear()
+    requests = [lab.request(i) for i in range(8)]
+    query = lab.request(100)
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.listen("q")
+            farm.submit("c", requests)
+            await until(lambda: board.busy)
+            farm.submit("q", [query], QUERY_PRIORITY)
+            await until(lambda: query.graph.hash in lab.built)
+            await until(lambda: len(board.blobs) >= 4)  # the query's model too
+            board.gate.set()
+            await collect(farm, "q", 1)
+            await collect(farm, "c", 8)
+
+    asyncio.run(scenario())
+    assert board.measured.index(query.request_id) == 1
+
+
+def test_the_same_question_of_two_campaigns_is_measured_once(lab: Any) -> None:
+    board = lab.board("b")
+    request = lab.request(1)
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            for name in ("c1", "c2"):
+                farm.listen(name)
+                farm.submit(name, [request])
+            assert await collect(farm, "c1", 1) == await collect(farm, "c2", 1)
+
+    asyncio.run(scenario())
+    assert board.measured == [request.request_id]
+
+
+def test_a_board_that_dies_loses_nothing(lab: Any) -> None:
+    steady, frail = lab.board("steady"), lab.board("frail")
+    requests = [lab.request(i) for i in range(12)]
+    deaths: list[str] = []
+
+    def die_once(board: Any, question: Question) -> Measurement:
+        if not deaths:
+            deaths.append(question.request_id)
+            board.alive = False
+            raise AgentLostError("frail hung up")
+        return lab_good(board, question)
+
+    lab_good: Callable[[Any, Question], Measurement] = frail.answer
+    frail.answer = die_once
+    steady.gate.clear()
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await until(lambda: len(farm.pool("p")) == 2)
+            farm.listen("c")
+            farm.submit("c", requests)
+            await until(lambda: bool(deaths))
+            await until(lambda: len(farm.pool("p")) == 1)
+            steady.gate.set()
+            answers = await collect(farm, "c", 12)
+            assert all(answer.ok for answer in answers.values())
+            frail.alive = True
+            await until(lambda: len(farm.pool("p")) == 2)
+
+    asyncio.run(scenario())
+    assert deaths[0] in steady.measured  # on another board, since there was one
+    assert len(steady.measured) + len(frail.measured) == 12
+
+
+def test_a_request_that_kills_boards_is_given_up(lab: Any) -> None:
+    boards = [lab.board(f"b{i}") for i in range(3)]
+    poison = lab.request(5)
+    requests = [lab.request(i) for i in range(10)]
+    kills: list[str] = []
+    lab_good: Callable[[Any, Question], Measurement] = boards[0].answer
+
+    def answer(board: Any, question: Question) -> Measurement:
+        if question.request_id == poison.request_id:
+            kills.append(board.board_id)
+            raise AgentLostError(f"{board.board_id} crashed")
+        return lab_good(board, question)
+
+    for board in boards:
+        board.answer = answer
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await until(lambda: len(farm.pool("p")) == 3)
+            farm.listen("c")
+            farm.submit("c", requests)
+            answers = await collect(farm, "c", 10)
+            failed = answers.pop(poison.request_id)
+            assert failed.outcome is Outcome.INFRASTRUCTURE_ERROR
+            assert failed.error_code == "POISONOUS_REQUEST"
+            assert failed.error_message.count("crashed") == 3
+            assert all(answer.ok for answer in answers.values())
+
+    asyncio.run(scenario())
+    assert len(kills) == 3
+    assert len(set(kills)) >= 2  # the second try went to another board
+
+
+def test_a_model_that_cannot_be_built_is_a_model_error(lab: Any) -> None:
+    board = lab.board("b")
+    bad = lab.request(3)
+    build = lab.build
+
+    def refuse(graph: Any, model_format: str, dtype: str) -> bytes:
+        if graph.hash == bad.graph.hash:
+            raise BuildError("node c0 (Conv) has no int4 form")
+        data: bytes = build(graph, model_format, dtype)
+        return data
+
+    lab.build = refuse
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", [lab.request(i) for i in range(5)])
+            answers = await collect(farm, "c", 5)
+            failed = answers.pop(bad.request_id)
+            assert failed.outcome is Outcome.MODEL_ERROR
+            assert "no int4 form" in failed.error_message
+            assert all(answer.ok for answer in answers.values())
+
+    asyncio.run(scenario())
+    assert bad.request_id not in board.measured
+
+
+def test_cancelling_frees_the_board_at_once(lab: Any) -> None:
+    board = lab.board("b")
+    board.gate.clear()
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c1")
+            farm.submit("c1", [lab.request(i) for i in range(6)])
+            await until(lambda: board.busy)
+            farm.cancel("c1")
+            await until(lambda: board.leases == 2)  # given back, and with it what ran
+            board.gate.set()
+            farm.listen("c2")
+            farm.submit("c2", [lab.request(50)])
+            await collect(farm, "c2", 1)
+
+    asyncio.run(scenario())
+    assert board.measured == [lab.request(50).request_id]
+
+
+def test_building_and_timing_take_turns_on_one_host(lab: Any) -> None:
+    """`Lab.build` asserts that no quiet board is timing; here one must be, and another is not."""
+    quiet = lab.board("quiet", real_time=True, boot_id="the-controllers-host")
+    far = lab.board("far", platforms=("far",), real_time=True, boot_id="elsewhere")
+    requests = [lab.request(i) for i in range(40)]
+    others = [lab.request(i + 100, "far") for i in range(40)]
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            await farm.wait_for("far", 5)
+            assert farm.quiet("p")
+            assert not farm.quiet("far")
+            for name, some in (("c1", requests), ("c2", others)):
+                farm.listen(name)
+                farm.submit(name, some)
+            for name in ("c1", "c2"):
+                answers = await collect(farm, name, 40)
+                assert all(answer.ok for answer in answers.values()), answers
+
+    asyncio.run(scenario())
+    assert len(quiet.measured) == len(far.measured) == 40
+
+
+def test_an_unknown_platform_says_what_there_is(lab: Any) -> None:
+    lab.board("b")
+    away = lab.board("away")
+    away.alive = False
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            with pytest.raises(FarmError, match="'x'; on offer: p; away: away does not answer"):
+                await farm.wait_for("x", 5)
+            with pytest.raises(FarmError, match="no board offers platform 'x'"):
+                farm.submit("c", [lab.request(1, "x")])
+
+    asyncio.run(scenario())
+
+
+def test_a_shard_that_dies_is_replaced(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = lab.board("b")
+    board.gate.clear()
+    monkeypatch.setattr("latfarm_controller.farm.farm.RESTART_S", 0.0)
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", [lab.request(i) for i in range(4)])
+            await until(lambda: board.busy)
+            shard: Any = farm._shards[0]
+            await shard.close()
+
+            async def broken() -> list[Any]:
+                raise FarmError("a board shard died")
+
+            shard.events = broken
+            shard._happened.set()
+            board.gate.set()
+            answers = await collect(farm, "c", 4)
+            assert all(answer.ok for answer in answers.values())
+            assert farm._shards[0] is not shard
+
+    asyncio.run(scenario())
+
+
+def test_stopping_gives_the_boards_back(lab: Any) -> None:
+    board = lab.board("b")
+
+    async def scenario() -> int:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            token: int = board.token
+        return token
+
+    assert board.token != asyncio.run(scenario())
