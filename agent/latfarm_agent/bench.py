@@ -397,6 +397,7 @@ def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
                 runs_ms=data["runs_ms"],
                 rejected_runs=data["rejected_runs"],
                 cold_ms=data["cold_ms"],
+                slowdown=data["slowdown"],
             )
         )
         runs = len(data["runs_ms"]) + data["rejected_runs"]
@@ -405,10 +406,9 @@ def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
         slow += data["slowed_share"] * runs
         if data["stride"] > 1:
             conditions["recorded_every"] = str(data["stride"])
-    for name in ("preempted_kept", "slowed_kept"):
-        sessions = sum(data[name] for data in done["sessions"])
-        if sessions:
-            conditions[name] = f"{sessions} of {len(done['sessions'])} sessions"
+    sessions = sum(data["preempted_kept"] for data in done["sessions"])
+    if sessions:
+        conditions["preempted_kept"] = f"{sessions} of {len(done['sessions'])} sessions"
     if any(data["fastest_us"] for data in done["sessions"]):
         conditions["preempted_share"] = shown(preempted / timed)
         conditions["slowed_share"] = shown(slow / timed)

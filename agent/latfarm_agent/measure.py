@@ -16,8 +16,9 @@ from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime
 
 _PROFILE_RUNS = 30
 _BEATS_A_TIMEOUT = 4
-_PROBE = range(400)
-_PROBE_EVERY_NS = 200_000
+_LOOP = range(200)
+_PROBE_REPEATS = 4
+_PROBE_EVERY_NS = 1_000_000
 _FLUSH_PATIENCE_MS = 10_000.0
 
 
@@ -25,22 +26,23 @@ _FLUSH_PATIENCE_MS = 10_000.0
 class SessionTimes:
     """What one fresh session gave; latencies in milliseconds.
 
+    `slowdown`: for each of `runs_ms`, how many times slower than it can be the core was beside it.
     `preempted_share`, `slowed_share`: of all timed runs, those that lost the core and those beside
-    which it was slow; `preempted_kept`, `slowed_kept`: too many did, so they stayed in `runs_ms`.
-    `probe_us`: median time of the fixed loop, `fastest_us`: of an undisturbed core, 0 where no core
-    computes. `stride`: every how many runs one was recorded.
+    which it was slow; `preempted_kept`: too many lost it, so they stayed in `runs_ms`. `probe_us`:
+    median time of the probe, `fastest_us`: of an undisturbed core, 0 where no core computes.
+    `stride`: every how many runs one was recorded.
     """
 
     load_ms: float
     compile_ms: float
     first_run_ms: float
     runs_ms: list[float]
+    slowdown: list[float]
     rejected_runs: int
     cold_ms: list[float]
     preempted_share: float
     slowed_share: float
     preempted_kept: bool
-    slowed_kept: bool
     probe_us: float
     fastest_us: float
     stride: int
@@ -64,6 +66,11 @@ class Watch:
     flush: Callable[[], None]
 
 
+def _loop() -> None:
+    for _ in _LOOP:
+        pass
+
+
 class _Timer:
     """Times single runs, by the runtime's own clock where it has one, and the core beside them."""
 
@@ -75,6 +82,7 @@ class _Timer:
             "none": None,
         }
         self._cpu = clocks[prepared.cpu_clock]
+        self._probe = prepared.probe or _loop
         self._beat = watch.beat
         self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
         self._beaten_ns = self._probed_ns = time.perf_counter_ns()
@@ -88,19 +96,17 @@ class _Timer:
         self.probe()
 
     def probe(self) -> None:
-        """Time a fixed loop: how fast the core is now."""
+        """Time work of a fixed length: how fast the core is now."""
         if self._cpu is None:
             self.probes_us.append(0.0)
             return
+        # Once untimed: the probe finds its data evicted where a large model has just run.
+        self._probe()
         begun = time.perf_counter_ns()
-        for _ in _PROBE:
-            pass
-        between = time.perf_counter_ns()
-        for _ in _PROBE:
-            pass
+        for _ in range(_PROBE_REPEATS):
+            self._probe()
         self._probed_ns = time.perf_counter_ns()
-        # The first loop finds its code evicted where a large model has just run.
-        self.probes_us.append(min(between - begun, self._probed_ns - between) / 1e3)
+        self.probes_us.append((self._probed_ns - begun) / 1e3)
 
     def __call__(self) -> tuple[float, bool]:
         """Run once: its latency and whether it lost the core meanwhile."""
@@ -134,10 +140,8 @@ class _Runs:
         self._timer = timer
         self._known_us = known_us
         self._before: list[int] = []
-        self._slow: list[bool] = []
         self.times_ms: list[float] = []
         self.preempted: list[bool] = []
-        self.fastest_us = known_us
 
     def add(self) -> None:
         """Make one run."""
@@ -146,17 +150,15 @@ class _Runs:
         self.times_ms.append(latency_ms)
         self.preempted.append(preempted)
 
+    @property
+    def fastest_us(self) -> float:
+        """The probe's time on an undisturbed core, as far as is known."""
+        return rules.fastest(self._timer.probes_us, self._known_us)
+
     def kept(self, min_runs: int) -> rules.Kept:
         """What counts so far."""
-        probes_us = self._timer.probes_us
-        self.fastest_us = rules.fastest(probes_us, self._known_us)
-        self._slow = rules.slowed(probes_us, self._before, self.fastest_us)
-        return rules.kept(self.times_ms, self.preempted, self._slow, min_runs)
-
-    @property
-    def slowed_share(self) -> float:
-        """Share of slowed runs at the last `kept`."""
-        return sum(self._slow) / len(self._slow)
+        slow = rules.slowdown(self._timer.probes_us, self._before, self.fastest_us)
+        return rules.kept(self.times_ms, self.preempted, slow, min_runs)
 
 
 def measure_session(
@@ -182,7 +184,6 @@ def measure_session(
         first_run_ms = timer()[0]
         timer.restart()
         warmup = _warm_up(timer, settings, settles=prepared.settles)
-        _await_speed(timer, settings, known_us)
         step = rules.stride(rules.median(warmup[-5:]), settings)
         watch.stage("timing", job.session, patience_ms)
         timer.restart()
@@ -202,12 +203,12 @@ def measure_session(
         compile_ms=prepared.compile_ms,
         first_run_ms=first_run_ms,
         runs_ms=found.runs_ms,
+        slowdown=found.slowdown if runs.fastest_us else [],
         rejected_runs=len(runs.times_ms) - len(found.runs_ms),
         cold_ms=cold_ms,
         preempted_share=sum(runs.preempted) / len(runs.preempted),
-        slowed_share=runs.slowed_share,
+        slowed_share=sum(s > rules.SLOWED for s in found.slowdown) / len(found.slowdown),
         preempted_kept=found.preempted_kept,
-        slowed_kept=found.slowed_kept,
         probe_us=probe_us,
         fastest_us=runs.fastest_us,
         stride=step,
@@ -241,16 +242,6 @@ def _warm_up(timer: _Timer, settings: Settings, *, settles: bool) -> list[float]
     return runs_ms
 
 
-def _await_speed(timer: _Timer, settings: Settings, known_us: float) -> None:
-    """Run on, untimed, while the core is slower than it can be: for `busy_ms` at most."""
-    timer.restart()
-    limit_us = rules.SLOWED * known_us
-    while known_us and timer.elapsed_ms < settings.busy_ms:
-        if max(timer.probes_us[-3:]) <= limit_us:
-            return
-        timer()
-
-
 def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: float) -> list[float]:
     timer.restart()
     runs = _Runs(timer, known_us)
@@ -259,7 +250,7 @@ def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: fl
         timer.probe()
         runs.add()
         timer.probe()
-    return runs.kept(count).runs_ms
+    return runs.kept(count).quick_ms
 
 
 def _time(timer: _Timer, settings: Settings, step: int, known_us: float) -> _Runs:

@@ -25,14 +25,11 @@ PUBLISH_KEPT_RUNS = 100_000
 SLOWED = 1.15
 """A fixed loop that takes this many times its fastest: the core is slower than it can be."""
 
-SPEED_FORGETTING = 1.002
+SPEED_FORGETTING = 1.0001
 """So much slower may the known fastest loop become each session, to follow a lasting change."""
 
 OVERTIME = 3.0
 """A session of too long or too few clean runs may take this many times `max_ms` and `max_runs`."""
-
-BUSY_MS = 600.0
-"""Nor may it take so much more than `max_ms` only because the host is busy."""
 
 LEAST_RUNS = 3
 """Even then: below three runs there is no median to speak of."""
@@ -75,11 +72,6 @@ class Settings:
         if self.tier == "publish":
             return WARMUP_CAP_MS
         return min(WARMUP_CAP_MS, max(2 * self.warmup_ms, self.max_ms / 2))
-
-    @property
-    def busy_ms(self) -> float:
-        """How much longer a session may take, or wait, because the host is busy."""
-        return min((OVERTIME - 1) * self.max_ms, BUSY_MS)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types; `from_json` reads it back equal."""
@@ -223,76 +215,67 @@ def fastest(probes_us: Sequence[float], known_us: float) -> float:
     return min(here, known_us * SPEED_FORGETTING) if known_us else here
 
 
-def slowed(probes_us: Sequence[float], before: Sequence[int], fastest_us: float) -> list[bool]:
-    """For each run whether the core was slow around it.
+def slowdown(probes_us: Sequence[float], before: Sequence[int], fastest_us: float) -> list[float]:
+    """For each run how many times slower than it can be the core was around it; 1 at least.
 
     `before` holds for each run the index of the last probe before it; the next one follows it. On a
     core that shares its execution units with another (a virtual machine's hidden sibling), a busy
-    neighbour stretches wall and CPU time alike, up to twice: only a loop of known length tells. It
-    is timed beside the run, not in it, so that choosing by it does not choose among latencies.
+    neighbour stretches wall and CPU time alike, up to twice: only work of known length tells.
     """
     if fastest_us <= 0:
-        return [False] * len(before)
-    limit = SLOWED * fastest_us
+        return [1.0] * len(before)
     last = len(probes_us) - 1
-    return [max(probes_us[index], probes_us[min(index + 1, last)]) > limit for index in before]
+    return [
+        max(1.0, (probes_us[index] + probes_us[min(index + 1, last)]) / (2 * fastest_us))
+        for index in before
+    ]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The runs that count, in order, and whether spoiled ones had to stay among them."""
+    """The runs that count, in order, with the core's slowdown beside each.
+
+    `preempted_kept`: most runs lost the core, so those stayed among them.
+    """
 
     runs_ms: list[float]
-    preempted_kept: bool
-    slowed_kept: bool
+    slowdown: list[float]
+    preempted_kept: bool = False
 
     @property
-    def clean(self) -> bool:
-        """Whether nothing spoiled is among them."""
-        return not (self.preempted_kept or self.slowed_kept)
+    def quick_ms(self) -> list[float]:
+        """The runs as on an undisturbed core, to first order."""
+        return [run / slow for run, slow in zip(self.runs_ms, self.slowdown)]
 
 
 def kept(
-    runs_ms: Sequence[float], preempted: Sequence[bool], slow: Sequence[bool], min_runs: int
+    runs_ms: Sequence[float],
+    preempted: Sequence[bool],
+    slow: Sequence[float],
+    min_runs: int,
 ) -> Kept:
-    """Drop spoiled runs where enough others remain.
-
-    Preempted ones are dropped unless fewer than half of all, or of `min_runs`, would remain; of
-    those left, slowed ones unless fewer than half of `min_runs`, or than three, would.
-    """
+    """Drop preempted runs, unless fewer than half of all, or of `min_runs`, would remain."""
     chosen = [index for index, bad in enumerate(preempted) if not bad]
-    preempted_kept = len(chosen) * 2 < max(len(runs_ms), min_runs)
-    preempted_kept = preempted_kept and len(chosen) < len(runs_ms)
-    if preempted_kept:
+    too_few = len(chosen) * 2 < max(len(runs_ms), min_runs) and len(chosen) < len(runs_ms)
+    if too_few:
         chosen = list(range(len(runs_ms)))
-    quick = [index for index in chosen if not slow[index]]
-    slowed_kept = len(quick) < len(chosen) and len(quick) < max(LEAST_RUNS, min_runs / 2)
-    if not slowed_kept:
-        chosen = quick
-    return Kept([runs_ms[index] for index in chosen], preempted_kept, slowed_kept)
+    return Kept([runs_ms[i] for i in chosen], [slow[i] for i in chosen], too_few)
 
 
 def enough(found: Kept, runs: int, elapsed_ms: float, settings: Settings) -> bool:
     """Whether a session may stop after `runs` timed runs, of which `found` would count.
 
-    It stops at `max_runs` clean runs; at `max_ms` with `min_runs` of them; as soon as `min_runs`
-    made the median precise enough and `least_ms` have passed. Where there are fewer because they
-    are too long, it stops before a run that would end beyond 3 x `max_ms`, but not under three
-    runs; because the host is too busy, `busy_ms` after `max_ms`, or at 3 x `max_runs`.
+    It stops at `max_runs`; at `max_ms` with `min_runs`; as soon as `min_runs` made the median
+    precise enough and `least_ms` have passed. Where there are fewer because they are too long, it
+    stops before a run that would end beyond 3 x `max_ms`, but not under three runs.
     """
-    if runs >= OVERTIME * settings.max_runs:
+    if runs >= settings.max_runs:
         return True
-    if found.clean and len(found.runs_ms) >= settings.min_runs:
-        if len(found.runs_ms) >= settings.max_runs:
-            return True
+    if len(found.runs_ms) >= settings.min_runs:
         if elapsed_ms >= max(settings.max_ms, settings.least_ms):
             return True
-        return elapsed_ms >= settings.least_ms and precise(found.runs_ms, settings.precision)
-    if runs < LEAST_RUNS:
-        return False
-    if runs >= settings.min_runs:
-        return elapsed_ms >= max(settings.max_ms + settings.busy_ms, settings.least_ms)
-    if settings.tier == "publish":
+        return elapsed_ms >= settings.least_ms and precise(found.quick_ms, settings.precision)
+    if runs < LEAST_RUNS or settings.tier == "publish":
         return False
     return elapsed_ms + elapsed_ms / runs > OVERTIME * settings.max_ms
 

@@ -120,6 +120,8 @@ class Worker:
         environment = dict(os.environ)
         # A runtime's own thread pools obey the platform's setting, not the host's core count.
         environment["OMP_NUM_THREADS"] = str(config.options.get("threads", 1))
+        # The probe tells of one core: numpy's own matrix product must not spread over several.
+        environment["OPENBLAS_NUM_THREADS"] = "1"
         environment["PYTHONUNBUFFERED"] = "1"
         if environment.get("PYTHONPATH"):
             # The worker runs in another directory: relative entries would point elsewhere.

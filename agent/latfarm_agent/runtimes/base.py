@@ -81,13 +81,15 @@ class Prepared:
     computes in the calling thread), "process" (in other threads too), "none" (an accelerator, or
     simulated time: no run is ever rejected). `compile_ms`: 0 where it cannot be told from loading.
     `flush`: makes the next run a cold one; None: the host's caches are flushed by the protocol.
-    `settles`: False where warming up for a time is pointless (simulated time).
+    `settles`: False where warming up for a time is pointless (simulated time). `probe`: work of a
+    fixed length and of the model's kind, to be timed beside its runs; None: a plain loop.
     """
 
     compile_ms: float = 0.0
     cpu_clock: str = "thread"
     flush: Callable[[], None] | None = None
     settles: bool = True
+    probe: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from latfarm_agent.runtimes.base import (
 )
 from latfarm_agent.runtimes.onnx_layers import Cover, covers
 from latfarm_agent.runtimes.onnx_wire import read_nodes
+from latfarm_agent.runtimes.probe import matrix_probe
 
 _PROVIDER = "CPUExecutionProvider"
 _TYPES = {
@@ -78,7 +79,9 @@ class OnnxRuntime:
         for name in names:
             binding.bind_output(name, "cpu")
         self._session, self._binding = session, binding
-        return Prepared(cpu_clock="thread" if self._threads == 1 else "process")
+        return Prepared(
+            cpu_clock="thread" if self._threads == 1 else "process", probe=matrix_probe()
+        )
 
     def run(self) -> float | None:
         """One inference; inputs and outputs stay where they are."""

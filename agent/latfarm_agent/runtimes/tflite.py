@@ -15,6 +15,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
+from latfarm_agent.runtimes.probe import matrix_probe
 
 _PACKAGES = (
     # module, distribution, name in a platform
@@ -73,7 +74,9 @@ class TfliteRuntime:
             raise
         except Exception as error:
             raise _failure(error, loading=True) from error
-        return Prepared(cpu_clock="thread" if self._threads == 1 else "process")
+        return Prepared(
+            cpu_clock="thread" if self._threads == 1 else "process", probe=matrix_probe()
+        )
 
     def run(self) -> float | None:
         """One inference; the interpreter keeps its input tensors as they were filled."""

@@ -25,7 +25,7 @@ from latfarm_agent.runtimes.sim_cost import (
 from latfarm_agent.runtimes.simulated import SimulatedRuntime
 
 PLAIN = Profile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)
-MakeGraph = typing.Callable[..., typing.Dict[str, Any]]  # noqa: UP006 - evaluated on 3.8
+MakeGraph = typing.Callable[..., typing.Dict[str, Any]]
 
 
 def names(graph: dict[str, Any], profile: Profile) -> list[str]:
