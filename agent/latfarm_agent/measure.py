@@ -17,7 +17,8 @@ from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime
 _PROFILE_RUNS = 30
 _BEATS_A_TIMEOUT = 4
 _LOOP = range(200)
-_PROBE_REPEATS = 4
+_PROBE_UNTIMED = 3
+_PROBE_TIMED = 5
 _PROBE_EVERY_NS = 1_000_000
 _FLUSH_PATIENCE_MS = 10_000.0
 
@@ -100,13 +101,15 @@ class _Timer:
         if self._cpu is None:
             self.probes_us.append(0.0)
             return
-        # Once untimed: the probe finds its data evicted where a large model has just run.
-        self._probe()
-        begun = time.perf_counter_ns()
-        for _ in range(_PROBE_REPEATS):
+        # Untimed at first: where a large model has just run, the probe's data and code are evicted.
+        for _ in range(_PROBE_UNTIMED):
             self._probe()
-        self._probed_ns = time.perf_counter_ns()
-        self.probes_us.append((self._probed_ns - begun) / 1e3)
+        marks = [time.perf_counter_ns()]
+        for _ in range(_PROBE_TIMED):
+            self._probe()
+            marks.append(time.perf_counter_ns())
+        self._probed_ns = marks[-1]
+        self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
 
     def __call__(self) -> tuple[float, bool]:
         """Run once: its latency and whether it lost the core meanwhile."""

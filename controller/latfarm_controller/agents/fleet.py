@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from latfarm_controller.config import Config
 
 LOCAL = "local"
-DESCRIBE_MS = 60_000.0
+DESCRIBE_MS = 5_000.0
+"""An agent knows its board before it serves: who does not answer within this is not there."""
+MOST_TOLD = 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Fleet:
             await asyncio.to_thread(local.stop)
 
     async def _view(self, entry: BoardEntry) -> BoardView:
+        try:
+            await _knock(entry.address)
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {DESCRIBE_MS / 1e3:.0f} s"
+            return BoardView(entry, error=f"{entry.address}: {reason}")
         async with AgentClient(entry.address, self._holder, entry.tls) as client:
             try:
                 return BoardView(entry, await client.describe(DESCRIBE_MS))
@@ -95,9 +103,32 @@ class Fleet:
             return self._local.address
 
 
+async def _knock(address: str) -> None:
+    """Connect and leave again: who refuses says so at once, where gRPC would try to the end.
+
+    Raises:
+        OSError: nobody listens there, or there is no way to it.
+        TimeoutError: no answer.
+    """
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(DESCRIBE_MS / 1e3):
+        _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
     """The one line that says what is known instead."""
     known = sorted({p.name for view in views if view.info for p in view.info.platforms})
     silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
-    text = f"unknown platform {platform!r}; known: {', '.join(known) or 'none'}"
-    return f"{text}; not reachable: {'; '.join(silent)}" if silent else text
+    text = f"unknown platform {platform!r}; known: {_some(known, ', ')}"
+    if not views:
+        return f"{text}; there is no board: latfarm boards add NAME HOST:PORT"
+    return f"{text}; not reachable: {_some(silent, '; ')}" if silent else text
+
+
+def _some(names: Sequence[str], separator: str) -> str:
+    """The first of them: a thousand boards do not fit into one line."""
+    more = [f"and {len(names) - MOST_TOLD} more"] if len(names) > MOST_TOLD else []
+    return separator.join([*names[:MOST_TOLD], *more]) or "none"

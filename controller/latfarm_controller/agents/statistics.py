@@ -13,8 +13,8 @@ UNSTABLE_SPREAD = 0.02
 """A MAD above this share of the median makes a measurement unstable."""
 UNSTABLE_SESSIONS = 0.05
 """So do sessions whose medians are further apart than this share of the latency."""
-PRIOR_RUNS = 5
-MOST_GAMMA = 1.3
+GAMMA = 0.9
+"""How much of the probe's slowdown a network of convolutions feels, as a power."""
 P99_RUNS = 1000
 """Fewer runs than this do not carry a 99th percentile."""
 
@@ -63,23 +63,17 @@ class Summary:
 
 
 def undisturbed(runs_ms: NDArray[np.float64], slowdown: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Runs as they would have been on a core that nobody shares.
+    """Runs as they would have been on a core that nobody shares: run / slowdown ** GAMMA.
 
-    A busy neighbour on a core's hidden sibling stretches a run by slowdown ** gamma. Compute-bound
-    models follow the core one to one; memory-bound ones less. Gamma is the slope of log latency
-    over log slowdown within these runs, held towards 1 where they hardly differ (as if five runs of a
-    slowdown of 1.2 said so).
+    A busy neighbour on a core's hidden sibling stretches compute-bound models nearly as much as the
+    probe, memory-bound ones less. The exponent is a constant: within one measurement the slowdown
+    hardly varies beyond the probe's own noise, and a slope fitted to noise would be near zero.
 
     Args:
         runs_ms: shape (n,), positive.
-        slowdown: shape (n,), at least 1 counts; below is noise of the loop.
+        slowdown: shape (n,), at least 1 counts; below is noise of the probe.
     """
-    x = np.log(np.maximum(slowdown, 1.0))
-    y = np.log(np.maximum(runs_ms, 1e-9))
-    dx = x - x.mean()
-    weight = PRIOR_RUNS * np.log(1.2) ** 2
-    gamma = (float(dx @ (y - y.mean())) + weight) / (float(dx @ dx) + weight)
-    return np.asarray(runs_ms * np.exp(-np.clip(gamma, 0.0, MOST_GAMMA) * x))
+    return np.asarray(runs_ms / np.maximum(slowdown, 1.0) ** GAMMA)
 
 
 def summarise(sessions: Sequence[SessionSamples]) -> Summary:
