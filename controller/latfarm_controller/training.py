@@ -19,7 +19,8 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns import kernels, networks
-from latfarm_controller.campaigns.insight import layout_share, sample_of
+from latfarm_controller.campaigns.insight import in_context, layout_share, sample_of
+from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 
@@ -89,6 +90,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         sample = networks.pooled_network(graph, answers)
         if sample is not None:
             result.networks.append(sample)
+    result.kernels += _from_networks(store, record, rules, measured[networks.PURPOSE])
     used = [m for found in usable.values() for answers in found.values() for m in answers]
     result.board_ids = tuple(sorted({m.board_id for m in used}))
     result.left_out = dict(sorted(left_out.items()))
@@ -99,6 +101,20 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
             left_out["fingerprint"],
         )
     return result
+
+
+def _from_networks(
+    store: Store, record: CampaignRecord, rules: FusionRules, found: Sequence[Measurement]
+) -> list[KernelSample]:
+    """Kernels of the profiled calibration networks, but none that must not be trained on."""
+    held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
+    barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
+    samples: list[KernelSample] = []
+    for measurement in sorted(found, key=lambda m: m.request_id):
+        graph = store.get_graph(measurement.graph_hash) if measurement.ok else None
+        if graph is not None and measurement.layers:
+            samples += in_context(graph, rules, measurement)
+    return [sample for sample in samples if sample.kernel not in barred]
 
 
 def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:

@@ -1,8 +1,8 @@
 """The interface of a campaign: an ask/tell plan of measurements with a goal.
 
 A campaign knows neither Ray, gRPC nor a database. It is a deterministic function of its
-A campaign knows neither Ray, gRPC nor a database. It is a deterministic function of its
-asked again, and told the stored measurements of the requests that were already answered.
+configuration and of what it was told: after a crash a fresh one is made from the same
+configuration, asked again, and told the stored measurements of the requests already answered.
 """
 
 from __future__ import annotations

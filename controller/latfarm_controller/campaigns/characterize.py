@@ -83,6 +83,7 @@ class CharacterizeCampaign(PlannedCampaign):
                 "settings": options.kernel_settings,
             },
         )
+        self._network_options = network_options
         self.networks = NetworkCampaign(platform, network_options)
         self.kernels: KernelCampaign | None = None
 
@@ -93,6 +94,8 @@ class CharacterizeCampaign(PlannedCampaign):
         self.kernels = KernelCampaign(self.platform, options, self.fusion.rules())
         self.kernels.call_overhead_ms = self.fusion.outcome()["call_overhead_ms"]
         yield from self.kernels.plan()
+        chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
+        self.networks = NetworkCampaign(self.platform, chosen)
         yield from self.networks.plan()
 
     def outcome(self) -> Mapping[str, Any]:

@@ -1,9 +1,12 @@
-"""What a kernel takes inside a network, from what it took as a model of its own.
+"""What a kernel takes inside a network: from its own model, or from a profiled network.
 
 Alone, a kernel pays for converting its input into the layout in which the runtime computes, and its
 output back; inside a network its neighbours use that layout already. onnxruntime on x86, for one,
-spends up to a quarter of a small convolution's time on such reorders. Where the runtime's profiler
-shows them they are taken off (`insight="profile"`).
+spends up to half of a small convolution's time on such reorders. Where the runtime's profiler shows
+them they are taken off (`insight="profile"`).
+
+A profiled network tells the same of all its kernels at once, in the layouts and with the caches
+that networks have, and costs no measurement of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
@@ -65,3 +70,37 @@ def sample_of(
         cold_ms=None if sample.cold_ms is None else inside(sample.cold_ms),
         insight="profile",
     )
+
+
+def in_context(graph: Graph, rules: FusionRules, measurement: Measurement) -> list[KernelSample]:
+    """The kernels of a profiled network, with what each took inside it.
+
+    Layer times are scaled so that they sum to the network's latency as measured without the
+    profiler. A kernel that the runtime executed together with another one is left out, as is one
+    of which the profile shows no layer.
+
+    Args:
+        graph: the network.
+        rules: cut it into kernels.
+        measurement: a good one of it, with layers named by the nodes they cover, joined with "+".
+    """
+    total_ms = sum(layer.latency_ms for layer in measurement.layers)
+    if total_ms <= 0 or not measurement.latency_ms:
+        return []
+    scale = measurement.latency_ms / total_ms
+    spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
+    kernels = split(graph, rules)
+    owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
+    times_ms: dict[int, float] = {}
+    shared: set[int] = set()
+    for layer in measurement.layers:
+        owners = {owner[name] for name in layer.name.split("+") if name in owner}
+        if len(owners) > 1:
+            shared |= owners
+        for index in owners:
+            times_ms[index] = times_ms.get(index, 0.0) + layer.latency_ms * scale
+    return [
+        KernelSample(kernels[index], time_ms, time_ms * spread, None, "profile")
+        for index, time_ms in times_ms.items()
+        if index not in shared and time_ms > 0
+    ]

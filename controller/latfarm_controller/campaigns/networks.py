@@ -27,7 +27,8 @@ class NetworkOptions(Options):
 
     The settings' sessions are shared out over the `passes`, which lie at different times.
     `exclude_lineages` keeps every relative of those lines out of the draw. `least_macs` and
-    `most_macs` bound the networks' multiply-adds.
+    `most_macs` bound the networks' multiply-adds. `profile` asks for layer times in the first pass,
+    where the platform is known to give them.
     """
 
     graphs: list[dict[str, Any]] = Field(default_factory=list)
@@ -37,6 +38,7 @@ class NetworkOptions(Options):
     exclude_lineages: list[str] = Field(default_factory=list)
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
+    profile: bool = False
     settings: SettingsChange = SettingsChange()
 
     @model_validator(mode="after")
@@ -92,11 +94,13 @@ class NetworkCampaign(PlannedCampaign):
         self._graphs = {graph.hash: graph for graph in graphs}
         random = Random(options.seed)
         requests = []
-        for settings in self._pass_settings():
+        for number, settings in enumerate(self._pass_settings()):
             order = list(self._graphs.values())
             random.shuffle(order)
+            profile = options.profile and number == 0
             requests += [
-                self.asker.request(graph, PURPOSE, settings, label=graph.name) for graph in order
+                self.asker.request(graph, PURPOSE, settings, label=graph.name, profile=profile)
+                for graph in order
             ]
         answers = yield Batch("networks", requests, 0, len(requests))
         for request in requests:

@@ -1,0 +1,76 @@
+"""What profiles tell of kernels inside networks."""
+
+from __future__ import annotations
+
+import pytest
+from latfarm_controller.campaigns.insight import in_context, layout_share, sample_of
+from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+
+RULES = FusionRules({("Conv", "Relu"): "fused"}, 1, 0, "p")
+
+
+def network() -> Graph:
+    b = GraphBuilder("net")
+    x = b.relu(b.conv(b.input((1, 8, 16, 16)), 8, 3))
+    return b.build([b.max_pool(b.relu(b.conv(x, 16, 1)), 2)])
+
+
+def measured(graph: Graph, latency_ms: float, *layers: LayerTime) -> Measurement:
+    return Measurement(
+        "r",
+        graph.hash,
+        "p",
+        "network",
+        Outcome.OK,
+        latency_ms=latency_ms,
+        mad_ms=0.1,
+        layers=layers,
+    )
+
+
+def test_layers_become_kernels_scaled_to_the_latency() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    layers = (
+        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        LayerTime("reorder", "ReorderOutput", 0.5),
+        LayerTime(conv2, "Conv", 1.0),
+        LayerTime(relu2, "Relu", 0.5),
+        LayerTime(pool, "MaxPool", 1.0),
+    )
+    samples = in_context(graph, RULES, measured(graph, 10.0, *layers))
+    assert [s.kernel.type for s in samples] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
+    assert [s.latency_ms for s in samples] == pytest.approx([4.0, 3.0, 2.0])
+    assert {s.insight for s in samples} == {"profile"}
+    assert samples[0].mad_ms == pytest.approx(0.04)
+
+
+def test_kernels_that_ran_together_are_left_out() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    layers = (
+        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        LayerTime(f"{conv2}+{relu2}+{pool}", "Conv+Relu+MaxPool", 2.0),
+    )
+    samples = in_context(graph, RULES, measured(graph, 4.0, *layers))
+    assert [s.latency_ms for s in samples] == pytest.approx([2.0])
+    assert in_context(graph, RULES, measured(graph, 4.0)) == []
+
+
+def test_layout_conversions_are_taken_off_after_the_call() -> None:
+    b = GraphBuilder("k")
+    kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
+    layers = (LayerTime("r", "ReorderInput", 1.0), LayerTime("n0", "Conv", 3.0))
+    measurement = measured(kernel.graph, 9.0, *layers)
+    share = layout_share([measurement, measured(kernel.graph, 9.0)])
+    assert share == pytest.approx(0.25)
+    sample = sample_of(kernel, measurement, 1.0, share)
+    assert sample.latency_ms == pytest.approx(6.0)
+    assert sample.insight == "profile"
+    alone = sample_of(kernel, measured(kernel.graph, 9.0), 1.0, None)
+    assert (alone.latency_ms, alone.insight) == (9.0, "single")
+    assert sample_of(kernel, measurement, 100.0, share).latency_ms > 0
