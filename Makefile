@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup demo test check format protos check-protos constraints bench-pool bench-regressors clean
+.PHONY: help setup demo test check format protos check-protos constraints bench-pool bench-regressors bench-repeatability clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -27,7 +27,7 @@ setup: .venv/.ready ## make .venv with the tested versions of everything
 	@touch $@
 
 demo: setup ## characterise this machine and predict networks that it has never seen
-	@$(BIN)/python -m latfarm_controller.cli.main demo $(DEMO_FLAGS)
+	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)
 
 test: setup ## all tests that need no root and no board
 	@$(BIN)/python -m pytest $(TEST_FLAGS)
@@ -65,6 +65,9 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)
+
+bench-repeatability: setup ## how well a measurement repeats on this host
+	@$(BIN)/python benchmarks/repeatability.py $(BENCH_FLAGS)
 
 bench-regressors: setup ## accuracy of the regressors against the number of measurements
 	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)
