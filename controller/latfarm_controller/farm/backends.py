@@ -14,6 +14,7 @@ class InlineBackend:
     """No process but this one: for tests, and for tools that need no Ray."""
 
     build_slots = 1
+    shard_slots = 1
 
     def __init__(self, connect: Connect = connect, build: Build | None = None) -> None:
         self._connect = connect
@@ -56,6 +57,11 @@ class RayBackend:
     def build_slots(self) -> int:
         """Builds at once: one core is left to the driver and the shards."""
         return max(1, self._runtime.cpus - 1)
+
+    @property
+    def shard_slots(self) -> int:
+        """Shards side by side: half of the cores, the rest is for driver and builders."""
+        return max(1, self._runtime.cpus // 2)
 
     async def start(self) -> None:
         """Start Ray, and have its builders imported what they need.

@@ -108,6 +108,7 @@ class BoardWorker:
         self._fetch = fetch
         self._emit = emit
         self._client: BoardClient | None = None
+        self._served = False
         self._quiet = False
         self._items: list[_Item] = []
         self._numbers = itertools.count()
@@ -127,9 +128,9 @@ class BoardWorker:
                 reason = str(error)
             except Exception as error:
                 reason = f"{self.entry.name}: {type(error).__name__}: {error}"
-            if self.board_id:  # it was there: say how it went away, and start over
+            if self._served:  # it was there: start over
                 wait_s, told = self._settings.retry_s, ""
-                self.board_id = ""
+                self._served = False
             if reason != told:
                 self._emit(BoardAway(self.entry.name, reason))
                 told = reason
@@ -180,19 +181,20 @@ class BoardWorker:
         try:
             info = await client.describe(self._settings.describe_ms)
             await client.acquire(self._settings.lease_ms)
-            self._client, self.board_id = client, info.board_id
+            self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._quiet = shares_host and any(p.real_time for p in info.platforms)
             self._emit(BoardFound(self.entry.name, info, self._quiet))
             await self._work(client)
         finally:
-            self._client = None
+            self._client, self.board_id = None, ""  # from here on orders pass it by
             self._items.clear()
             self._flights.clear()
             self._aborting = ""
             # A board that went away need not be told; its lease runs out.
             with contextlib.suppress(AgentError, TimeoutError):
-                await asyncio.wait_for(client.release(), RELEASE_S)
+                async with asyncio.timeout(RELEASE_S):
+                    await client.release()
             await client.close()
 
     async def _work(self, client: BoardClient) -> None:
@@ -285,7 +287,11 @@ class BoardWorker:
             self._changed.notify()
 
     def _landed_or_aborting(self) -> bool:
-        return bool(self._flights) and (self._flights[0].task.done() or bool(self._aborting))
+        """Whether the first is done or to be stopped; another's turn to be stopped comes later."""
+        if not self._flights:
+            return False
+        first = self._flights[0]
+        return first.task.done() or first.request_id == self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
         """The lease decides over a measurement: give it back, and what runs is cancelled."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from latfarm_controller.farm.messages import Model
 
 SMALL_BYTES = 64 << 10
 """Up to here a model travels inside its orders: that is cheaper than a look-up in the store."""
+NICENESS = 10
 
 Build = Callable[[Graph, str, str], bytes]
 
@@ -100,6 +102,7 @@ class RayBuilder:
 
 def build_task(jobs: Sequence[tuple[Model, Graph]], build: Build | None) -> tuple[Any, ...]:
     """The Ray task: first all answers, then for each job the bytes of a large model or None."""
+    _step_back()
     answers = build_batch(jobs, build)
     large = [
         answer[1] if isinstance(answer, tuple) and len(answer[1]) > SMALL_BYTES else None
@@ -121,5 +124,11 @@ def with_handle(
     return Built(built.model, built.sha256, built.size_bytes, data)
 
 
+def _step_back() -> None:
+    """Building never delays a driver, a shard or an agent of the same machine."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 def _import_builders() -> None:
+    _step_back()
     from latfarm_controller import builders  # noqa: F401

@@ -23,7 +23,7 @@ from latfarm_controller.farm.farm import Delivery, Farm
 from latfarm_controller.farm.messages import CAMPAIGN_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
 
-AHEAD_A_BOARD = 6
+AHEAD_A_BOARD = 8
 """Requests under way for each board: what runs, waits at the board, and is being built."""
 MIN_AHEAD = 32
 FLUSH_S = 1.0

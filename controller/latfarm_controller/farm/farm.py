@@ -59,8 +59,11 @@ from latfarm_controller.farm.messages import (
 )
 from latfarm_controller.farm.scheduler import Scheduler
 
-BOARDS_A_SHARD = 64
+FEW_BOARDS = 4
+BOARDS_A_SHARD = 32
+"""A shard spends about 7 ms of its one core on a measurement, most of it in gRPC."""
 KEPT_BYTES = 64 << 20
+KEPT_MODELS = 1000
 """Models that nobody needs now but that sentinels and repeats will ask for again."""
 RESTART_S = 1.0
 
@@ -108,6 +111,7 @@ class Farm:
         self._graphs: dict[Model, Graph] = {}
         self._built: dict[Model, Built] = {}
         self._kept: OrderedDict[Model, Built] = OrderedDict()
+        self._kept_bytes = 0
         self._inboxes: dict[str, asyncio.Queue[Delivery]] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,13 +144,9 @@ class Farm:
         for entry in new:
             self._entries[entry.name] = entry
             self._statuses[entry.name] = BoardStatus(entry.name, reason="connecting")
-        while new:
-            index = await self._shard_with_room()
-            room = BOARDS_A_SHARD - sum(s.shard == index for s in self._statuses.values())
-            some, new = new[:room], new[room:]
-            for entry in some:
-                self._statuses[entry.name].shard = index
-            await self._shards[index].open(some)
+        for entry in new:
+            index = self._statuses[entry.name].shard = await self._shard_with_room()
+            await self._shards[index].open([entry])
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
         """Wait until a board that offers the platform has joined, or until none will.
@@ -160,8 +160,8 @@ class Farm:
             return platform in self._platforms or all(s.reason != "connecting" for s in states)
 
         with contextlib.suppress(TimeoutError):
-            async with self._changed:
-                await asyncio.wait_for(self._changed.wait_for(settled), timeout_s)
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(settled)
         return self.platform(platform)
 
     def platform(self, name: str) -> PlatformInfo:
@@ -262,12 +262,13 @@ class Farm:
     async def _decide(self) -> None:
         """The one place where the scheduler is called."""
         while True:
-            now_s = self._clock_s()
-            wake_at_s = self._scheduler.wake_at_s(now_s)
+            wake_at_s = self._scheduler.wake_at_s()
             events: list[Event] = []
+            timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - self._clock_s())
             with contextlib.suppress(TimeoutError):
-                timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - now_s)
-                events.append(await asyncio.wait_for(self._events.get(), timeout_s))
+                # Not wait_for: in Python 3.11 it may swallow our cancellation.
+                async with asyncio.timeout(timeout_s):
+                    events.append(await self._events.get())
             while not self._events.empty():
                 events.append(self._events.get_nowait())
             self._carry_out(self._scheduler.handle(self._clock_s(), *(events or [Tick()])))
@@ -319,12 +320,14 @@ class Farm:
     def _keep(self, built: Built) -> None:
         """Keep a small model for a while: sentinels and repeats come back."""
         self._kept[built.model] = built
-        self._kept.move_to_end(built.model)
-        while sum(kept.size_bytes for kept in self._kept.values()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
+        self._kept_bytes += built.size_bytes
+        while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_MODELS:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.size_bytes
 
     async def _build(self, models: Sequence[Model]) -> None:
         kept = [self._kept.pop(model) for model in models if model in self._kept]
+        self._kept_bytes -= sum(built.size_bytes for built in kept)
         there = {built.model for built in kept}
         jobs = [(model, self._graphs[model]) for model in models if model not in there]
         answers = await self._backend.builder.build(jobs) if jobs else []
@@ -339,9 +342,14 @@ class Farm:
     # Shards
 
     async def _shard_with_room(self) -> int:
-        for index in range(len(self._shards)):
-            if sum(s.shard == index for s in self._statuses.values()) < BOARDS_A_SHARD:
-                return index
+        """The emptiest shard; a new one while boards are many and cores are free."""
+        sizes = [
+            sum(status.shard == index for status in self._statuses.values())
+            for index in range(len(self._shards))
+        ]
+        crowded = FEW_BOARDS if len(sizes) < self._backend.shard_slots else BOARDS_A_SHARD
+        if sizes and min(sizes) < crowded:
+            return sizes.index(min(sizes))
         self._shards.append(await self._backend.shard(self._settings))
         self._spawn(self._attend(len(self._shards) - 1))
         return len(self._shards) - 1

@@ -158,10 +158,10 @@ class ShardSettings:
 
     holder: str
     host_boot_id: str = ""
-    lease_ms: int = 30_000
+    lease_ms: int = 20_000
     describe_ms: float = 60_000.0
     retry_s: float = 0.5
-    retry_cap_s: float = 10.0
+    retry_cap_s: float = 5.0
 
 
 class Shard(Protocol):
@@ -231,6 +231,11 @@ class Backend(Protocol):
     @property
     def build_slots(self) -> int:
         """How many builds may run at once."""
+        ...
+
+    @property
+    def shard_slots(self) -> int:
+        """How many shards can really run side by side."""
         ...
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from latfarm_controller.farm.book import Blob, Board, Book, Job, Policy
@@ -167,9 +167,12 @@ class Planner:
 
     def _batch(self, now_s: float) -> list[Blob]:
         """The next models to build in one task: small ones together, a big one alone."""
+        jobs = list(self._wanted(now_s))
+        if not jobs or (len(jobs) < self._policy.batch_models // 2 and self._can_wait(jobs)):
+            return []
         held_bytes, fed = self._held()
         wanted: dict[Model, Blob] = {}
-        for job in self._wanted(now_s):
+        for job in jobs:
             blob = self._book.blobs[job.work.model]
             fits = held_bytes + blob.size_bytes <= self._policy.held_bytes
             # A platform without a model, or work more urgent than all that its platform has, never
@@ -195,6 +198,18 @@ class Planner:
                 break
             batch.append(blob)
         return batch
+
+    def _can_wait(self, jobs: Sequence[Job]) -> bool:
+        """Whether more may be gathered for one task: all boards are busy, and more is ready."""
+        urgent = max(job.priority for job in jobs)
+        for platform in {job.work.platform for job in jobs}:
+            boards = [b for b in self._book.boards.values() if b.usable and platform in b.platforms]
+            if any(len(board.assigned) < board.depth(self._policy) for board in boards):
+                return False
+            ready = [job for job in self._book.queued([platform]) if self._ready(job)]
+            if len(ready) < max(1, len(boards)) or urgent > ready[0].priority:
+                return False
+        return True
 
     def _held(self) -> tuple[int, dict[str, int]]:
         """Bytes of models ready or being built; the best priority of each platform with one."""

@@ -185,6 +185,9 @@ class RayRuntime:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "AUTOSCALER_METRIC_PORT": "0",
+            # Board shards must not wait behind whatever else the machine does; builders step back
+            # by themselves.
+            "RAY_worker_niceness": "0",
             # Its C++ side would take SIGTERM from us, print a stack and die of it.
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
         }

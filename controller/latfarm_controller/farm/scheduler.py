@@ -58,23 +58,28 @@ class Scheduler:
         self._book = Book()
         self._planner = Planner(self._book, self.policy)
         self._numbers = 0
+        self._now_s = float("-inf")
         self._out: list[Instruction] = []
 
     def handle(self, now_s: float, *events: Event) -> list[Instruction]:
         """Take events in order, then plan once; what to do now, in order."""
         self._out = []
+        self._now_s = now_s
         for event in events:
             self._take(event, now_s)
         return self._out + self._planner.plan(now_s)
 
-    def wake_at_s(self, now_s: float) -> float | None:
-        """When time alone changes something: call `handle` with a Tick then; None: never."""
+    def wake_at_s(self) -> float | None:
+        """When time alone changes something: call `handle` with a Tick then; None: never.
+
+        Counted from the time that `handle` was given last, so it may have passed by now.
+        """
         times = [blob.not_before_s for blob in self._book.blobs.values() if not blob.building]
         times += [job.not_before_s for job in self._book.jobs.values() if not job.board]
         times += [
             b.until_s for b in self._book.boards.values() if b.until_s is not None and b.online
         ]
-        return min((time for time in times if time > now_s), default=None)
+        return min((time for time in times if time > self._now_s), default=None)
 
     def open_requests(self, platform: str = "") -> int:
         """How many requests are not delivered yet, of one platform or of all."""

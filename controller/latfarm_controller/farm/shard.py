@@ -164,9 +164,6 @@ class RayShard:
         import ray
 
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(_awaited(self._actor.close.remote()), CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await self._actor.close.remote()
         ray.kill(self._actor)
-
-
-async def _awaited(ref: Any) -> None:
-    await ref

@@ -12,7 +12,7 @@ import pytest
 from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import AgentLostError, LeaseError
+from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
 from latfarm_controller.farm.backends import InlineBackend
 from latfarm_controller.farm.book import Policy
 from latfarm_controller.farm.farm import Farm
@@ -55,7 +55,10 @@ class FakeBoard:
     measured: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     blobs: set[str] = field(default_factory=set)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    asked: int = 0
     busy: bool = False
+    refuse_uploads: int = 0
     token: int = 0
     leases: int = 0
 
@@ -105,6 +108,9 @@ class FakeClient:
 
     async def upload(self, sha256: str, data: bytes) -> int:
         self._check(lease=True)
+        if self.board.refuse_uploads:
+            self.board.refuse_uploads -= 1
+            raise AgentError("no space left on the board")
         assert hashlib.sha256(data).hexdigest() == sha256
         self.board.blobs.add(sha256)
         return len(data)
@@ -112,16 +118,19 @@ class FakeClient:
     async def measure(self, request: Question, sha256: str) -> Measurement:
         self._check(lease=True)
         assert sha256 in self.board.blobs
-        assert not self.board.busy, "two measurements at once"
-        self.board.busy = True
+        self.board.asked += 1
+        assert self.board.asked <= 2, "more than one request waits behind another"
         try:
-            await asyncio.sleep(0)
-            await self.board.gate.wait()
-            self._check(lease=True)
-            measurement = self.board.answer(self.board, request)
-            self.board.measured.append(request.request_id)
+            async with self.board.turn:
+                self.board.busy = True
+                await asyncio.sleep(0)
+                await self.board.gate.wait()
+                self._check(lease=True)
+                measurement = self.board.answer(self.board, request)
+                self.board.measured.append(request.request_id)
         finally:
-            self.board.busy = False
+            self.board.asked -= 1
+            self.board.busy = self.board.turn.locked()
         return measurement
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from latfarm_controller.errors import AgentLostError, BuildError, FarmError
+from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.links import Question
 from latfarm_controller.farm.messages import QUERY_PRIORITY
@@ -207,6 +207,132 @@ def test_cancelling_frees_the_board_at_once(lab: Any) -> None:
 
     asyncio.run(scenario())
     assert board.measured == [lab.request(50).request_id]
+
+
+def test_what_waits_behind_an_aborted_measurement_is_measured(lab: Any) -> None:
+    """Short measurements have the next one asked for already: it must not go down with them."""
+    board = lab.board("b")
+    first, other = [lab.request(i) for i in range(3)], lab.request(50)
+
+    async def scenario() -> None:
+        async with lab.farm(depth=2) as farm:
+            await farm.wait_for("p", 5)
+            for name in ("c1", "c2", "c3"):
+                farm.listen(name)
+            farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
+            await collect(farm, "c3", 1)
+            board.gate.clear()
+            farm.submit("c1", first[:1])
+            await until(lambda: board.busy)
+            farm.submit("c2", [other])
+            await until(lambda: board.asked == 2)
+            farm.cancel("c1")
+            await until(lambda: board.leases == 2)
+            board.gate.set()
+            assert (await collect(farm, "c2", 1))[other.request_id].ok
+
+    asyncio.run(scenario())
+    assert board.measured == [lab.request(99).request_id, other.request_id]
+
+
+def test_cancelling_what_waits_at_the_agent_spares_what_runs_there(lab: Any) -> None:
+    board = lab.board("b")
+
+    async def scenario() -> None:
+        async with lab.farm(depth=2) as farm:
+            await farm.wait_for("p", 5)
+            for name in ("c1", "c2"):
+                farm.listen(name)
+            farm.submit("c1", [lab.request(99)])
+            await collect(farm, "c1", 1)
+            board.gate.clear()
+            farm.submit("c1", [lab.request(1)])
+            await until(lambda: board.busy)
+            farm.submit("c2", [lab.request(2)])
+            await until(lambda: board.asked == 2)
+            farm.cancel("c2")
+            await until(lambda: not farm._inboxes.get("c2"))
+            board.gate.set()
+            assert (await collect(farm, "c1", 1))[lab.request(1).request_id].ok
+            await until(lambda: farm._scheduler.open_requests() == 0)
+
+    asyncio.run(scenario())
+    assert board.measured[:2] == [lab.request(99).request_id, lab.request(1).request_id]
+
+
+def test_a_stolen_lease_is_taken_again(lab: Any) -> None:
+    board = lab.board("b")
+    requests = [lab.request(i) for i in range(6)]
+    healthy: Callable[[Any, Question], Measurement] = board.answer
+
+    def steal_once(board: Any, question: Question) -> Measurement:
+        if board.leases == 1 and len(board.measured) == 2:
+            board.token += 1
+            raise LeaseError("b is not ours")
+        return healthy(board, question)
+
+    board.answer = steal_once
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", requests)
+            answers = await collect(farm, "c", 6)
+            assert all(answer.ok for answer in answers.values())
+
+    asyncio.run(scenario())
+    assert board.leases == 2
+    assert sorted(board.measured) == sorted(request.request_id for request in requests)
+
+
+def test_a_failed_upload_is_tried_again(lab: Any) -> None:
+    board = lab.board("b")
+    board.refuse_uploads = 2
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", [lab.request(1)])
+            (answer,) = (await collect(farm, "c", 1)).values()
+            assert answer.ok
+
+    asyncio.run(scenario())
+    assert board.refuse_uploads == 0
+
+
+def test_a_sick_board_is_quarantined_probed_and_trusted_again(lab: Any) -> None:
+    board = lab.board("b")
+    healthy: Callable[[Any, Question], Measurement] = board.answer
+    failures = iter(range(4))
+
+    def sick(board: Any, question: Question) -> Measurement:
+        failure = next(failures, None)
+        if failure is not None:
+            if failure == 3:  # the last: what follows waits until we have looked
+                board.gate.clear()
+            raise RuntimeError("the delegate is gone")
+        return healthy(board, question)
+
+    board.answer = sick
+    reasons: list[str] = []
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            farm.listen("c")
+            farm.submit("c", [lab.request(i) for i in range(5)])
+            await until(lambda: not board.gate.is_set() and board.busy)
+            reasons.extend(status.reason for status in farm.boards())
+            assert not farm.healthy("p")  # on probation
+            board.gate.set()
+            answers = await collect(farm, "c", 5)
+            assert all(answer.ok for answer in answers.values())
+            assert farm.healthy("p")
+
+    asyncio.run(scenario())
+    assert reasons == ["quarantined: RuntimeError: the delegate is gone"]
 
 
 def test_building_and_timing_take_turns_on_one_host(lab: Any) -> None:

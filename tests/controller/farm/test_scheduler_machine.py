@@ -329,7 +329,7 @@ class World(RuleBasedStateMachine):
                 if self.at[board]:
                     self.finish(board, Outcome.OK)
             if not running and not self.builds:
-                wake_at = self.scheduler.wake_at_s(self.now)
+                wake_at = self.scheduler.wake_at_s()
                 assert wake_at is not None, "work is open and nothing will ever happen"
                 self.now = wake_at
                 self.send(Tick())
