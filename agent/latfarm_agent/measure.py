@@ -20,6 +20,7 @@ _LOOP = range(200)
 _PROBE_UNTIMED = 3
 _PROBE_TIMED = 5
 _PROBE_EVERY_NS = 1_000_000
+_CALIBRATION_NS = 250_000_000
 _FLUSH_PATIENCE_MS = 10_000.0
 
 
@@ -111,6 +112,14 @@ class _Timer:
         self._probed_ns = marks[-1]
         self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
 
+    def calibrate(self) -> float:
+        """The probe's time on an undisturbed core, while nothing is known of this one yet."""
+        self.restart()
+        began_ns = time.perf_counter_ns()
+        while self._cpu is not None and time.perf_counter_ns() - began_ns < _CALIBRATION_NS:
+            self.probe()
+        return rules.fastest(self.probes_us, 0.0)
+
     def __call__(self) -> tuple[float, bool]:
         """Run once: its latency and whether it lost the core meanwhile."""
         cpu = self._cpu
@@ -185,6 +194,7 @@ def measure_session(
     try:
         timer = _Timer(runtime, prepared, watch, settings.run_timeout_ms)
         first_run_ms = timer()[0]
+        known_us = known_us or timer.calibrate()
         timer.restart()
         warmup = _warm_up(timer, settings, settles=prepared.settles)
         step = rules.stride(rules.median(warmup[-5:]), settings)

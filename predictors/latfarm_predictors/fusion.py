@@ -31,10 +31,21 @@ FORMAT = 1
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 FREE_OPS = RESHAPES | {"Identity", "Dropout"}
 
+# By a constant, these are folded where with two computed operands they are not.
+_ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
+CONSTANT = ":const"
+
+
+def rule_op(graph: Graph, node: Node) -> str:
+    """What pair rules call a node: its op, or "Mul:const" where one operand is a weight."""
+    if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
+        return node.op + CONSTANT
+    return node.op
+
 
 @dataclass(frozen=True)
 class FusionRules:
-    """What a runtime fuses. A pair that is not listed is not fused.
+    """What a runtime fuses, by the ops' names (`rule_op`). A pair that is not listed is not fused.
 
     `multi_inbound` and `multi_outbound`: where an op has several producers, or a tensor several
     readers, 0 fuses none of them, 1 the first and 2 the last that the pairs allow. With
@@ -178,6 +189,7 @@ class _Search:
     def __init__(self, graph: Graph, rules: FusionRules) -> None:
         self._rules = rules
         self._nodes = graph.nodes
+        self._ops = [rule_op(graph, node) for node in graph.nodes]
         index = {tensor: i for i, node in enumerate(graph.nodes) for tensor in node.outputs}
         self._producers: list[list[int]] = []
         self._readers: list[list[int]] = [[] for _ in graph.nodes]
@@ -233,7 +245,7 @@ class _Search:
         if branch == 0:
             return None
         for group in inbound if branch == 1 else reversed(inbound):
-            if self._may_follow(group, node) and self._may_leave(group, head):
+            if self._may_follow(group, head) and self._may_leave(group, head):
                 return group
         return None
 
@@ -244,10 +256,10 @@ class _Search:
             return None
         return self._group[sources[0]] if self._readers[sources[0]] == [view] else None
 
-    def _may_follow(self, group: int, node: Node) -> bool:
-        """Whether the pair rule lets `node` into `group`; a reshaped result takes nothing more."""
+    def _may_follow(self, group: int, head: int) -> bool:
+        """Whether the pair rule lets `head` into `group`; a reshaped result takes nothing more."""
         closed = any(self._nodes[member].op in RESHAPES for member in self._members[group][1:])
-        return not closed and self._rules.fuses(self._nodes[group].op, node.op)
+        return not closed and self._rules.fuses(self._ops[group], self._ops[head])
 
     def _may_leave(self, group: int, head: int) -> bool:
         """The multi-outbound rule for the edges from `group` to `head`, and no cycle."""

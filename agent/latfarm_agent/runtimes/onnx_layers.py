@@ -93,8 +93,12 @@ class _Names:
     def _inside_blocked(self, node: WireNode, alias: Mapping[str, str]) -> str | None:
         """What a node makes whose output has a name of the optimiser's own."""
         match = _BLOCKED.match(node.name)
-        if match and match.group("tensor") in self._maker:
-            return self._after_fusion(match.group("tensor"), node)
+        if match:
+            tensor = match.group("tensor")
+            # A batch-norm that stands alone becomes a convolution named after its own result.
+            for name in (tensor, tensor[: -len("_bn")] if tensor.endswith("_bn") else tensor):
+                if name in self._maker:
+                    return self._after_fusion(name, node)
         if node.name in self._by_name:
             return self._by_name[node.name].outputs[0]
         reads = [alias.get(name, name) for name in node.inputs]

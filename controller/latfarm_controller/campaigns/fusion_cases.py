@@ -102,6 +102,10 @@ def _conv_first(kernel: int) -> First:
     )
 
 
+def _per_channel(b: GraphBuilder, x: str) -> str:
+    return b.weight((b.type_of(x).shape[1], 1, 1))
+
+
 def _concat_first(b: GraphBuilder, size: CaseSize) -> str:
     half = (1, size.channels // 2, size.side, size.side)
     return b.concat([b.input(half), b.input(half)])
@@ -140,6 +144,8 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             ),
             _pointwise_pair("add", "Add", lambda b, x, y: b.add(x, y)),
             _pointwise_pair("mul", "Mul", lambda b, x, y: b.mul(x, y)),
+            _unary("scale", "Mul:const", lambda b, x: b.mul(x, _per_channel(b, x))),
+            _unary("shift", "Add:const", lambda b, x: b.add(x, _per_channel(b, x))),
             Operator(
                 "concat",
                 "Concat",
@@ -176,9 +182,13 @@ WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LR
 """Ops over a neighbourhood or a whole map, whose tensors may have a layout of their own."""
 
 _FOLLOWERS = {
-    "conv": "bn relu relu6 leaky_relu sigmoid hard_sigmoid add mul concat conv max_pool avg_pool",
+    "conv": (
+        "bn relu relu6 leaky_relu sigmoid hard_sigmoid add mul scale shift concat conv max_pool avg_pool"
+    ),
     "dwconv": "bn relu relu6 conv",
-    "bn": "relu relu6 sigmoid add conv",
+    "bn": "relu relu6 sigmoid add conv scale shift",
+    "scale": "shift relu",
+    "shift": "relu conv",
     "relu": "conv dwconv bn max_pool avg_pool global_pool add concat lrn",
     "relu6": "conv dwconv",
     "sigmoid": "mul",

@@ -87,15 +87,18 @@ def agreement(points: Sequence[Point]) -> str:
         f'<line class="axis" x1="{x(low):.1f}" y1="{y(low):.1f}" x2="{x(high):.1f}" '
         f'y2="{y(high):.1f}"/>'
     )
-    for point in shown:
+    for index, point in enumerate(sorted(shown, key=lambda p: p.measured_ms)):
         kind = "inside" if point.inside else "outside"
         px, py = x(point.measured_ms), y(point.predicted_ms)
+        # Neighbours' labels lie on opposite sides of the diagonal.
+        anchor, dx, dy = ("start", 8, 14) if index % 2 else ("end", -8, -7)
         parts.append(
             f'<g class="{kind}"><title>{escape(point.label)}: measured {point.measured_ms:.3g} ms, '
             f"predicted {point.predicted_ms:.3g} ms</title>"
             f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{y(point.low_ms):.1f}" '
             f'y2="{y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
-            f'<text x="{px + 8:.1f}" y="{py + 14:.1f}">{escape(point.label)}</text></g>'
+            f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
+            f"{escape(point.label)}</text></g>"
         )
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(

@@ -175,7 +175,7 @@ def test_a_core_that_slows_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     settings = Settings(
         warmup_runs=3, warmup_ms=20.0, min_runs=100, max_runs=500, max_ms=200.0, precision=0.0
     )
-    found = measure_session(runtime, JOB, settings, Log().watch())
+    found = measure_session(runtime, JOB, settings, Log().watch(), known_us=10.0)
     assert 0.0 < found.slowed_share < 1.0
     assert found.rejected_runs == 0
     assert len(found.slowdown) == len(found.runs_ms)

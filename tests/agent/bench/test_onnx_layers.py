@@ -126,3 +126,27 @@ def test_of_two_equal_branches_one_is_run_and_covered() -> None:
         Cover("two+relu2", "Conv+Relu"),
         Cover("concat", "Concat"),
     ]
+
+
+def test_a_batch_norm_of_its_own_is_found_behind_its_convolution() -> None:
+    original = [
+        node("p", "MaxPool", "x", "p0"),
+        node("bn", "BatchNormalization", "p0,s", "b0"),
+        node("r", "Relu", "b0", "y"),
+    ]
+    optimised = [
+        node("p0_nchwc", "MaxPool", "x", "t0"),
+        node("b0_bn_nchwc", "Conv", "t0,w", "t1", "Relu"),
+        node("ReorderOutput", "ReorderOutput", "t1", "y"),
+    ]
+    assert covers(original, optimised, {"x"})[1] == Cover("bn+r", "BatchNormalization+Relu")
+
+
+def test_a_tensor_that_only_ends_like_one_keeps_its_name() -> None:
+    original = [node("c", "Conv", "x,w", "conv1_bn"), node("d", "Conv", "conv1_bn,w", "y")]
+    optimised = [
+        node("conv1_bn_nchwc", "Conv", "x,w", "t0"),
+        node("y_nchwc", "Conv", "t0,w", "t1"),
+        node("ReorderOutput", "ReorderOutput", "t1", "y"),
+    ]
+    assert [c.name for c in covers(original, optimised, {"x"})][:2] == ["c", "d"]
