@@ -283,7 +283,7 @@ class _Search:
         fusible = [
             reader
             for reader in self._readers[source]
-            if self._group[reader] == reader and self._may_follow(group, self._nodes[reader])
+            if self._group[reader] == reader and self._may_follow(group, reader)
         ]
         if not fusible:
             return False

@@ -61,7 +61,7 @@ def test_hidden_rules_come_out_of_noisy_times() -> None:
     assert "time" in sources
     assert "profile" not in sources
     # The whole is affordable: some 90 s of board time at 0.12 s a measurement.
-    assert campaign.progress().done < 900
+    assert campaign.progress().done < 1100
     json.dumps(outcome, allow_nan=False)
 
 

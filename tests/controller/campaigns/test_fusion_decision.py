@@ -16,6 +16,7 @@ from latfarm_controller.campaigns.fusion_decision import (
     standard_error,
     together,
 )
+from latfarm_predictors.fusion import rule_op
 from latfarm_predictors.graph import Node
 from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
 
@@ -145,7 +146,7 @@ def test_every_pair_can_be_built_and_has_the_rules_names() -> None:
     for first, second in all_pairs():
         case = pair_case(first, second, "small")
         ops = [node.op for node in case.connected.nodes]
-        assert ops == list(case.rule)
+        assert [rule_op(case.connected, n) for n in case.connected.nodes] == list(case.rule)
         assert [n.op for n in case.single_first.nodes] == ops[:1]
         assert [n.op for n in case.single_second.nodes] == ops[1:]
         wide = case.connected.type_of(case.connected.nodes[0].outputs[0])

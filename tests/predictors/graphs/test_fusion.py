@@ -279,3 +279,14 @@ def test_text_that_is_no_rules_is_refused() -> None:
     for text in ("", "{", "[]", "{}"):
         with pytest.raises(FusionRulesError):
             FusionRules.loads(text)
+
+
+def test_arithmetic_by_a_constant_has_rules_of_its_own() -> None:
+    b = GraphBuilder("scaled")
+    x = b.conv(b.input((1, 8, 16, 16)), 8, 3)
+    scaled = b.mul(x, b.weight((8, 1, 1)))
+    graph = b.build([b.mul(b.relu(scaled), b.input((1, 8, 16, 16)))])
+    rules = FusionRules({("Conv", "Mul:const"): "fused", ("Conv", "Relu"): "fused"}, 1, 1)
+    assert [kernel.type for kernel in split(graph, rules)] == ["Conv+Mul+Relu", "Mul"]
+    rules = FusionRules({("Conv", "Mul"): "fused", ("Conv", "Relu"): "fused"}, 1, 1)
+    assert [kernel.type for kernel in split(graph, rules)] == ["Conv", "Mul", "Relu", "Mul"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from latfarm_predictors.errors import DynamicShapeError, UnsupportedOpError
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph import Graph
@@ -402,6 +402,7 @@ def test_reads_as_the_builders_graph(name: str, tmp_path: Path) -> None:
 )
 def test_any_graph_survives_writing_and_reading(graph: Graph, tmp_path: Path) -> None:
     kept = [n for n in graph.nodes if n.op != "Dropout"]
+    assume(kept)  # a network of nothing but dropout is refused
     again = read_onnx(write(graph, tmp_path / "model.onnx"))
     if len(kept) == len(graph.nodes):
         assert again.hash == graph.hash
