@@ -261,7 +261,7 @@ class AgentClient:
                 self._channel = grpc.aio.secure_channel(
                     self.address, self._tls.credentials(), options=(*_OPTIONS, *named)
                 )
-            self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)  # type: ignore[no-untyped-call]
+            self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
         return self._agent
 
     async def _call(

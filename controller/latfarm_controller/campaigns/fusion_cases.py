@@ -183,7 +183,8 @@ WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LR
 
 _FOLLOWERS = {
     "conv": (
-        "bn relu relu6 leaky_relu sigmoid hard_sigmoid add mul scale shift concat conv max_pool avg_pool"
+        "bn relu relu6 leaky_relu sigmoid hard_sigmoid add mul scale shift concat conv max_pool "
+        "avg_pool"
     ),
     "dwconv": "bn relu relu6 conv",
     "bn": "relu relu6 sigmoid add conv scale shift",

@@ -212,7 +212,7 @@ def render(
         page.section(
             "Kernel predictors, judged out of fold",
             page.table(
-                ["group", "kernels", "within +-10 %", "MAPE"],
+                ["group", "kernels", "within +-10 %", "mean error"],
                 (
                     [
                         page.cell(group["group"]),

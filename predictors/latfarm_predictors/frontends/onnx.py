@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from latfarm_predictors.errors import (
     DynamicShapeError,

@@ -172,7 +172,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
 @asynccontextmanager
 async def serving(agent: FakeAgent) -> AsyncIterator[str]:
     server = grpc.aio.server()
-    agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server)  # type: ignore[no-untyped-call]
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -231,7 +231,7 @@ def test_nobody_there_is_an_error_in_time() -> None:
 def test_a_client_finds_an_agent_that_starts_late() -> None:
     async def main() -> None:
         server = grpc.aio.server()
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(FakeAgent(), server)  # type: ignore[no-untyped-call]
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(FakeAgent(), server)
         port = server.add_insecure_port("127.0.0.1:0")
         async with AgentClient(f"127.0.0.1:{port}", "me", patience=QUICK) as client:
             describing = asyncio.ensure_future(client.describe())
@@ -438,7 +438,7 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
     async def main() -> None:
         agent = FakeAgent(measure_faults=["hang"])
         server = grpc.aio.server()
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server)  # type: ignore[no-untyped-call]
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with AgentClient(f"127.0.0.1:{port}", "me", patience=QUICK) as client:
@@ -453,7 +453,7 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
             await server.stop(None)
             agent.holder = ""
             again = grpc.aio.server()
-            agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, again)  # type: ignore[no-untyped-call]
+            agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, again)
             assert again.add_insecure_port(f"127.0.0.1:{port}") == port
             await again.start()
             with pytest.raises(LeaseError):

@@ -60,7 +60,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def describe(board: TlsFiles, ours: TlsFiles | None, patience: Patience) -> str:
     """The name that a board under `board`'s certificate tells to a client with `ours`."""
     server = grpc.aio.server()
-    agent_pb2_grpc.add_AgentServiceServicer_to_server(Describing(), server)  # type: ignore[no-untyped-call]
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(Describing(), server)
     credentials = grpc.ssl_server_credentials(
         [(board.key.read_bytes(), board.cert.read_bytes())],
         root_certificates=board.ca.read_bytes(),
