@@ -1,4 +1,4 @@
-"""The controller: the composition root of store, boards, farm and campaigns, and its server."""
+"""The controller: campaigns run, questions answered, boards and platforms listed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import grpc
 from latfarm_predictors.answer import Answer
+from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import NETWORK, PUBLISH, Measurement
+from latfarm_predictors.measurement import NETWORK, PUBLISH, Measurement, Settings
 from latfarm_protos.v1 import controller_pb2 as pb
-from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller import bundles
 from latfarm_controller.agents.fleet import BoardView, Fleet
@@ -25,22 +23,24 @@ from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.campaigns.registry import make_campaign
 from latfarm_controller.config import Config
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.backends import RayBackend
 from latfarm_controller.farm.driver import CampaignStatus, Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.messages import QUERY_PRIORITY
-from latfarm_controller.farm.ray_runtime import RayRuntime
-from latfarm_controller.service import ControllerService
 from latfarm_controller.store.base import CampaignRecord, Store
-from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.store.lock import StoreLock
 from latfarm_controller.training import train
 
 logger = logging.getLogger(__name__)
 RUNNING = "running"
+CANCELLED = "cancelled"
 INTERRUPTED = "interrupted"
 CONNECT_S = 60.0
-MESSAGE_BYTES = 256 * 1024 * 1024
+"""How long a board that answers may take to join, beyond the lease that a dead controller left."""
+LOOK_S = 0.2
+CLOSE_S = 30.0
+
+
+class _StoppedError(ControllerError):
+    """Training was told to stop."""
 
 
 def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) -> str:
@@ -64,7 +64,7 @@ class Controller:
         self._records: dict[str, CampaignRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancels: dict[str, asyncio.Event] = {}
-        self._queries: dict[tuple[str, str, str], asyncio.Task[Measurement]] = {}
+        self._queries: dict[tuple[str, str, str, bool], asyncio.Task[tuple[Measurement, bool]]] = {}
         self._changed = asyncio.Condition()
         self._tellers: set[asyncio.Future[None]] = set()
         self._closing = False
@@ -126,7 +126,7 @@ class Controller:
         key = campaign_id(kind, platform, config, name)
         known = self._known(key)
         if known is not None:
-            return known if known.state == "done" else await self._launch(known)
+            return known if known.state == "done" else self._launch(known)
         record = CampaignRecord(
             campaign_id=key,
             name=name or key,
@@ -135,12 +135,14 @@ class Controller:
             config=dict(config),
             started_at_s=time.time(),
         )
-        return await self._launch(record)
+        return self._launch(record)
 
     async def campaigns(self) -> list[CampaignRecord]:
-        """All campaigns, newest first."""
+        """All campaigns, newest first; questions are none."""
         stored = await asyncio.to_thread(self._store.campaigns)
-        return [self._records.get(record.campaign_id, record) for record in stored]
+        found = {record.campaign_id: record for record in stored} | self._records
+        shown = [record for record in found.values() if record.kind != QueryCampaign.kind]
+        return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 
     async def campaign(self, name: str) -> CampaignRecord:
         """One campaign by id or name.
@@ -160,13 +162,14 @@ class Controller:
         Raises:
             UsageError: there is none.
         """
-        record = await self.campaign(name)
+        key = (await self.campaign(name)).campaign_id
         while True:
+            # Both at one moment: what ends between them would be told as if it still ran.
+            record, ended = await self.campaign(key), key not in self._tasks
             yield replace(record, config={})
-            if record.campaign_id not in self._tasks:
+            if ended:
                 return
             await self._wait_for_change(record)
-            record = await self.campaign(record.campaign_id)
 
     async def _wait_for_change(self, seen: CampaignRecord) -> None:
         key = seen.campaign_id
@@ -183,7 +186,7 @@ class Controller:
         if record.state == "done":
             return record
         await self._fleet.offering(record.platform)
-        return await self._launch(record)
+        return self._launch(record)
 
     async def cancel(self, name: str) -> CampaignRecord:
         """Stop a campaign after the measurement that is running.
@@ -197,52 +200,67 @@ class Controller:
             self._cancels[record.campaign_id].set()
             await asyncio.wait([task])
         elif record.state != "done":
-            await self._update(replace(record, state="cancelled"), keep=True)
-        return await self.campaign(name)
+            record = replace(record, state=CANCELLED)
+            await asyncio.to_thread(self._store.put_campaign, record)
+            self._show(record)
+        return await self.campaign(record.campaign_id)
 
     def _known(self, name: str) -> CampaignRecord | None:
-        return self._records.get(name) or self._store.get_campaign(name)
+        if name in self._records:
+            return self._records[name]
+        named = [record for record in self._records.values() if record.name == name]
+        stored = self._store.get_campaign(name)
+        if stored is not None:
+            named.append(self._records.get(stored.campaign_id, stored))
+        return max(named, key=lambda record: record.started_at_s, default=None)
 
-    async def _launch(self, record: CampaignRecord) -> CampaignRecord:
+    def _launch(self, record: CampaignRecord) -> CampaignRecord:
+        """Have a campaign run, once: nothing is awaited between the look and the start."""
         key = record.campaign_id
         if key in self._tasks:
             return self._records[key]
         if self._closing:
             raise ControllerError("the controller is stopping")
         record = replace(record, state=RUNNING, error="", finished_at_s=0.0)
+        self._records[key] = record
         self._cancels[key] = asyncio.Event()
-        await self._update(record, keep=True)
         self._tasks[key] = asyncio.create_task(self._run(record), name=key)
         return record
 
     async def _run(self, record: CampaignRecord) -> None:
         key = record.campaign_id
         try:
+            await asyncio.to_thread(self._store.put_campaign, record)
             record = await self._measure(record)
             if record.kind == "characterize" and record.state == "done":
                 record = await self._train(record)
         except asyncio.CancelledError:
-            record = replace(self._records.get(key, record), state=INTERRUPTED)
+            record = replace(self._records[key], state=INTERRUPTED)
         except Exception as error:
-            if not isinstance(error, ControllerError):
+            expected = isinstance(error, (ControllerError, PredictorsError, OSError))
+            if not expected:
                 logger.exception("campaign %s failed", key)
-            record = replace(
-                self._records.get(key, record),
-                state="failed",
-                error=str(error) or type(error).__name__,
-            )
-        if self._closing and record.state == "cancelled":
+            state = CANCELLED if isinstance(error, _StoppedError) else "failed"
+            text = str(error) or type(error).__name__
+            record = replace(self._records[key], state=state, error=text)
+        if self._closing and record.state == CANCELLED:
             record = replace(record, state=INTERRUPTED)
+        record = replace(record, finished_at_s=time.time())
+        try:
+            await asyncio.to_thread(self._store.put_campaign, record)
+        except ControllerError as error:  # whoever watches must hear of the end all the same
+            record = replace(record, state="failed", error=record.error or str(error))
         del self._tasks[key]
         del self._cancels[key]
-        await self._update(replace(record, finished_at_s=time.time()), keep=True)
+        self._remaining_s.pop(key, None)
+        self._show(record)
 
     async def _measure(self, record: CampaignRecord) -> CampaignRecord:
         campaign = await asyncio.to_thread(
             make_campaign, record.kind, record.platform, record.config
         )
-        await self._open_pool(record.platform)
         key = record.campaign_id
+        await self._open_pool(record.platform, self._cancels[key])
 
         def progress(status: CampaignStatus) -> None:
             self._remaining_s[key] = status.remaining_s or 0.0
@@ -259,15 +277,35 @@ class Controller:
 
         return await self._driver.run(campaign, record, progress, self._cancels[key])
 
-    async def _open_pool(self, platform: str) -> None:
-        """Have the farm connected to all boards that offer the platform."""
+    async def _open_pool(self, platform: str, cancel: asyncio.Event) -> None:
+        """Have the farm connected to all boards that offer the platform, and one of them joined.
+
+        A board may still be leased to a controller that was killed: its lease runs out.
+
+        Raises:
+            UsageError: no board offers the platform.
+            FarmError: Ray cannot be started, or no board joined in time.
+        """
         views = await self._fleet.offering(platform)
         async with self._farm_starting:
             if not self._farm_runs:
                 await self._farm.start()
                 self._farm_runs = True
         await self._farm.add_boards([view.entry for view in views])
-        await self._farm.wait_for(platform, CONNECT_S)
+        wait_s = CONNECT_S + self._config.lease_ms / 1000.0
+        deadline_s = time.monotonic() + wait_s
+        told = ""
+        while not self._farm.pool(platform) and not cancel.is_set():
+            self._farm.check()
+            names = {view.entry.name for view in views}
+            states = [status for status in self._farm.boards() if status.name in names]
+            story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
+            if time.monotonic() > deadline_s:
+                raise FarmError(f"no board of {platform} joined within {wait_s:.0f} s: {story}")
+            if story != told:
+                logger.info("waiting for a board of %s: %s", platform, story)
+                told = story
+            await asyncio.sleep(LOOK_S)
 
     def remaining_ms(self, campaign_id: str) -> float:
         """Estimate for the stage that a campaign is in; 0: unknown."""
@@ -275,10 +313,14 @@ class Controller:
 
     async def _train(self, record: CampaignRecord) -> CampaignRecord:
         record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
-        await self._update(record, keep=True)
+        await asyncio.to_thread(self._store.put_campaign, record)
+        self._show(record)
         loop = asyncio.get_running_loop()
+        cancel = self._cancels[record.campaign_id]
 
         def progress(stage: str, done: int, total: int) -> None:
+            if cancel.is_set():  # a thread cannot be cancelled, but it reports
+                raise _StoppedError("stopped while training; what was measured is kept")
             changed = replace(
                 record, stage=f"training: {stage}", stage_done=done, stage_total=total
             )
@@ -289,14 +331,7 @@ class Controller:
             train, self._store, record.platform, record.campaign_id, path, on_progress=progress
         )
         outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}
-        return replace(self._records.get(record.campaign_id, record), state="done", outcome=outcome)
-
-    async def _update(self, record: CampaignRecord, *, keep: bool) -> None:
-        self._records[record.campaign_id] = record
-        if keep:
-            await asyncio.to_thread(self._store.put_campaign, record)
-        async with self._changed:
-            self._changed.notify_all()
+        return replace(self._records[record.campaign_id], state="done", outcome=outcome)
 
     def _show(self, record: CampaignRecord) -> None:
         self._records[record.campaign_id] = record
@@ -338,25 +373,40 @@ class Controller:
         if tier not in {"", "survey", "publish"}:
             raise UsageError(f"unknown tier {tier!r}: survey or publish")
         settings = PUBLISH if tier == "publish" else NETWORK
-        known = (
-            None
-            if refresh
-            else await asyncio.to_thread(self._latest, graph, platform, settings.tier)
-        )
-        if known is not None:
-            yield known, True
-            return
-        await self._fleet.offering(platform)
-        key = (graph.hash, platform, settings.tier)
+        key = (graph.hash, platform, settings.tier, refresh)
         task = self._queries.get(key)
         if task is None:
-            task = asyncio.create_task(self._ask_board(QueryCampaign(graph, platform, settings)))
+            if self._closing:
+                raise ControllerError("the controller is stopping")
+            task = asyncio.create_task(self._find(graph, platform, settings, refresh))
             self._queries[key] = task
-            task.add_done_callback(lambda _task: self._queries.pop(key, None))
-        yield f"{graph.name}: measuring on {platform}"
-        yield await asyncio.shield(task), False
+            task.add_done_callback(lambda ended: self._query_ended(key, ended))
+        # At once where the store knows it; else say what takes its time.
+        done, _ = await asyncio.wait({task}, timeout=LOOK_S)
+        if not done:
+            yield f"{graph.name}: measuring on {platform}"
+        yield await asyncio.shield(task)
 
-    def _latest(self, graph: Graph, platform: str, tier: str) -> Measurement | None:
+    def _query_ended(
+        self, key: tuple[str, str, str, bool], task: asyncio.Task[tuple[Measurement, bool]]
+    ) -> None:
+        del self._queries[key]
+        if not task.cancelled():
+            task.exception()  # seen: whoever asked was told, or left
+
+    async def _find(
+        self, graph: Graph, platform: str, settings: Settings, refresh: bool
+    ) -> tuple[Measurement, bool]:
+        """Look into the store, then ask a board: one task, so that nobody asks in between."""
+        if not refresh:
+            known = await asyncio.to_thread(self._latest, graph, platform, settings)
+            if known is not None:
+                return known, True
+        return await self._ask_board(QueryCampaign(graph, platform, settings)), False
+
+    def _latest(self, graph: Graph, platform: str, settings: Settings) -> Measurement | None:
+        # What was measured to be published answers the lesser question too.
+        tier = settings.tier if settings.tier == PUBLISH.tier else ""
         found = [
             self._store.latest(graph.hash, platform, purpose, tier=tier)
             for purpose in ("query", "network")
@@ -364,11 +414,11 @@ class Controller:
         return max((m for m in found if m), key=lambda m: m.measured_at_s, default=None)
 
     async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
-        await self._open_pool(campaign.platform)
+        await self._open_pool(campaign.platform, asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"query-{campaign.nonce}",
             name="query",
-            kind="query",
+            kind=campaign.kind,
             platform=campaign.platform,
             started_at_s=time.time(),
         )
@@ -399,16 +449,22 @@ class Controller:
         self._closing = True
         for event in self._cancels.values():
             event.set()
-        tasks = [*self._tasks.values(), *self._queries.values()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=10)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
-        if self._farm_runs:
-            await self._farm.stop()
-        await self._fleet.close()
+        for question in self._queries.values():
+            question.cancel()
+        tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._queries.values()]
+        try:
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
+                for task in late:
+                    task.cancel()
+                if late:
+                    await asyncio.wait(late)
+        finally:
+            try:
+                if self._farm_runs:
+                    await self._farm.stop()
+            finally:
+                await self._fleet.close()
 
 
 def _board_status(view: BoardView) -> pb.BoardStatus:
@@ -428,83 +484,3 @@ def _board_status(view: BoardView) -> pb.BoardStatus:
         platforms=[platform.name for platform in info.platforms],
         hardware=dict(info.hardware),
     )
-
-
-class Server:
-    """A controller behind its gRPC service on a Unix socket; holds the store's lock."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._lock = StoreLock(config.lock_file)
-        self._store: Store | None = None
-        self._controller: Controller | None = None
-        self._server: Any = None
-        self.address = ""
-
-    @classmethod
-    async def open(cls, config: Config, *, wait_s: float = 0.0, public: bool = False) -> Server:
-        """Take the store and serve.
-
-        Args:
-            config: where everything lies.
-            wait_s: how long to wait for another process that holds the store.
-            public: whether other commands of this home shall find this server.
-
-        Raises:
-            StoreBusyError: another process holds the store; the message names it.
-            StoreError: the store cannot be opened.
-        """
-        config.make_dirs()
-        server = cls(config)
-        try:
-            await server._open(wait_s, public)
-        except BaseException:
-            await server.close()
-            raise
-        return server
-
-    async def _open(self, wait_s: float, public: bool) -> None:
-        await asyncio.to_thread(self._lock.acquire, max(wait_s * 1000.0, self._config.lock_wait_ms))
-        self._store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
-        holder = f"latfarm-{os.getpid()}"
-        fleet = Fleet(self._config, holder)
-        runtime = RayRuntime(
-            self._config.ray_dir,
-            address=self._config.ray_address,
-            cpus=self._config.ray_cpus or 0,
-        )
-        farm = Farm(RayBackend(runtime), holder)
-        self._controller = Controller(self._config, self._store, fleet, farm)
-        self._server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MESSAGE_BYTES),
-            )
-        )
-        service = ControllerService(self._controller)
-        controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
-        socket = self._config.socket_file
-        socket.unlink(missing_ok=True)
-        self.address = f"unix:{socket}"
-        self._server.add_insecure_port(self.address)
-        await self._server.start()
-        if public:
-            self._lock.publish(self.address)
-
-    async def wait(self) -> None:
-        """Until somebody stops the server."""
-        await self._server.wait_for_termination()
-
-    async def close(self) -> None:
-        """Stop campaigns where they are and give the store back; a second time is no change."""
-        if self._controller is not None:
-            await self._controller.close()
-            self._controller = None
-        if self._server is not None:
-            await self._server.stop(grace=1.0)
-            self._server = None
-            self._config.socket_file.unlink(missing_ok=True)
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        self._lock.release()

@@ -1,23 +1,30 @@
-"""Bundles on disk: `<bundles>/<platform>/<version>.zip`, the newest version counts."""
+"""Bundles on disk: `<bundles>/<platform>/<number>.zip`, the highest number counts."""
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latfarm_controller.errors import UsageError
+from latfarm_controller.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from latfarm_predictors.predictor import PlatformPredictor
 
 SUFFIX = ".zip"
+_PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
 
 def newest(bundles_dir: Path) -> dict[str, Path]:
     """The newest bundle of each platform, by platform name."""
+    numbered = [path for path in bundles_dir.glob(f"*/*{SUFFIX}") if path.stem.isdecimal()]
     found: dict[str, Path] = {}
-    for path in sorted(bundles_dir.glob(f"*/*{SUFFIX}")):
+    for path in sorted(numbered, key=lambda path: (path.parent.name, int(path.stem))):
         found[path.parent.name] = path
     return found
 
@@ -36,7 +43,7 @@ def choose(bundles_dir: Path, platform: str) -> Path:
         raise UsageError(
             f"which platform? --platform is one of: {known}"
             if found
-            else "no platform has been characterised: latfarm characterize --platform P"
+            else "no platform has been characterised: latfarm characterize -p PLATFORM"
         )
     if platform not in found:
         raise UsageError(
@@ -61,7 +68,7 @@ def open_bundle(bundles_dir: Path, platform: str) -> PlatformPredictor:
 def next_path(bundles_dir: Path, platform: str) -> Path:
     """Where the platform's next bundle belongs: 0001, 0002, ..."""
     folder = bundles_dir / platform
-    numbers = [int(p.stem) for p in folder.glob(f"*{SUFFIX}") if p.stem.isdigit()]
+    numbers = [int(p.stem) for p in folder.glob(f"*{SUFFIX}") if p.stem.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}{SUFFIX}"
 
 
@@ -70,28 +77,50 @@ def export(bundles_dir: Path, platform: str, path: Path) -> None:
 
     Raises:
         UsageError: there is none, or the file's folder does not exist.
+        StoreError: the file cannot be written; what was there before stays.
     """
     source = choose(bundles_dir, platform)
+    if os.path.isdir(path):  # noqa: PTH112 - pathlib raises where a name is too long
+        raise UsageError(f"{path}: is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: no such folder")
-    shutil.copyfile(source, path)
+        raise UsageError(f"{path.parent}: no such folder")
+    with _beside(path) as part:
+        shutil.copyfile(source, part)
 
 
 def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
     """Keep a bundle from outside as the newest of its platform; (platform, where it is).
 
     Raises:
-        UsageError: no such file.
+        UsageError: no such file, or its platform has a name that none can have.
         BundleError: it is damaged or of another version; nothing is kept.
+        StoreError: it cannot be kept.
     """
     from latfarm_predictors.bundle import load_bundle
 
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     platform = load_bundle(path).platform
+    # It names a folder of ours: a stranger's file must not choose any other.
+    if not _PLATFORM.fullmatch(platform):
+        raise UsageError(f"{path}: {platform!r} is no name of a platform")
     kept = next_path(bundles_dir, platform)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    part = kept.with_suffix(".part")
-    shutil.copyfile(path, part)
-    part.replace(kept)
+    with _beside(kept, make_folder=True) as part:
+        shutil.copyfile(path, part)
     return platform, kept
+
+
+@contextmanager
+def _beside(path: Path, *, make_folder: bool = False) -> Iterator[Path]:
+    """A file that becomes `path` when the block ends well, and is gone when not."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink()

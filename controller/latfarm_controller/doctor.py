@@ -80,8 +80,11 @@ def _memory() -> Finding:
 
 def _disk(config: Config) -> Finding:
     place = config.home
-    while not place.exists():
+    while not os.path.lexists(place):
         place = place.parent
+    if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
+        text = f"{config.home} cannot be written"
+        return Finding("disk", MISSING, text, "set LATFARM_HOME to a folder you may write")
     free = shutil.disk_usage(place).free
     text = f"{free / GIB:.1f} GiB free for {config.home}"
     if free >= LEAST_DISK_BYTES:

@@ -18,6 +18,13 @@ from latfarm_protos.v1 import controller_pb2_grpc
 from latfarm_controller import errors
 from latfarm_controller.store.base import CampaignRecord
 
+MESSAGE_OPTIONS = (
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.max_send_message_length", 256 << 20),
+)
+"""Of both sides: a question carries a whole graph, a campaign many."""
+LONGEST_ERROR = 3000
+"""Characters; an error travels in a header, where gRPC allows 8 KiB."""
 ERROR_KEY = "latfarm-error"
 """Trailing metadata that names the error's class, so that a client can raise the same."""
 
@@ -28,6 +35,7 @@ STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (errors.LeaseError, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.ControllerError, grpc.StatusCode.ABORTED),
     (PredictorsError, grpc.StatusCode.INVALID_ARGUMENT),
+    (OSError, grpc.StatusCode.INTERNAL),
 )
 """The one catalogue: the first class that fits decides."""
 
@@ -48,8 +56,13 @@ async def _abort(context: Any, error: Exception) -> None:
     code = next((code for kind, code in STATUS if isinstance(error, kind)), None)
     if code is None:
         raise error
-    name = type(error).__name__ if isinstance(error, errors.ControllerError) else "UsageError"
-    await context.abort(code, str(error), ((ERROR_KEY, name),))
+    name = "UsageError" if isinstance(error, PredictorsError) else "ControllerError"
+    if isinstance(error, errors.ControllerError):
+        name = type(error).__name__
+    text = str(error) or type(error).__name__
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[:LONGEST_ERROR]}..."
+    await context.abort(code, text, ((ERROR_KEY, name),))
 
 
 def _answers(method: Callable[..., Any]) -> Callable[..., Any]:

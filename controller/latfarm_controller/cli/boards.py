@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -30,19 +30,18 @@ def register(root: typer.Typer) -> None:
 @app.callback(invoke_without_command=True)
 def list_boards(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> None:
     """List the boards."""
     if context.invoked_subcommand:
         return
-    from google.protobuf.json_format import MessageToDict
-
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         boards = client.boards()
     if as_json:
-        output.json_text([MessageToDict(b, preserving_proto_field_name=True) for b in boards])
+        output.json_text([output.message_dict(board) for board in boards])
         return
     output.table(
         "",
@@ -56,7 +55,12 @@ def add(
     name: Annotated[str, typer.Argument(help="what people call the board")],
     address: Annotated[str, typer.Argument(help="host:port of its agent")],
 ) -> None:
-    """Add a board whose agent is already running."""
+    """Add a board whose agent is already running.
+
+    \b
+    Examples:
+      latfarm boards add pixel4 192.0.2.7:50051
+    """
     from latfarm_controller.agents.registry import Registry
     from latfarm_controller.config import load_config
 
@@ -66,7 +70,12 @@ def add(
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the board's name")]) -> None:
-    """Take a board out of the inventory; its measurements stay."""
+    """Take a board out of the inventory; its measurements stay.
+
+    \b
+    Examples:
+      latfarm boards remove pixel4
+    """
     from latfarm_controller.agents.registry import Registry
     from latfarm_controller.config import load_config
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -31,7 +31,7 @@ def register(root: typer.Typer) -> None:
 @app.callback(invoke_without_command=True)
 def list_bundles(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: inputs.Json = False,
 ) -> None:
     """List the platforms that have a bundle."""
     if context.invoked_subcommand:
@@ -51,7 +51,12 @@ def export_bundle(
     platform: Annotated[str, typer.Argument(help="the bundle's platform")],
     path: Annotated[Path, typer.Argument(help="file to write")],
 ) -> None:
-    """Copy the newest bundle of a platform to a file."""
+    """Copy the newest bundle of a platform to a file.
+
+    \b
+    Examples:
+      latfarm bundle export local-onnxruntime1.31-fp32-1t laptop.zip
+    """
     from latfarm_controller.bundles import export
     from latfarm_controller.config import load_config
 
@@ -61,7 +66,12 @@ def export_bundle(
 
 @app.command("import")
 def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) -> None:
-    """Take in a bundle from a file, after checking it."""
+    """Take in a bundle from a file, after checking it.
+
+    \b
+    Examples:
+      latfarm bundle import laptop.zip
+    """
     from latfarm_controller.bundles import take_in
     from latfarm_controller.config import load_config
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ app = typer.Typer(
     """,
 )
 Name = Annotated[str, typer.Argument(help="the campaign's id or name")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+GRAPHS = {"graphs", "held_out", "exclude_graphs"}
+"""Parts of configurations that are lists of networks."""
 
 
 class Kind(StrEnum):
@@ -49,12 +50,11 @@ def register(root: typer.Typer) -> None:
 
 
 def _as_dict(campaign: pb.Campaign) -> dict[str, Any]:
-    from google.protobuf.json_format import MessageToDict
-
-    data: dict[str, Any] = MessageToDict(
-        campaign, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    data["config"] = json.loads(data.pop("config_json") or "{}")
+    data = output.message_dict(campaign)
+    config = json.loads(data.pop("config_json") or "{}")
+    for key in GRAPHS & config.keys():  # megabytes that nobody reads
+        config[key] = [graph.get("name", "") for graph in config[key]]
+    data["config"] = config
     data["outcome"] = json.loads(data.pop("outcome_json") or "{}")
     return data
 
@@ -76,17 +76,24 @@ def _show(campaign: pb.Campaign, as_json: bool) -> None:
 @app.command()
 def run(
     kind: Annotated[Kind, typer.Argument(help="what to measure")],
-    platform: Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")],
+    platform: inputs.Platform,
     config: Annotated[str, typer.Option(help="the kind's settings, a JSON object")] = "{}",
     model: Annotated[
-        list[Path] | None, typer.Option(help="networks: ONNX files or folders to measure")
+        list[Path] | None,
+        typer.Option(help="networks: ONNX files or folders to measure", readable=False),
     ] = None,
     name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
-    wait_s: Annotated[float, typer.Option("--wait", help="seconds to wait for the store")] = 0.0,
-    as_json: Json = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> None:
-    """Run a campaign and watch it; the same command again resumes it."""
-    from latfarm_controller.cli import inputs
+    """Run a campaign and watch it; the same command again resumes it.
+
+    \b
+    Examples:
+      latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
+      latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
+      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model models/
+    """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow
 
@@ -107,11 +114,17 @@ def run(
 
 
 @app.command("list")
-def list_campaigns(as_json: Json = False) -> None:
-    """List the campaigns, newest first."""
+def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """List the campaigns, newest first.
+
+    \b
+    Examples:
+      latfarm campaign list
+      latfarm campaign list --json
+    """
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         found = client.campaigns()
     if as_json:
         output.json_text([_as_dict(campaign) for campaign in found])
@@ -135,38 +148,58 @@ def list_campaigns(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Name, as_json: Json = False) -> None:
-    """Show one campaign."""
+def show(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Show one campaign.
+
+    \b
+    Examples:
+      latfarm campaign show characterize-1f2e3d4c --json
+    """
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         _show(client.campaign(name), as_json)
 
 
 @app.command()
-def watch(name: Name, as_json: Json = False) -> None:
-    """Watch a campaign of a running `latfarm serve` until it ends."""
+def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Watch a campaign of a running `latfarm serve` until it ends.
+
+    \b
+    Examples:
+      latfarm campaign watch characterize-1f2e3d4c
+    """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow
 
-    with controller() as client:
+    with controller(wait_s) as client:
         _show(follow(client, client.campaign(name).campaign_id), as_json)
 
 
 @app.command()
-def resume(name: Name, as_json: Json = False) -> None:
-    """Go on with a stopped campaign; what was measured stays."""
+def resume(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Go on with a stopped campaign; what was measured stays.
+
+    \b
+    Examples:
+      latfarm campaign resume characterize-1f2e3d4c
+    """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow
 
-    with controller() as client:
+    with controller(wait_s) as client:
         _show(follow(client, client.resume(name).campaign_id), as_json)
 
 
 @app.command()
-def cancel(name: Name, as_json: Json = False) -> None:
-    """Stop a campaign after the measurement that is running."""
+def cancel(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Stop a campaign after the measurement that is running.
+
+    \b
+    Examples:
+      latfarm campaign cancel characterize-1f2e3d4c
+    """
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         _show(client.cancel(name), as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 
 def register(app: typer.Typer) -> None:
@@ -16,13 +16,13 @@ def register(app: typer.Typer) -> None:
 
 
 def characterize(
-    platform: Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")],
+    platform: inputs.Platform,
     budget: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
     networks: Annotated[int, typer.Option(min=1, help="calibration networks to measure")] = 20,
     seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
     name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
-    wait_s: Annotated[float, typer.Option("--wait", help="seconds to wait for the store")] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> None:
     """Detect fusion rules, measure kernels and calibration networks, train, write a bundle.
 

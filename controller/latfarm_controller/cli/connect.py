@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +18,11 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
+from latfarm_controller.cli import output
+from latfarm_controller.cli.progress import no_signals
 from latfarm_controller.config import load_config
 from latfarm_controller.errors import ControllerError
-from latfarm_controller.service import error_of
+from latfarm_controller.service import MESSAGE_OPTIONS, error_of
 from latfarm_controller.store.lock import find_holder
 
 if TYPE_CHECKING:
@@ -28,11 +31,8 @@ if TYPE_CHECKING:
     from latfarm_controller.config import Config
 
 Found = TypeVar("Found")
-MESSAGE_BYTES = 256 * 1024 * 1024
-CHANNEL = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
-)
+READY_S = 5.0
+LOOK_S = 0.2
 
 
 class ControllerClient:
@@ -42,8 +42,10 @@ class ControllerClient:
         ControllerError: from any method, of the class that the service raised.
     """
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, *, hosted: bool = False) -> None:
         self._stub: Any = controller_pb2_grpc.ControllerServiceStub(channel)
+        self.hosted = hosted
+        """Whether the controller ends with this command."""
 
     def _call(self, call: Callable[[], Found]) -> Found:
         try:
@@ -148,16 +150,23 @@ class _Hosted:
         try:
             self._server = self._run(self._open(config, wait_s))
         except BaseException:
-            self._stop_loop()
+            with no_signals():
+                self._stop_loop()
             raise
 
     async def _open(self, config: Config, wait_s: float) -> Any:
-        from latfarm_controller.app import Server
+        from latfarm_controller.server import Server
 
         return await Server.open(config, wait_s=wait_s)
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Interrupted: what was begun is undone in the loop, before this thread goes on.
+            future.cancel()
+            raise
 
     @property
     def address(self) -> str:
@@ -170,9 +179,18 @@ class _Hosted:
             self._stop_loop()
 
     def _stop_loop(self) -> None:
+        asyncio.run_coroutine_threadsafe(_finish_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _finish_all() -> None:
+    """Cancel whatever still runs in this loop, and wait until it has cleaned up."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def running_address(config: Config) -> str:
@@ -183,10 +201,25 @@ def running_address(config: Config) -> str:
         return ""
     with grpc.insecure_channel(address) as channel:
         try:
-            grpc.channel_ready_future(channel).result(timeout=2)
+            grpc.channel_ready_future(channel).result(timeout=READY_S)
         except grpc.FutureTimeoutError:
             return ""
     return address
+
+
+def _wait_for_holder(config: Config, wait_s: float) -> str:
+    """Wait until nobody holds the store, or its holder serves: the address of the latter."""
+    deadline_s = time.monotonic() + wait_s
+    told = False
+    while True:
+        address = running_address(config)
+        holder = find_holder(config.lock_file)
+        if address or holder is None or time.monotonic() >= deadline_s:
+            return address
+        if not told:
+            output.error(f"waiting for {holder}, which holds the store")
+            told = True
+        time.sleep(LOOK_S)
 
 
 @contextmanager
@@ -200,14 +233,18 @@ def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
         StoreBusyError: another command holds the store; the message names it.
     """
     config = load_config()
-    address = running_address(config)
+    began_s = time.monotonic()
+    wait_s = max(wait_s, config.lock_wait_ms / 1000.0)
+    address = _wait_for_holder(config, wait_s)
     if address:
-        with grpc.insecure_channel(address, options=CHANNEL) as channel:
+        with grpc.insecure_channel(address, options=MESSAGE_OPTIONS) as channel:
             yield ControllerClient(channel)
         return
-    hosted = _Hosted(config, wait_s)
+    left_s = max(0.0, wait_s - (time.monotonic() - began_s))
+    hosted = _Hosted(config, left_s)
     try:
-        with grpc.insecure_channel(hosted.address, options=CHANNEL) as channel:
-            yield ControllerClient(channel)
+        with grpc.insecure_channel(hosted.address, options=MESSAGE_OPTIONS) as channel:
+            yield ControllerClient(channel, hosted=True)
     finally:
-        hosted.close()
+        with no_signals():
+            hosted.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: inputs.Json = False,
 ) -> int:
     """Tell what this machine has, what it lacks, and how to get it; exit code 1 if it lacks much.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -34,10 +34,18 @@ def fusion() -> None:
 
 @app.command()
 def show(
-    platform: Annotated[str, typer.Option("--platform", "-p")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    platform: Annotated[
+        str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
+    ] = "",
+    as_json: inputs.Json = False,
 ) -> None:
-    """Show the rules in the newest bundle of a platform."""
+    """Show the rules in the newest bundle of a platform.
+
+    \b
+    Examples:
+      latfarm fusion show -p local-onnxruntime1.31-fp32-1t
+      latfarm fusion show --json
+    """
     from latfarm_controller.bundles import open_bundle
     from latfarm_controller.config import load_config
 

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from latfarm_predictors.errors import ModelFileError
-from latfarm_predictors.graph import Graph
 
 from latfarm_controller.cli import output
 from latfarm_controller.errors import UsageError
 
+if TYPE_CHECKING:
+    from latfarm_predictors.graph import Graph
+
+# Whether a file can be read is told by its reader, in one line.
+Models = Annotated[list[Path], typer.Argument(help="ONNX files or folders of them", readable=False)]
+Platform = Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")]
+Batch = Annotated[int, typer.Option(min=0, help="bind an open batch dimension; 0: as it is")]
+Shape = Annotated[list[str] | None, typer.Option(help="bind an input's shape: name:1,3,224,224")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0.0, help="seconds to wait while another command works")
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
 
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
-    """The ONNX files named, folders replaced by the files in them; whether there was a folder.
+    """The ONNX files named, folders replaced by the files in them; whether it may be several.
 
     Raises:
         UsageError: a folder holds no ONNX file.
@@ -29,7 +43,7 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
         if not found:
             raise UsageError(f"{path}: no *.onnx file in this folder")
         files.extend(found)
-    return files, in_folder
+    return files, in_folder or len(files) > 1
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -63,16 +77,18 @@ def read_model(path: Path, batch: int, shape: Sequence[str]) -> Graph:
     return read_onnx(path, batch=batch or None, shapes=shapes(shape) or None)
 
 
-def read_or_report(path: Path, batch: int, shape: Sequence[str], *, several: bool) -> Graph | None:
-    """Read an ONNX file; one bad file among several is reported and left out.
+def read_models(
+    files: Sequence[Path], batch: int, shape: Sequence[str]
+) -> list[tuple[Path, Graph]]:
+    """Read ONNX files before anything is started; bad ones are reported and left out.
 
     Raises:
-        ModelFileError: it is no usable model, and the only one.
+        UsageError: a shape has another form.
     """
-    try:
-        return read_model(path, batch, shape)
-    except ModelFileError as error:
-        if not several:
-            raise
-        output.error(str(error))
-        return None
+    graphs = []
+    for file in files:
+        try:
+            graphs.append((file, read_model(file, batch, shape)))
+        except ModelFileError as error:
+            output.error(str(error))
+    return graphs

@@ -18,16 +18,25 @@ from latfarm_predictors.errors import BundleError, PredictorsError
 from typer.exceptions import TyperException
 
 from latfarm_controller.cli import output
+from latfarm_controller.cli.progress import INTERRUPTED
 from latfarm_controller.errors import ControllerError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="latfarm",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Measure DNN latency on a farm of boards, and predict it with honest confidence.",
+    help="""
+    Measure DNN latency on a farm of boards, and predict it with honest confidence.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted.
+
+    \b
+    Examples:
+      latfarm demo
+      latfarm characterize --platform local-onnxruntime1.31-fp32-1t
+      latfarm predict model.onnx --platform local-onnxruntime1.31-fp32-1t --json
+    """,
 )
 
 COMMANDS = (
@@ -78,23 +87,31 @@ def run(arguments: Sequence[str] | None = None) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
     except TyperException as error:
         usage: Any = error  # its base class does not tell what all its kinds have
         usage.show()
         return int(usage.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        output.error("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except ControllerError as error:
         output.error(str(error))
         return error.exit_code
     except PredictorsError as error:
         output.error(str(error))
         return 1 if isinstance(error, BundleError) else 2
-    except BrokenPipeError:  # the reader of our output left: no error of ours
+    except SystemExit as stop:  # the parser's own, for a reader of our output that left
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a file that may not be written
+        where = f"{error.filename}: " if error.filename else ""
+        output.error(f"{where}{error.strerror or error}")
+        return 1
+    # The parser too makes an exit code of the signal. Who has more to say raises `Interrupted`.
+    if code == INTERRUPTED:
+        output.error("interrupted")
     return int(code or 0)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import Console
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -46,13 +48,20 @@ def set_verbosity(verbose: int) -> None:
 
 def out() -> Console:
     """Console of standard output; as wide as it needs where nobody looks."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    from rich.console import Console
+
+    # Names that people gave are no markup.
+    console = Console(highlight=False, markup=False)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, markup=False, width=160)
 
 
 def err() -> Console:
     """Console of standard error."""
-    return Console(stderr=True, highlight=False)
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def error(message: str) -> None:
@@ -61,12 +70,34 @@ def error(message: str) -> None:
 
 
 def json_text(data: Any) -> None:
-    """Print JSON on standard output."""
-    print(json.dumps(data, indent=2, default=str, allow_nan=False))
+    """Print JSON on standard output; a number that is none, or without end, becomes null."""
+    print(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data
+
+
+def message_dict(message: Message) -> dict[str, Any]:
+    """A protobuf message as plain JSON types, with all its fields."""
+    from google.protobuf.json_format import MessageToDict
+
+    data: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return data
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; columns after the first whose cells are all numbers are right-aligned."""
+    from rich.table import Table
+
     grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(header):
         cells = [row[index] for row in rows]

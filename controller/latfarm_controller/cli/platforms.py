@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +13,8 @@ def register(app: typer.Typer) -> None:
 
 
 def platforms(
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> None:
     """List the platforms of all boards, and the runtimes that are missing with the remedy.
 
@@ -24,17 +23,24 @@ def platforms(
       latfarm platforms
       latfarm platforms --json
     """
-    from google.protobuf.json_format import MessageToDict
-
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         found = client.platforms()
     if as_json:
-        output.json_text([MessageToDict(p, preserving_proto_field_name=True) for p in found])
+        output.json_text([output.message_dict(platform) for platform in found])
         return
     output.table(
         "",
         ["platform", "format", "boards", "bundle", "missing"],
-        [[p.name or f"({p.runtime})", p.model_format, ", ".join(p.boards), p.bundle or "-", p.missing] for p in found],
+        [
+            [
+                p.name or f"({p.runtime})",
+                p.model_format,
+                ", ".join(p.boards),
+                p.bundle or "-",
+                p.missing,
+            ]
+            for p in found
+        ],
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,36 +29,34 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files or folders of them")],
+    models: inputs.Models,
     platform: Annotated[
         str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
     ] = "",
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="share of cases the interval must hold")
     ] = 0.9,
-    batch: Annotated[int, typer.Option(min=0, help="bind an open batch dimension")] = 0,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="bind an input's shape: name:1,3,224,224")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    as_json: inputs.Json = False,
 ) -> int:
     """Predict each model; bad files are named and the rest is answered, with exit code 2."""
+    files, several = inputs.model_files(models)
+    graphs = inputs.read_models(files, batch, shape or [])
+    if not graphs:
+        return 2
     from latfarm_controller.bundles import open_bundle
     from latfarm_controller.config import load_config
 
-    files, in_folder = inputs.model_files(models)
     predictor = open_bundle(load_config().bundles_dir, platform)
-    answers: list[Answer] = []
-    code = 0
-    for file in files:
-        graph = inputs.read_or_report(file, batch, shape or [], several=len(files) > 1)
-        if graph is None:
-            code = 2
-            continue
-        answers.append(predictor.predict(graph, coverage))
+    answers = [predictor.predict(graph, coverage) for _, graph in graphs]
+    code = 2 if len(graphs) < len(files) else 0
     if as_json:
-        data: list[Any] = [answer.to_json() for answer in answers]
-        output.json_text(data if in_folder or len(files) > 1 else data[0])
+        data = [
+            {"model": str(file)} | answer.to_json()
+            for (file, _), answer in zip(graphs, answers, strict=True)
+        ]
+        output.json_text(data if several else data[0])
         return code
     for answer in answers:
         _show(answer)
@@ -71,9 +68,10 @@ def _show(answer: Answer) -> None:
     trust = "" if answer.calibrated else " (uncalibrated: too few measured networks)"
     console = output.out()
     console.print(
-        f"[bold]{answer.network}[/bold] on {answer.platform}: "
-        f"[bold]{answer.latency_ms:.3f} ms[/bold], {answer.coverage:.0%} interval "
-        f"{low:.3f} to {high:.3f} ms{trust}"
+        f"{answer.network} on {answer.platform}: {answer.latency_ms:.3f} ms, "
+        f"{answer.coverage:.0%} interval "
+        f"{low:.3f} to {high:.3f} ms{trust}",
+        style="bold",
     )
     longest = sorted(answer.kernels, key=lambda k: -k.latency_ms)[:8]
     output.table(
@@ -93,5 +91,5 @@ def _show(answer: Answer) -> None:
     if len(answer.kernels) > len(longest):
         console.print(f"... and {len(answer.kernels) - len(longest)} shorter kernels (--json)")
     for text in answer.unsupported:
-        console.print(f"[yellow]unsupported:[/yellow] {text}")
+        console.print(f"unsupported: {text}", style="yellow")
     console.print()

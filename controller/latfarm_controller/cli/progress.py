@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from latfarm_controller.cli.connect import ControllerClient
 
-ENDED = frozenset({"done", "failed", "cancelled", "interrupted"})
+INTERRUPTED = 130
+"""Exit code of a command that a signal ended."""
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(ControllerError):
+    """A signal ended the command; says what becomes of its campaign."""
+
+    exit_code = INTERRUPTED
 
 
 @contextmanager
@@ -77,14 +85,23 @@ def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
 
     Raises:
         ControllerError: it failed, was cancelled or interrupted; says how to go on.
+        Interrupted: a signal ended the watching.
     """
     last = None
-    with bars() as progress:
-        stages = StageBars(progress)
-        for last in client.watch(campaign_id):
-            stages.show(last.stage, last.stage_done, last.stage_total)
-            if last.state == "done":
-                stages.finish()
+    try:
+        with bars() as progress:
+            stages = StageBars(progress)
+            for last in client.watch(campaign_id):
+                stages.show(last.stage, last.stage_done, last.stage_total)
+                if last.state == "done":
+                    stages.finish()
+    except KeyboardInterrupt:
+        story = (
+            f"latfarm campaign resume {campaign_id} goes on where it stopped"
+            if client.hosted
+            else f"the campaign goes on; latfarm campaign cancel {campaign_id} stops it"
+        )
+        raise Interrupted(f"interrupted; {story}") from None
     if last is None:
         raise ControllerError(f"the controller knows nothing of campaign {campaign_id}")
     if last.state != "done":
@@ -92,14 +109,15 @@ def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
         raise ControllerError(
             f"campaign {last.name} {last.state}: {last.error or 'no reason given'}; {remedy}"
         )
-    return last
+    return client.campaign(campaign_id)  # what is watched comes without its configuration
 
 
 @contextmanager
 def no_signals() -> Iterator[None]:
-    """A step that must not be torn in two: SIGINT waits until it is over."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A step that must not be torn in two: SIGINT and SIGTERM are not heard during it."""
+    before = {name: signal.signal(name, signal.SIG_IGN) for name in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for name, handler in before.items():
+            signal.signal(name, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,16 +15,16 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files or folders of them")],
-    platform: Annotated[str, typer.Option("--platform", "-p")],
+    models: inputs.Models,
+    platform: inputs.Platform,
     publish: Annotated[
         bool, typer.Option(help="measure at least 1024 runs and 60 s instead of a survey")
     ] = False,
     refresh: Annotated[bool, typer.Option(help="measure again even if known")] = False,
-    batch: Annotated[int, typer.Option(min=0, help="bind an open batch dimension")] = 0,
-    shape: Annotated[list[str] | None, typer.Option(help="name:1,3,224,224")] = None,
-    wait_s: Annotated[float, typer.Option("--wait", help="seconds to wait for the store")] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> int:
     """Tell the true latency of models: from the store if known, else measured on a board.
 
@@ -34,18 +33,17 @@ def query(
       latfarm query model.onnx -p local-onnxruntime1.31-fp32-1t
       latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
     """
+    files, several = inputs.model_files(models)
+    graphs = inputs.read_models(files, batch, shape or [])
+    if not graphs:
+        return 2
     from latfarm_controller.cli.connect import controller
 
-    files, in_folder = inputs.model_files(models)
+    code = 2 if len(graphs) < len(files) else 0
     answers = []
-    code = 0
     rows = []
     with controller(wait_s) as client:
-        for file in files:
-            graph = inputs.read_or_report(file, batch, shape or [], several=len(files) > 1)
-            if graph is None:
-                code = 2
-                continue
+        for file, graph in graphs:
             measurement, hit = client.query(
                 graph,
                 platform,
@@ -69,7 +67,7 @@ def query(
                 ]
             )
     if as_json:
-        output.json_text(answers if in_folder or len(files) > 1 else answers[0])
+        output.json_text(answers if several else answers[0])
     elif rows:
         output.table("", ["model", "ms", "MAD, ms", "runs", "from", ""], rows)
     return code

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 from latfarm_controller.errors import UsageError
 
 app = typer.Typer(
@@ -41,14 +41,15 @@ def list_results(
     campaign: CampaignOption = "",
     purpose: Purpose = "",
     limit: Annotated[int, typer.Option(min=0, help="0: all")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
 ) -> None:
     """List the measurements."""
     if context.invoked_subcommand:
         return
     from latfarm_controller.cli.connect import controller
 
-    with controller() as client:
+    with controller(wait_s) as client:
         found = list(
             islice(
                 client.results(
@@ -84,14 +85,21 @@ def export(
     platform: Platform = "",
     campaign: CampaignOption = "",
     purpose: Purpose = "",
+    wait_s: inputs.Wait = 0.0,
 ) -> None:
-    """Write measurements as CSV or Parquet."""
+    """Write measurements as CSV or Parquet.
+
+    \b
+    Examples:
+      latfarm results export measurements.parquet
+      latfarm results export nets.csv --purpose network -p local-onnxruntime1.31-fp32-1t
+    """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.store.snapshot import write_measurements
 
     if path.suffix not in {".csv", ".parquet"}:
         raise UsageError(f"{path}: the name must end in .csv or .parquet")
-    with controller() as client:
+    with controller(wait_s) as client:
         rows = write_measurements(
             path, client.results(platform=platform, campaign_id=campaign, purpose=purpose)
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from latfarm_controller.cli import output
+from latfarm_controller.cli import inputs, output
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    wait_s: Annotated[float, typer.Option("--wait", help="seconds to wait for the store")] = 0.0,
+    wait_s: inputs.Wait = 0.0,
 ) -> None:
     """Run the controller until interrupted; other commands of this home become its clients.
 
@@ -25,16 +23,33 @@ def serve(
       latfarm --home /srv/latfarm serve -v
     """
     import asyncio
+    import signal
 
-    from latfarm_controller.app import Server
     from latfarm_controller.config import load_config
+    from latfarm_controller.server import Server
+
+    config = load_config()
 
     async def run() -> None:
-        server = await Server.open(load_config(), wait_s=wait_s, public=True)
-        output.err().print(f"latfarm serves on {server.address}; Ctrl-C ends it")
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        opening = asyncio.create_task(Server.open(config, wait_s=wait_s, public=True))
+
+        def end() -> None:
+            stop.set()
+            opening.cancel()
+
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, end)
         try:
-            await server.wait()
+            server = await opening
+        except asyncio.CancelledError:
+            return
+        try:
+            output.err().print(f"latfarm serves on {server.address}; Ctrl-C ends it")
+            await stop.wait()
         finally:
             await server.close()
 
     asyncio.run(run())
+    raise KeyboardInterrupt

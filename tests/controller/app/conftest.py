@@ -1,0 +1,85 @@
+"""A controller in the test's own event loop, with a real store and a real agent, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.app import Controller
+from latfarm_controller.config import Config
+from latfarm_controller.farm.backends import InlineBackend
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.links import ShardSettings
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+
+PROFILE = {
+    "platform": "toy",
+    "peak_macs_per_ms": 2e6,
+    "bandwidth_bytes_per_ms": 4e6,
+    "overhead_ms": 0.01,
+    "noise": 0.01,
+    "measure_ms": 30,
+    "fused_pairs": [["Conv", "Relu"]],
+    "unsupported_ops": ["Erf"],
+}
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAgent]:
+    """A simulated board that takes 30 ms to measure."""
+    folder = tmp_path_factory.mktemp("board")
+    profile = folder / "profile.json"
+    profile.write_text(json.dumps(PROFILE))
+    with LocalAgent(LocalAgentOptions(folder / "s", folder / "log", "toy", simulate=profile)) as it:
+        yield it
+
+
+class Lab:
+    """Makes controllers of one home, one after the other."""
+
+    def __init__(self, home: Path, agent: LocalAgent) -> None:
+        self.config = Config(home=home, local_agent=False)
+        self.config.make_dirs()
+        self.store_file = self.config.store_file
+        Registry(self.config.boards_file).add("toy", agent.address)
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[Controller]:
+        """A controller that is closed at the end, with its store."""
+        with DuckDBStore(self.store_file) as store:
+            # Short: a lease that was granted while we left is only given back by time.
+            settings = ShardSettings("test", lease_ms=2000)
+            farm = Farm(InlineBackend(), "test", settings=settings)
+            controller = Controller(self.config, store, Fleet(self.config, "test"), farm)
+            try:
+                async with asyncio.timeout(60):
+                    yield controller
+            finally:
+                await controller.close()
+
+    @staticmethod
+    def graph(channels: int, *, gelu: bool = False) -> Graph:
+        """A small network."""
+        builder = GraphBuilder(f"net{channels}")
+        x = builder.conv(builder.input((1, 3, 16, 16)), channels, 3)
+        return builder.build([builder.gelu(x) if gelu else builder.relu(x)])
+
+
+@pytest.fixture
+def lab(tmp_path: Path, agent: LocalAgent) -> Iterator[Lab]:
+    """A fresh home that knows the board."""
+    lab = Lab(tmp_path / "home", agent)
+    yield lab
+    # Exactly this home's: its path is too long for sockets, so they have a folder elsewhere.
+    if not lab.config.ray_dir.is_relative_to(lab.config.home):
+        lab.config.ray_dir.rmdir()
+        lab.config.ray_dir.parent.rmdir()

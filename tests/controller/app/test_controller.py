@@ -1,0 +1,308 @@
+"""What the controller promises beyond its parts: one of each at a time, and how things end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller import app
+from latfarm_controller.errors import ControllerError, StoreError, UsageError
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_predictors.measurement import Measurement, Outcome
+
+pytestmark = pytest.mark.timeout(90)
+
+CONFIG = {"settings": {"sessions": 1, "warmup_ms": 0.0, "max_ms": 10.0, "max_runs": 5}}
+
+
+def networks(lab: Any, count: int, first: int = 1) -> dict[str, Any]:
+    return CONFIG | {"graphs": [lab.graph(first + i).to_json() for i in range(count)]}
+
+
+async def ask(
+    controller: Any, graph: Any, tier: str = "", *, refresh: bool = False
+) -> tuple[Measurement, bool]:
+    async for event in controller.query(graph, "toy", tier, refresh):
+        if not isinstance(event, str):
+            measurement, hit = event
+            return measurement, hit
+    raise AssertionError("no answer")
+
+
+async def end(controller: Any, name: str) -> CampaignRecord:
+    states: list[CampaignRecord] = [state async for state in controller.watch(name)]
+    return states[-1]
+
+
+def measured(lab: Any) -> list[str]:
+    """Request ids in the store."""
+    with app_store(lab) as store:
+        return [m.request_id for m in store.measurements()]
+
+
+def app_store(lab: Any) -> Any:
+    from latfarm_controller.store.duckdb import DuckDBStore
+
+    return DuckDBStore(lab.store_file)
+
+
+def test_a_question_is_measured_once_and_then_known(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            graph = lab.graph(4)
+            first, second = await asyncio.gather(ask(controller, graph), ask(controller, graph))
+            assert first == second
+            assert first[0].ok
+            assert not first[1]
+            again, hit = await ask(controller, graph)
+            assert (again, hit) == (first[0], True)
+            fresh, hit = await ask(controller, graph, refresh=True)
+            assert not hit
+            assert fresh.request_id != again.request_id
+            assert await controller.campaigns() == []
+
+    asyncio.run(main())
+    assert len(measured(lab)) == 2
+
+
+def test_what_was_published_answers_a_survey_but_not_the_reverse(lab: Any) -> None:
+    graph = lab.graph(5)
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            survey, _ = await ask(controller, graph)
+            publish, hit = await ask(controller, graph, "publish")
+            assert not hit
+            assert publish.settings is not None
+            assert publish.settings.tier == "publish"
+            found, hit = await ask(controller, graph)
+            assert hit
+            assert found in (survey, publish)
+
+    asyncio.run(main())
+
+
+def test_a_network_that_a_campaign_measured_is_known(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            record = await controller.start_campaign("networks", "toy", networks(lab, 1, 8), "")
+            assert (await end(controller, record.campaign_id)).state == "done"
+            _, hit = await ask(controller, lab.graph(8))
+            assert hit
+
+    asyncio.run(main())
+
+
+def test_a_failure_is_an_answer_but_is_not_remembered(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            for _ in range(2):
+                answer, hit = await ask(controller, lab.graph(4, gelu=True))
+                assert answer.outcome is Outcome.MODEL_ERROR
+                assert "Erf" in answer.error_message
+                assert not hit
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("tier", ["fast", "PUBLISH"])
+def test_unknown_tiers_and_platforms(lab: Any, tier: str) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            with pytest.raises(UsageError, match="survey or publish"):
+                await ask(controller, lab.graph(1), tier)
+            with pytest.raises(UsageError, match="unknown platform 'other'; known: toy"):
+                async for _ in controller.query(lab.graph(1), "other", "", False):
+                    pass
+            with pytest.raises(UsageError, match="unknown platform 'other'; known: toy"):
+                await controller.start_campaign("networks", "other", networks(lab, 1), "")
+            with pytest.raises(UsageError, match="known: fusion, kernels"):
+                await controller.start_campaign("fusions", "toy", {}, "")
+            with pytest.raises(UsageError, match="no campaign 'x'; the newest are: none yet"):
+                await controller.campaign("x")
+
+    asyncio.run(main())
+    assert measured(lab) == []
+
+
+def test_the_same_campaign_started_at_once_runs_once(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            starts = [
+                controller.start_campaign("networks", "toy", networks(lab, 4), "twin")
+                for _ in range(3)
+            ]
+            records = await asyncio.gather(*starts)
+            assert len({record.campaign_id for record in records}) == 1
+            ended = await asyncio.gather(*(end(controller, "twin") for _ in range(3)))
+            assert {record.state for record in ended} == {"done"}
+            assert ended[0].measurements == 4
+            done = await controller.start_campaign("networks", "toy", networks(lab, 4), "twin")
+            assert done.state == "done"
+            assert len(await controller.campaigns()) == 1
+
+    asyncio.run(main())
+    assert len(measured(lab)) == 4
+
+
+def test_watch_always_ends_with_the_final_state(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            for number in range(8):
+                config = networks(lab, 1, 20 + number)
+                record = await controller.start_campaign("networks", "toy", config, "")
+                # A slow watcher: the campaign ends between two looks.
+                states = []
+                async for state in controller.watch(record.campaign_id):
+                    states.append(state.state)
+                    await asyncio.sleep(0.02 * number)
+                assert states[-1] == "done"
+                assert states.count("done") >= 1
+
+    asyncio.run(main())
+
+
+def test_cancel_then_resume_measures_nothing_twice(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            config = networks(lab, 30)
+            record = await controller.start_campaign("networks", "toy", config, "c")
+            async for state in controller.watch("c"):
+                if state.measurements >= 3:
+                    break
+            cancelled = await controller.cancel("c")
+            assert cancelled.state == "cancelled"
+            assert 3 <= cancelled.measurements < 30
+            assert (await controller.cancel("c")).state == "cancelled"
+            await controller.resume("c")
+            ended = await end(controller, record.campaign_id)
+            assert (ended.state, ended.measurements) == ("done", 30)
+            assert (await controller.resume("c")).state == "done"
+            assert (await controller.cancel("c")).state == "done"
+
+    asyncio.run(main())
+    found = measured(lab)
+    assert len(found) == len(set(found)) == 30
+
+
+def test_closing_interrupts_and_the_next_controller_resumes(lab: Any) -> None:
+    async def first() -> None:
+        async with lab.controller() as controller:
+            await controller.start_campaign("networks", "toy", networks(lab, 30), "c")
+            async for state in controller.watch("c"):
+                if state.measurements >= 2:
+                    break
+            question = asyncio.create_task(ask(controller, lab.graph(99), "publish"))
+            await asyncio.sleep(0)
+        with pytest.raises((ControllerError, asyncio.CancelledError)):
+            await question
+        with pytest.raises(ControllerError, match="stopping"):
+            await ask(controller, lab.graph(98))
+
+    async def second() -> None:
+        async with lab.controller() as controller:
+            left = await controller.campaign("c")
+            assert left.state == "interrupted"
+            assert 2 <= left.measurements < 30
+            await controller.start_campaign("networks", "toy", networks(lab, 30), "c")
+            assert (await end(controller, "c")).measurements == 30
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_killed_controllers_campaign_is_interrupted_not_running(lab: Any) -> None:
+    with app_store(lab) as store:
+        store.put_campaign(CampaignRecord("k", "k", "networks", "toy", state="running"))
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            assert (await controller.campaign("k")).state == "interrupted"
+            assert [state.state async for state in controller.watch("k")] == ["interrupted"]
+
+    asyncio.run(main())
+
+
+def test_a_store_that_fails_ends_the_campaign_for_its_watchers(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latfarm_controller.store.duckdb import DuckDBStore
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("store.duckdb: No space left on device")
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            await controller.start_campaign("networks", "toy", networks(lab, 4, 40), "c")
+            monkeypatch.setattr(DuckDBStore, "add_measurements", full)
+            monkeypatch.setattr(DuckDBStore, "put_campaign", full)
+            ended = await end(controller, "c")
+            assert ended.state == "failed"
+            assert "No space left" in ended.error
+            monkeypatch.undo()
+            await controller.resume("c")
+            assert (await end(controller, "c")).state == "done"
+
+    asyncio.run(main())
+
+
+def test_training_stops_when_told(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    def train(*_: Any, on_progress: Callable[[str, int, int], None]) -> None:
+        try:
+            while True:
+                on_progress("kernels", 1, 2)
+                began.set()
+        except ControllerError:
+            stopped.set()
+            raise
+
+    monkeypatch.setattr(app, "train", train)
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            config = {
+                "budget": 2,
+                "calibration": 1,
+                "kernel_passes": 1,
+                "network_passes": 1,
+                "fusion": {"pairs": [["conv", "relu"]], "rounds": 2, "max_rounds": 2},
+            }
+            await controller.start_campaign("characterize", "toy", config, "c")
+            await asyncio.to_thread(began.wait)
+            assert (await controller.campaign("c")).stage.startswith("training")
+            assert (await controller.cancel("c")).state == "cancelled"
+            assert stopped.is_set()
+
+    asyncio.run(main())
+    assert not list(lab.config.bundles_dir.glob("*/*"))
+
+
+def test_platforms_and_boards(lab: Any, tmp_path: Path) -> None:
+    from latfarm_controller.agents.registry import Registry
+
+    Registry(lab.config.boards_file).add("gone", "127.0.0.1:1")
+    (lab.config.bundles_dir / "away").mkdir()
+    (lab.config.bundles_dir / "away" / "0001.zip").touch()
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            boards = {board.name: board for board in await controller.boards()}
+            assert boards["toy"].state == "idle"
+            assert list(boards["toy"].platforms) == ["toy"]
+            assert boards["gone"].state == "unreachable"
+            assert boards["gone"].detail
+            platforms = {p.name: p for p in await controller.platforms() if p.name}
+            assert set(platforms) == {"toy", "away"}
+            assert platforms["toy"].available
+            assert platforms["away"].bundle == "0001"
+            assert not platforms["away"].available
+            with pytest.raises(UsageError, match=r"not reachable: gone \("):
+                await controller.start_campaign("networks", "x", networks(lab, 1), "")
+
+    asyncio.run(main())

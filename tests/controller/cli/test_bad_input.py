@@ -1,0 +1,267 @@
+"""Bad model files: one line that names the file, the node and the remedy; nothing begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+PLATFORM = ("--platform", "toy-sim1.0-fp32-1t")
+COMMANDS = ("predict", "query")
+
+
+def model(op: str = "Relu", shape: tuple[int | str, ...] = (1, 8), weight: int = 0) -> Any:
+    inputs = ["x", "w"] if weight else ["x"]
+    node = helper.make_node("Add" if weight else op, inputs, ["y"], name="the-node")
+    info = helper.make_tensor_value_info
+    weights = [numpy_helper.from_array(np.ones(weight, np.float32), "w")] if weight else []
+    graph = helper.make_graph(
+        [node],
+        "net",
+        [info("x", TensorProto.FLOAT, shape)],
+        [info("y", TensorProto.FLOAT, None)],
+        initializer=weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+
+
+def good(path: Path) -> None:
+    onnx.save(model(), path)
+
+
+def missing(path: Path) -> None:
+    assert not path.exists()
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def truncated(path: Path) -> None:
+    data = model(weight=4096, shape=(1, 4096)).SerializeToString()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def text(path: Path) -> None:
+    path.write_text("this is no model\n" * 100)
+
+
+def picture(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + os.urandom(500))
+
+
+def external(path: Path) -> None:
+    onnx.save(
+        model(weight=4096, shape=(1, 4096)),
+        path,
+        save_as_external_data=True,
+        size_threshold=0,
+        location="weights.bin",
+    )
+    path.with_name("weights.bin").unlink()
+
+
+def dynamic(path: Path) -> None:
+    onnx.save(model(shape=("N", 8)), path)
+
+
+def dynamic_sides(path: Path) -> None:
+    onnx.save(model(shape=(1, 3, "H", "W")), path)
+
+
+def unsupported(path: Path) -> None:
+    onnx.save(model("NonZero"), path)
+
+
+BAD: dict[Callable[[Path], None], tuple[str, ...]] = {
+    missing: ("no such file", "check the path"),
+    empty: ("is empty", "export"),
+    truncated: ("cut off", "again"),
+    text: ("no ONNX model", "again"),
+    picture: ("no ONNX model", "again"),
+    external: ("'w'", "one file"),
+    dynamic: ("'x'", "--batch 1"),
+    dynamic_sides: ("'x'", "--shape x:1,3,224,224"),
+    unsupported: ("'the-node'", "NonZero", "export"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
+def test_one_line_names_file_node_and_remedy(
+    make: Callable[[Path], None], command: str, latfarm: Any, home: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    make(path)
+    before = {file.name for file in tmp_path.iterdir()}
+    ended = latfarm(command, path, *PLATFORM)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.line.startswith(f"latfarm: {path}: ")
+    for word in BAD[make]:
+        assert word in ended.line
+    assert not home.exists()
+    assert {file.name for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_files_of_a_bad_folder_are_named(
+    command: str, latfarm: Any, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for number, make in enumerate((empty, text, unsupported)):
+        make(folder / f"{number}.onnx")
+    ended = latfarm(command, folder, *PLATFORM)
+    assert ended.code == 2
+    assert [line.split(": ")[1] for line in ended.err.splitlines()] == [
+        str(folder / f"{number}.onnx") for number in range(3)
+    ]
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--shape", "x:1,0"), ("--shape x:1,0", "name:1,3,224,224")),
+        (("--shape", "z:1,8"), ("no input 'z'", "x")),
+        (("--shape", "x:1,8,8"), ("does not fit", "--shape")),
+    ],
+)
+def test_bad_shapes(
+    command: str,
+    arguments: tuple[str, ...],
+    words: tuple[str, ...],
+    latfarm: Any,
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "model.onnx"
+    good(path)
+    ended = latfarm(command, path, *PLATFORM, *arguments)
+    assert ended.code == 2
+    assert all(word in ended.line for word in words)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
+    ended = latfarm(command, tmp_path, *PLATFORM)
+    assert (ended.code, home.exists()) == (2, False)
+    assert ended.line == f"latfarm: {tmp_path}: no *.onnx file in this folder"
+
+
+def test_a_name_with_line_breaks_stays_one_line(latfarm: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a\nb.onnx"
+    path.touch()
+    ended = latfarm("predict", path)
+    assert ended.code == 2
+    assert "a b.onnx" in ended.line
+
+
+def test_no_bundle_lists_the_known_platforms(latfarm: Any, home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    good(path)
+    ended = latfarm("predict", path)
+    assert ended.code == 2
+    assert ended.line.endswith(
+        "no platform has been characterised: latfarm characterize -p PLATFORM"
+    )
+    assert not home.exists()
+    for platform in ("b-platform", "a-platform"):
+        (home / "bundles" / platform).mkdir(parents=True)
+        (home / "bundles" / platform / "0001.zip").touch()
+    for arguments in ((), ("-p", "c-platform")):
+        ended = latfarm("predict", path, *arguments)
+        assert ended.code == 2
+        assert "a-platform, b-platform" in ended.line
+    assert "'c-platform'" in ended.line
+
+
+def test_a_damaged_bundle(latfarm: Any, home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    good(path)
+    (home / "bundles" / "p").mkdir(parents=True)
+    bundle = home / "bundles" / "p" / "0001.zip"
+    bundle.write_bytes(b"PK" + bytes(100))
+    ended = latfarm("predict", path)
+    assert ended.code == 1
+    assert str(bundle) in ended.line
+
+
+def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path) -> None:
+    known = set(sys.modules)
+    latfarm("query", tmp_path / "missing.onnx", *PLATFORM)
+    assert not {"ray", "latfarm_controller.server"} & (set(sys.modules) - known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "no JSON"),
+        (("campaign", "run", "kernels", "-p", "p", "--config", "[]"), "JSON object"),
+        (("campaign", "run", "kernels", "-p", "p", "--model", "x.onnx"), "campaign run networks"),
+        (("campaign", "run", "networks", "-p", "p", "--model", "x.onnx"), "no such file"),
+        (("results", "export", "x.txt"), ".csv or .parquet"),
+        (("bundle", "export", "p", "x.zip"), "no bundle of platform 'p'"),
+        (("bundle", "import", "x.zip"), "no such file"),
+        (("boards", "add", "b", "nowhere"), "host:port"),
+        (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
+        (("boards", "remove", "b"), "no board 'b'"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_starts(
+    arguments: tuple[str, ...], word: str, latfarm: Any, home: Path
+) -> None:
+    ended = latfarm(*arguments)
+    assert ended.code == 2
+    assert word in ended.line
+    assert not (home / "store.duckdb").exists()
+    assert not (home / "controller.lock").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("predict",), ("query", "x.onnx"), ("predict", "x", "--nope")]
+)
+def test_usage_of_the_parser_is_exit_code_2(arguments: tuple[str, ...], latfarm: Any) -> None:
+    ended = latfarm(*arguments)
+    assert ended.code == 2
+    assert "latfarm" in ended.err
+
+
+def test_a_home_that_cannot_be(latfarm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("/dev/null/home", "/proc/latfarm-home"):
+        monkeypatch.setenv("LATFARM_HOME", place)
+        for command in (("boards",), ("results",), ("query", onnx_light(), *PLATFORM)):
+            ended = latfarm(*command)
+            assert ended.code == 2, ended
+            assert "LATFARM_HOME" in ended.line
+            assert place in ended.line
+
+
+def onnx_light() -> str:
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return str(folder / "light_squeezenet.onnx")
+
+
+def test_bad_settings_name_their_place(
+    latfarm: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    (home / "latfarm.toml").write_text("no_such = 1\n")
+    ended = latfarm("bundle")
+    assert ended.code == 2
+    assert "latfarm.toml" in ended.line
+    (home / "latfarm.toml").unlink()
+    monkeypatch.setenv("LATFARM_LEASE_MS", "soon")
+    ended = latfarm("bundle")
+    assert ended.code == 2
+    assert "LATFARM_LEASE_MS" in ended.line

@@ -1,0 +1,318 @@
+"""The `latfarm` command as people run it: processes of its own, against simulated boards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.config import Config
+from onnx import TensorProto, helper, numpy_helper
+
+LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
+PLATFORM = "toy-sim1.0-fp32-1t"
+PROFILE = {
+    "platform": PLATFORM,
+    "peak_macs_per_ms": 2e6,
+    "vector_ops_per_ms": 1e6,
+    "bandwidth_bytes_per_ms": 4e6,
+    "overhead_ms": 0.01,
+    "call_overhead_ms": 0.02,
+    "noise": 0.01,
+    "fused_pairs": [["Conv", "Relu"], ["Conv", "BatchNormalization"]],
+}
+GIVE_UP_S = 60.0
+# One of the interpreter's own: a process without it obeys the permissions of files, even root's.
+WITHOUT_CAPABILITIES = (
+    "import ctypes, os, sys\n"
+    "for capability in (1, 2):\n"
+    "    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])\n"
+)
+WITH_SMALL_FILES = (
+    "import os, resource, signal, sys\n"
+    "size = int(sys.argv[1])\n"
+    "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Ask again and again until it holds."""
+    deadline_s = time.monotonic() + GIVE_UP_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What a command that ended well printed."""
+        assert self.code == 0, self
+        return json.loads(self.out)
+
+
+@dataclass
+class Shell:
+    """Runs `latfarm` in a home."""
+
+    home: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        """Of the command: nothing of ours but what the test says."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("LATFARM_", "GRPC_"))}
+        own = {"LATFARM_HOME": str(self.home), "LATFARM_LOCAL_AGENT": "false"}
+        own["LATFARM_RAY_CPUS"] = "1"  # it starts a process for each, and starts them all at once
+        return plain | own | {"OMP_NUM_THREADS": "1"} | self.env
+
+    def run(self, *arguments: str | Path, prefix: list[str] | None = None) -> Ended:
+        """A command to its end."""
+        done = subprocess.run(
+            [*(prefix or []), *LATFARM, *(str(argument) for argument in arguments)],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def as_nobody_special(self, *arguments: str | Path) -> Ended:
+        """A command that file permissions hold for, whoever runs the tests."""
+        return self.run(*arguments, prefix=[sys.executable, "-c", WITHOUT_CAPABILITIES])
+
+    def with_small_files(self, size_bytes: int, *arguments: str | Path) -> Ended:
+        """A command that can write no file larger than this, as on a full disk."""
+        prefix = [sys.executable, "-c", WITH_SMALL_FILES, str(size_bytes)]
+        return self.run(*arguments, prefix=prefix)
+
+    @contextmanager
+    def start(self, *arguments: str | Path, alone: bool = True) -> Iterator[Running]:
+        """A command in the background, in a process group of its own.
+
+        Args:
+            arguments: of the command.
+            alone: nothing of this home must be left when it has ended.
+        """
+        process = subprocess.Popen(
+            [*LATFARM, *(str(argument) for argument in arguments)],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield Running(process, self)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+            if alone:
+                until(lambda: not self.processes(), "the end of all processes")
+
+    def processes(self) -> dict[int, str]:
+        """What runs for this home, by process id: its command."""
+        mark = str(self.home)
+        found = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("LATFARM_HOME") == mark:
+                    found[process.pid] = " ".join(process.cmdline()[:6])
+        return found
+
+    def listing(self) -> dict[str, int]:
+        """All files of the home with their sizes."""
+        files = (path for path in self.home.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.home)): path.stat().st_size for path in files}
+
+
+@dataclass
+class Running:
+    """A command in the background."""
+
+    process: subprocess.Popen[str]
+    shell: Shell
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def signal(self, number: signal.Signals) -> Ended:
+        """Send a signal to it and all in its process group, as a terminal does; how it ended."""
+        os.killpg(self.pid, number)
+        return self.wait()
+
+    def wait(self) -> Ended:
+        """Its end."""
+        out, err = self.process.communicate(timeout=GIVE_UP_S)
+        return Ended(self.process.returncode, out, err)
+
+    def line(self) -> str:
+        """The next line on its standard error."""
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
+
+@dataclass
+class Board:
+    """A simulated board and what its agent counts."""
+
+    name: str
+    agent: LocalAgent
+
+    def count(self, metric: str) -> float:
+        """A counter of the agent, summed over its labels."""
+        found = re.search(r"answers (http://\S+)", self.agent.log_tail())
+        assert found is not None
+        with urllib.request.urlopen(found[1], timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(metric))
+
+    @property
+    def measured(self) -> int:
+        """How many measurements it took."""
+        return int(self.count("latfarm_agent_measurements_total"))
+
+
+class Farm:
+    """Homes and boards, ended with the tests."""
+
+    platform = PLATFORM
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+
+    def board(self, name: str, **changes: object) -> Board:
+        """A running simulated board."""
+        folder = self.folder / name
+        folder.mkdir()
+        profile = folder / "profile.json"
+        profile.write_text(json.dumps(PROFILE | changes))
+        options = LocalAgentOptions(
+            folder / "state", folder / "log", name, "toy", profile, metrics_port=0
+        )
+        return Board(name, self._stack.enter_context(LocalAgent(options)))
+
+    def shell(self, name: str, *boards: Board, **env: str) -> Shell:
+        """A fresh home that knows the boards."""
+        home = self.folder / name
+        home.mkdir()
+        for board in boards:
+            Registry(home / "boards.json").add(board.name, board.agent.address)
+        self._stack.callback(remove_short_folder, home)
+        return Shell(home, env)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A place for homes and boards."""
+    with ExitStack() as stack:
+        yield Farm(tmp_path_factory.mktemp("farm"), stack)
+
+
+def remove_short_folder(home: Path) -> None:
+    """What a killed command of exactly this home left where socket paths are short."""
+    ray_dir = Config(home=home).ray_dir
+    if not ray_dir.is_relative_to(home):
+        shutil.rmtree(ray_dir.parent, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Characterized:
+    """A home where two boards of one platform were characterised."""
+
+    shell: Shell
+    boards: tuple[Board, Board]
+    ended: Ended
+    measured: int
+    command: tuple[str, ...]
+
+
+@pytest.fixture(scope="session")
+def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characterized]:
+    """The one characterisation that many tests look at: 20 kernels, 9 networks."""
+    command = ("characterize", "-p", PLATFORM, "--budget", "20", "--networks", "9", "--json")
+    with ExitStack() as stack:
+        farm = Farm(tmp_path_factory.mktemp("characterized"), stack)
+        boards = (farm.board("toy1"), farm.board("toy2"))
+        shell = farm.shell("home")
+        for board in boards:
+            added = shell.run("boards", "add", board.name, board.agent.address)
+            assert added.code == 0, added
+        ended = shell.run(*command)
+        assert ended.code == 0, ended
+        measured = sum(board.measured for board in boards)
+        yield Characterized(shell, boards, ended, measured, command)
+
+
+def write_model(path: Path, channels: int) -> None:
+    """A small ONNX model with real weights; another number gives another model."""
+    info = helper.make_tensor_value_info
+    weight = np.ones((channels, 3, 3, 3), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        f"net{channels}",
+        [info("x", TensorProto.FLOAT, (1, 3, 16, 16))],
+        [info("y", TensorProto.FLOAT, None)],
+        initializer=[numpy_helper.from_array(weight, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), path)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a folder with that many models."""
+
+    def make(count: int, first: int = 1) -> Path:
+        folder = tmp_path / f"models{first}"
+        folder.mkdir()
+        for number in range(first, first + count):
+            write_model(folder / f"net{number:03d}.onnx", number)
+        return folder
+
+    return make
+
+
+QUICK: Mapping[str, Any] = {
+    "settings": {"sessions": 1, "warmup_ms": 0.0, "max_ms": 10.0, "max_runs": 5}
+}
+
+
+@pytest.fixture(scope="session")
+def quick() -> str:
+    """Configuration of a networks campaign of short measurements."""
+    return json.dumps(QUICK)
