@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from platformdirs import user_data_dir
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -27,18 +27,10 @@ LONGEST_SOCKET = 107
 LONGEST_RAY_DIR = LONGEST_SOCKET - 64
 
 
-def _host_and_port(address: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("must be host:port, as 127.0.0.1:7430")
-    return address
-
-
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
-Address = Annotated[str, AfterValidator(_host_and_port)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -49,9 +41,6 @@ class Config(BaseModel):
 
     home: AbsolutePath
     """Where all state lies."""
-    listen: Address = "127.0.0.1:7430"
-    """Where `latfarm serve` answers; port 0 takes any free one."""
-    log_level: Literal["debug", "info", "warning", "error"] = "warning"
     lock_wait_ms: float = Field(default=0.0, ge=0.0)
     """How long a command waits for another process that holds the store."""
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
@@ -66,7 +55,6 @@ class Config(BaseModel):
     """A cluster to join; empty: one of our own on this machine."""
     ray_cpus: int | None = Field(default=None, ge=1)
     """Cores for Ray's tasks; none: all but the measuring one."""
-    metrics_port: int | None = Field(default=None, ge=0, le=65535)
 
     @property
     def config_file(self) -> Path:

@@ -115,7 +115,15 @@ class AgentClient:
         """
         request = pb.AcquireLeaseRequest(holder=self.holder, ttl_ms=ttl_ms)
         # Not asked again: if only the answer was lost, the board is held already, by us.
-        self._lease = wire.lease_from_pb(await self._call("AcquireLease", request))
+        asked = asyncio.ensure_future(self._call("AcquireLease", request))
+        try:
+            granted = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # The board may grant it all the same: know of it, so that `release` gives it back.
+            with contextlib.suppress(AgentError):
+                self._lease = wire.lease_from_pb(await asked)
+            raise
+        self._lease = wire.lease_from_pb(granted)
         return self._lease
 
     async def renew(self, ttl_ms: int | None = None) -> Lease:

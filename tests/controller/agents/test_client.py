@@ -534,3 +534,31 @@ def test_the_budget_is_beyond_what_the_settings_allow() -> None:
     settings = Settings(sessions=3, compile_timeout_ms=1000, max_ms=100)
     assert budget_ms(settings) > 3 * (1000 + 100)
     assert budget_ms(Settings(sessions=9)) > budget_ms(Settings(sessions=3))
+
+
+def test_a_lease_granted_after_a_cancellation_is_known_and_given_back() -> None:
+    async def main() -> None:
+        asked, grant = asyncio.Event(), asyncio.Event()
+        calls: list[str] = []
+
+        class Slow(AgentClient):
+            async def _call(self, method: str, *_: Any, **__: Any) -> Any:
+                calls.append(method)
+                if method == "AcquireLease":
+                    asked.set()
+                    await grant.wait()
+                    return pb.Lease(token=7, ttl_ms=1000)
+                return pb.ReleaseLeaseResponse()
+
+        client = Slow("127.0.0.1:1", "holder")
+        task = asyncio.create_task(client.acquire(1000))
+        await asked.wait()
+        task.cancel()
+        grant.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert client.lease is not None
+        await client.release()
+        assert calls == ["AcquireLease", "ReleaseLease"]
+
+    asyncio.run(main())
