@@ -19,7 +19,7 @@ from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.cli import output
-from latfarm_controller.cli.progress import no_signals
+from latfarm_controller.cli.signals import no_signals
 from latfarm_controller.config import load_config
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.service import MESSAGE_OPTIONS, error_of

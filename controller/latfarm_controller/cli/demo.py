@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
     name: Annotated[str, typer.Option(help="another name begins from nothing")] = "demo",
     figures: Annotated[Path | None, typer.Option(help="also write the figures as JSON")] = None,
+    picture: Annotated[Path | None, typer.Option(help="also write the plot as SVG")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the figures as JSON")] = False,
 ) -> None:
     """Characterise this machine, then predict and measure nine real networks it has never seen.
@@ -67,6 +69,8 @@ def demo(
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow
     from latfarm_controller.config import load_config
+    from latfarm_controller.reports import networks as reports
+    from latfarm_controller.reports import page, svg
 
     say = output.err().print
     began_s = time.time()
@@ -93,7 +97,7 @@ def demo(
             {
                 "graphs": [graph.to_json() for graph in held_out],
                 "passes": PASSES,
-                "settings": {"sessions": 5, "max_ms": 500.0, "warmup_ms": 50.0},
+                "settings": {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0},
             },
             f"{name}-held-out",
         )
@@ -104,6 +108,8 @@ def demo(
     record = _figures(rows, campaign, measured, time.time() - began_s, platform)
     if figures is not None:
         figures.write_text(json.dumps(record, indent=2) + "\n")
+    if picture is not None:
+        page.write(picture, svg.standalone(reports.plot(rows)))
     path = config.reports_dir / f"{name}.html"
     report = _report(path, rows, predictor, campaign, measured, boards)
     if as_json:
@@ -157,12 +163,12 @@ def _rows(
             failed = next((m for m in measured if m.graph_hash == graph.hash), None)
             reason = f"{failed.error_code}: {failed.error_message}" if failed else "not measured"
             raise ControllerError(f"{graph.name}: {reason}")
-        latencies = [m.latency_ms for m in mine if m.latency_ms is not None]
+        sessions = [latency for m in mine for latency in m.session_ms]
         rows.append(
             NetworkRow(
                 network=graph.name,
-                measured_ms=latencies[0],
-                repeat_ms=latencies[1] if len(latencies) > 1 else None,
+                measured_ms=median(sessions),
+                passes_ms=[m.latency_ms for m in mine if m.latency_ms is not None],
                 answer=answers[graph.name],
                 baseline_ms={"forest": predictor.predict_baseline(graph, "forest")},
             )
@@ -194,7 +200,7 @@ def _figures(
             {
                 "network": row.network,
                 "measured_ms": row.measured_ms,
-                "measured_again_ms": row.repeat_ms,
+                "passes_ms": row.passes_ms,
                 "predicted_ms": row.answer.latency_ms,
                 "interval_ms": row.answer.interval_ms,
                 "error": row.error,
@@ -229,7 +235,7 @@ def _print(rows: list[NetworkRow], record: dict[str, Any]) -> None:
         ],
     )
     summary = record["summary"]
-    noise = "" if summary["noise"] is None else f"; measured again they move {summary['noise']:.1%}"
+    noise = "" if summary["noise"] is None else f"; two passes differ by {summary['noise']:.1%}"
     output.out().print(
         f"median error {summary['median_error']:.1%}, worst {summary['worst_error']:.1%}, "
         f"{summary['inside']} of {summary['networks']} inside, median width "

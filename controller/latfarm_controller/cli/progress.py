@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code of a command that a signal ended."""
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(ControllerError):
@@ -110,14 +108,3 @@ def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
             f"campaign {last.name} {last.state}: {last.error or 'no reason given'}; {remedy}"
         )
     return client.campaign(campaign_id)  # what is watched comes without its configuration
-
-
-@contextmanager
-def no_signals() -> Iterator[None]:
-    """A step that must not be torn in two: SIGINT and SIGTERM are not heard during it."""
-    before = {name: signal.signal(name, signal.SIG_IGN) for name in STOPPING}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)

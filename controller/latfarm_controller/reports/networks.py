@@ -17,13 +17,14 @@ from latfarm_controller.reports import page, svg
 class NetworkRow:
     """One network, predicted and measured. Latencies in milliseconds.
 
-    `repeat_ms` is a second, later measurement of the same network: the host's noise, which bounds
-    what any prediction can reach. `baseline_ms` holds what the named baselines predict.
+    `passes_ms` are the latencies of the passes at different times that `measured_ms` pools: what
+    lies between them is the host's noise, which bounds what any prediction can reach. `baseline_ms`
+    holds what the named baselines predict.
     """
 
     network: str
     measured_ms: float
-    repeat_ms: float | None
+    passes_ms: Sequence[float]
     answer: Answer
     baseline_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -31,6 +32,13 @@ class NetworkRow:
     def error(self) -> float:
         """Signed share: (predicted - measured) / measured."""
         return self.answer.latency_ms / self.measured_ms - 1.0
+
+    @property
+    def noise(self) -> float | None:
+        """How far the last pass was from the first, as a share; None with one pass."""
+        if len(self.passes_ms) < 2:
+            return None
+        return abs(self.passes_ms[-1] / self.passes_ms[0] - 1.0)
 
     @property
     def inside(self) -> bool:
@@ -61,7 +69,7 @@ class Summary:
     def of(rows: Sequence[NetworkRow]) -> Summary:
         """Over the rows, of which there must be one at least."""
         errors = [abs(row.error) for row in rows]
-        noise = [abs(row.repeat_ms / row.measured_ms - 1) for row in rows if row.repeat_ms]
+        noise = [row.noise for row in rows if row.noise is not None]
         names = sorted({name for row in rows for name in row.baseline_ms})
         return Summary(
             networks=len(rows),
@@ -94,7 +102,7 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
     header = [
         "network",
         "measured, ms",
-        "again, ms",
+        "passes, ms",
         "predicted, ms",
         "error",
         "interval, ms",
@@ -107,7 +115,7 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
             [
                 page.cell(row.network),
                 page.cell(f"{row.measured_ms:.2f}"),
-                page.cell("" if row.repeat_ms is None else f"{row.repeat_ms:.2f}"),
+                page.cell(", ".join(f"{latency:.2f}" for latency in row.passes_ms)),
                 page.cell(f"{row.answer.latency_ms:.2f}"),
                 page.cell(
                     _percent(row.error, sign=True), "good" if abs(row.error) <= 0.1 else "bad"
@@ -149,6 +157,16 @@ def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
     return "".join(blocks)
 
 
+def plot(rows: Sequence[NetworkRow]) -> str:
+    """Measured against predicted, as SVG."""
+    return svg.agreement(
+        [
+            svg.Point(row.network, row.measured_ms, row.answer.latency_ms, *row.answer.interval_ms)
+            for row in rows
+        ]
+    )
+
+
 def render(
     title: str,
     lead: str,
@@ -180,11 +198,7 @@ def render(
         (_percent(summary.median_width), "median width of the interval"),
     ]
     if summary.noise is not None:
-        boxes.append((_percent(summary.noise), "median change when measured again"))
-    points = [
-        svg.Point(row.network, row.measured_ms, row.answer.latency_ms, *row.answer.interval_ms)
-        for row in rows
-    ]
+        boxes.append((_percent(summary.noise), "median change between two passes"))
     facts = [
         page.section(
             name, page.table(["", ""], ([page.cell(k), page.cell(v)] for k, v in d.items()))
@@ -197,7 +211,7 @@ def render(
         page.figures(boxes),
         page.section(
             "Measured against predicted",
-            svg.agreement(points),
+            plot(rows),
             "Bars are the predicted intervals; the band is +-10 %. Predictions were made before "
             "the networks were measured.",
         ),

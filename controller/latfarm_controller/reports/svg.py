@@ -162,3 +162,21 @@ def matrix(verdicts: Sequence[tuple[str, str, str]]) -> str:
             f"{escape(verdict)}</title></rect>"
         )
     return "".join([*parts, "</svg>"])
+
+
+_ALONE = (
+    "text{font:11px sans-serif;fill:#1c2330}.tick,.label{fill:#5b6575}.label{font-size:12px}"
+    ".grid{stroke:#d9dee6}.axis{stroke:#5b6575;stroke-dasharray:4 4}.band{fill:#2457c51a}"
+    ".inside line{stroke:#12805c;stroke-width:2}.inside circle{fill:#12805c}"
+    ".outside line{stroke:#c2410c;stroke-width:2}.outside circle{fill:#c2410c}"
+    ".bar{fill:#2457c5}.fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"
+)
+
+
+def standalone(plot: str) -> str:
+    """A plot of this module as an image file of its own, on white."""
+    opening, rest = plot.split(">", 1)
+    opening = opening.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    return (
+        f'{opening}><style>{_ALONE}</style><rect width="100%" height="100%" fill="#fff"/>{rest}\n'
+    )

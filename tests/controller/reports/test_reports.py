@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from latfarm_controller.reports import networks, page, svg
@@ -17,7 +18,9 @@ def row(
         "Conv+Relu", ("c1", "r1"), {"in_h": 56, "kernel": "3x3"}, 1.0, (0.9, 1.2), "gp"
     )
     answer = Answer(name, "p", predicted, (low, high), 0.9, True, (kernel,), ("x: Foo",), "0001")
-    return networks.NetworkRow(name, measured, measured * 1.02, answer, {"forest": measured * 2})
+    return networks.NetworkRow(
+        name, measured, [measured, measured * 1.02], answer, {"forest": measured * 2}
+    )
 
 
 ROWS = [row("a<b>", 10.0, 10.5, 9.0, 12.0), row("c", 100.0, 80.0, 70.0, 90.0)]
@@ -90,3 +93,8 @@ def test_write_is_whole(tmp_path: Path) -> None:
     path = page.write(tmp_path / "deep" / "r.html", "<p>")
     assert path.read_text() == "<p>"
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+
+
+def test_a_plot_alone_is_an_xml_document() -> None:
+    root = ElementTree.fromstring(svg.standalone(networks.plot(ROWS)))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
