@@ -13,8 +13,14 @@ UNSTABLE_SPREAD = 0.02
 """A MAD above this share of the median makes a measurement unstable."""
 UNSTABLE_SESSIONS = 0.05
 """So do sessions whose medians are further apart than this share of the latency."""
-GAMMA = 0.9
-"""How much of the probe's slowdown a network of convolutions feels, as a power."""
+COMPUTE_EXPONENT = 0.9
+"""How much of the probe's slowdown arithmetic feels; a convolution's slope was 0.9 to 1.1."""
+MEMORY_EXPONENT = 0.4
+"""What waits for memory feels less; streaming 100 MB had a slope of 0.4."""
+MACS_A_MS = 50e6
+BYTES_A_MS = 10e6
+CACHE_BYTES = 16 * 2**20
+LEAST_COMPUTE_MS = 0.01
 P99_RUNS = 1000
 """Fewer runs than this do not carry a 99th percentile."""
 
@@ -62,25 +68,45 @@ class Summary:
     uncorrected_ms: float | None = None
 
 
-def undisturbed(runs_ms: NDArray[np.float64], slowdown: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Runs as they would have been on a core that nobody shares: run / slowdown ** GAMMA.
+def exponent(macs: int, size_bytes: int) -> float:
+    """How much of the probe's slowdown a model feels, as a power: latency ~ slowdown ** exponent.
 
-    A busy neighbour on a core's hidden sibling stretches compute-bound models nearly as much as the
-    probe, memory-bound ones less. The exponent is a constant: within one measurement the slowdown
-    hardly varies beyond the probe's own noise, and a slope fitted to noise would be near zero.
+    A busy sibling takes execution units from arithmetic, and little from what waits for memory. The
+    two shares of a model's time are estimated from its multiply-adds and the bytes that no cache
+    holds; orders of magnitude are enough.
+
+    Args:
+        macs: multiply-adds of the model.
+        size_bytes: of its weights, inputs, outputs and results.
+    """
+    compute_ms = macs / MACS_A_MS + LEAST_COMPUTE_MS
+    memory_ms = max(size_bytes - CACHE_BYTES, 0) / BYTES_A_MS
+    share = compute_ms / (compute_ms + memory_ms)
+    return COMPUTE_EXPONENT * share + MEMORY_EXPONENT * (1.0 - share)
+
+
+def undisturbed(
+    runs_ms: NDArray[np.float64], slowdown: NDArray[np.float64], power: float
+) -> NDArray[np.float64]:
+    """Runs as they would have been on a core that nobody shares: run / slowdown ** power.
+
+    The power is the model's (`exponent`), not fitted: within one measurement the slowdown hardly
+    varies beyond the probe's own noise, and a slope fitted to noise would be near zero.
 
     Args:
         runs_ms: shape (n,), positive.
         slowdown: shape (n,), at least 1 counts; below is noise of the probe.
+        power: see `exponent`.
     """
-    return np.asarray(runs_ms / np.maximum(slowdown, 1.0) ** GAMMA)
+    return np.asarray(runs_ms / np.maximum(slowdown, 1.0) ** power)
 
 
-def summarise(sessions: Sequence[SessionSamples]) -> Summary:
+def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONENT) -> Summary:
     """Figures over all sessions; a session without accepted runs adds to none of the run figures.
 
     The latency is the median of the sessions' medians: repeats in fresh sessions say more than
-    iterations in one. The MAD is over all accepted runs, around their common median.
+    iterations in one. The MAD is over all accepted runs, around their common median. `power` says
+    how much of the core's slowdown the model feels (`exponent`).
 
     Raises:
         ValueError: a time is negative, infinite or not a number.
@@ -108,7 +134,7 @@ def summarise(sessions: Sequence[SessionSamples]) -> Summary:
         uncorrected_ms = float(np.median([np.median(part) for part in timed]))
         beside: NDArray[np.float64] = np.concatenate([np.asarray(s.slowdown) for s in ran])
         slowdown = float(np.median(beside))
-        runs = undisturbed(runs, beside)
+        runs = undisturbed(runs, beside, power)
         timed = np.split(runs, np.cumsum([part.size for part in timed])[:-1])
     session_ms = tuple(float(np.median(part)) for part in timed)
     latency_ms = float(np.median(session_ms))

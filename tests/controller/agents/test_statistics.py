@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from latfarm_controller.agents.statistics import SessionSamples, Summary, summarise
+from latfarm_controller.agents.statistics import SessionSamples, Summary, exponent, summarise
 
 times = st.floats(0.001, 1e6)
 some_sessions = st.lists(
@@ -154,3 +154,13 @@ def test_each_run_has_its_slowdown_or_none_has() -> None:
     ]
     assert summarise(mixed).slowdown is None
     assert summarise(mixed).latency_ms == 1.0
+
+
+def test_what_waits_for_memory_feels_less_of_a_slow_core() -> None:
+    convolutions = exponent(4_000_000_000, 100_000_000)
+    weights = exponent(100_000_000, 240_000_000)
+    assert exponent(0, 200_000_000) < weights < convolutions < exponent(50_000_000, 1_000_000)
+    assert exponent(0, 1000) == pytest.approx(0.9)
+    sessions = [SessionSamples(runs_ms=(2.0,), slowdown=(2.0,))]
+    assert summarise(sessions, 1.0).latency_ms == pytest.approx(1.0)
+    assert summarise(sessions, 0.0).latency_ms == pytest.approx(2.0)
