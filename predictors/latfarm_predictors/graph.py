@@ -157,6 +157,20 @@ class Graph:
         return tuple(t for t in node.inputs if t and t not in self.weights)
 
     @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of all its convolutions and matrix products."""
+        from latfarm_predictors.workload import node_macs  # it reads graphs: imported when asked
+
+        return sum(node_macs(self, node) for node in self.nodes)
+
+    @cached_property
+    def traffic_bytes(self) -> int:
+        """Bytes of its weights, inputs and all results, each counted once."""
+        weights = sum(weight.type.size_bytes for weight in self.weights.values())
+        made = (kind for name, kind in self.types.items() if name not in self.weights)
+        return weights + sum(kind.size_bytes for kind in made)
+
+    @cached_property
     def hash(self) -> str:
         """Canonical 128-bit hash as 32 hex digits.
 

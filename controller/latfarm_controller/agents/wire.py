@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Protocol
 
-from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import (
     LayerTime,
     Measurement,
     Outcome,
     Settings,
 )
-from latfarm_predictors.workload import graph_totals
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo, Stage
@@ -25,6 +23,12 @@ class _Named(Protocol):
 
     @property
     def hash(self) -> str: ...
+
+    @property
+    def macs(self) -> int: ...
+
+    @property
+    def traffic_bytes(self) -> int: ...
 
 
 class Request(Protocol):
@@ -223,7 +227,8 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
     if outcome is not Outcome.INFRASTRUCTURE_ERROR or not code.startswith("RESULT_"):
         try:
             samples = [session_from_pb(session) for session in result.sessions]
-            summary = summarise(samples, _power(request.graph))
+            power = exponent(request.graph.macs, request.graph.traffic_bytes)
+            summary = summarise(samples, power)
         except ValueError as error:
             outcome, code = Outcome.INFRASTRUCTURE_ERROR, "RESULT_IMPOSSIBLE"
             message = f"the board reported {error}"
@@ -259,11 +264,6 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
         settings=settings_from_pb(settings) if settings is not None else request.settings,
         conditions=dict(result.conditions) | _correction(summary),
     )
-
-
-def _power(graph: Graph) -> float:
-    totals = graph_totals(graph)
-    return exponent(totals.macs, totals.weight_bytes + totals.activation_bytes)
 
 
 def _correction(summary: Summary) -> dict[str, str]:

@@ -28,9 +28,11 @@ from latfarm_controller.farm.messages import (
 
 @dataclass(frozen=True, slots=True)
 class GraphName:
-    """A graph by its hash alone: a board never needs more."""
+    """A graph, as far as a board's shard must know it: its name and how much it has to do."""
 
     hash: str
+    macs: int = 0
+    traffic_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Question:
             request.purpose,
             request.settings,
             request.profile,
-            GraphName(request.graph.hash),
+            GraphName(request.graph.hash, request.graph.macs, request.graph.traffic_bytes),
         )
 
 
