@@ -30,7 +30,7 @@ demo: setup ## characterise this machine and predict networks that it has never 
 	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)
 
 test: setup ## all tests that need no root and no board
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_FLAGS)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
 
 check: setup check-protos ## format, lint, types, import contracts, spelling, stubs
 	@$(BIN)/ruff format --check .

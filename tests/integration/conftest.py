@@ -316,3 +316,11 @@ QUICK: Mapping[str, Any] = {
 def quick() -> str:
     """Configuration of a networks campaign of short measurements."""
     return json.dumps(QUICK)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker for all tests that start Ray or share the characterised home."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("command"))

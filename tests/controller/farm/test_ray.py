@@ -37,6 +37,7 @@ from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Outcome, Settings
 
 pytestmark = [
+    pytest.mark.xdist_group("command"),  # one Ray at a time
     pytest.mark.timeout(180),
     # Ray's own: it asks for the running loop in a way that newer Pythons dislike.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
