@@ -89,16 +89,6 @@ class Config(BaseModel):
         return self.home / "bundles"
 
     @property
-    def blobs_dir(self) -> Path:
-        """Built models by their hash."""
-        return self.home / "blobs"
-
-    @property
-    def runs_dir(self) -> Path:
-        """Files of single runs."""
-        return self.home / "runs"
-
-    @property
     def reports_dir(self) -> Path:
         """Reports to look at in a browser."""
         return self.home / "reports"
@@ -135,8 +125,6 @@ class Config(BaseModel):
         folders = [
             self.home,
             self.bundles_dir,
-            self.blobs_dir,
-            self.runs_dir,
             self.reports_dir,
             self.agents_dir,
             self.logs_dir,

@@ -189,7 +189,7 @@ def workload(kernel: Kernel) -> Workload:
         dilation_h=dilation_h,
         dilation_w=dilation_w,
         groups=groups,
-        macs=sum(node_macs(graph, node) for node in graph.nodes),
+        macs=graph.macs,
         input_bytes=_bytes(graph, graph.inputs),
         output_bytes=_bytes(graph, graph.outputs),
         weight_bytes=_bytes(graph, tuple(graph.weights)),
@@ -226,7 +226,7 @@ def graph_totals(graph: Graph) -> GraphTotals:
     written = (t for node in graph.nodes if node.op not in FREE_OPS for t in node.outputs if t)
     return GraphTotals(
         nodes=len(graph.nodes),
-        macs=sum(node_macs(graph, node) for node in graph.nodes),
+        macs=graph.macs,
         weight_bytes=_bytes(graph, tuple(graph.weights)),
         input_bytes=_bytes(graph, graph.inputs),
         output_bytes=_bytes(graph, graph.outputs),

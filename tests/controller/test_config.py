@@ -112,8 +112,6 @@ def test_paths_lie_below_the_home() -> None:
         config.socket_file,
         config.ray_dir,
         config.bundles_dir,
-        config.blobs_dir,
-        config.runs_dir,
         config.reports_dir,
         config.agents_dir,
         config.logs_dir,

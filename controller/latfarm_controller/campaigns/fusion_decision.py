@@ -16,6 +16,7 @@ from latfarm_predictors.graph import Node
 from latfarm_predictors.measurement import LayerTime, Measurement
 
 from latfarm_controller.campaigns.fusion_cases import Branch
+from latfarm_controller.campaigns.insight import LAYOUT_OPS
 
 Answer = Literal["fused", "separate", "undecided"]
 
@@ -24,21 +25,15 @@ Answer = Literal["fused", "separate", "undecided"]
 _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
 # An exporter's or a compiler's layout changes are no op of the model.
-_LAYOUT_LAYERS = frozenset(
-    {
-        "ReorderInput",
-        "ReorderOutput",
-        "Reorder",
-        "Reformat",
-        "Transpose",
-        "Reshape",
-        "Cast",
-        "Copy",
-        "MemcpyFromHost",
-        "MemcpyToHost",
-        "Identity",
-    }
-)
+_LAYOUT_LAYERS = LAYOUT_OPS | {
+    "Reorder",
+    "Reformat",
+    "Transpose",
+    "Reshape",
+    "Cast",
+    "Copy",
+    "Identity",
+}
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _APPENDED = frozenset({"BatchNormalization", "Relu", "Clip"})
