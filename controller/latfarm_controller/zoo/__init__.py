@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from latfarm_predictors.graph import Graph
 
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.families import FAMILIES, Family
+from latfarm_controller.zoo.families import FAMILIES
+from latfarm_controller.zoo.family import Family
 
 __all__ = ["Family", "build", "calibration_families", "families", "find"]
 
@@ -25,13 +26,17 @@ def families() -> Mapping[str, Family]:
 
 
 def calibration_families(exclude_lineages: Collection[str] = ()) -> Mapping[str, Family]:
-    """The families that share no line with `exclude_lineages` ("vgg", "resnet", ...).
+    """The `sampled` families that share no line with `exclude_lineages` ("vgg", "resnet", ...).
 
     Raises:
         UsageError: no family is left.
     """
     barred = frozenset(exclude_lineages)
-    kept = {name: family for name, family in FAMILIES.items() if not family.lineage & barred}
+    kept = {
+        name: family
+        for name, family in FAMILIES.items()
+        if family.sampled and not family.lineage & barred
+    }
     if not kept:
         raise UsageError(f"no family is left without the lineages {', '.join(sorted(barred))}")
     return kept

@@ -17,9 +17,9 @@ from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.workload import family_of, main_node, workload
 
-from latfarm_controller.zoo import families as all_families
+from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
-from latfarm_controller.zoo.families import Family
+from latfarm_controller.zoo.family import Family
 
 # Share of each kind of kernel (workload families) in a draw.
 SHARES: Mapping[str, float] = MappingProxyType(
@@ -53,7 +53,7 @@ class KernelPrior:
     """Draws kernels; the same seed and the same calls give the same kernels.
 
     Args:
-        families: what to draw from, all of the zoo by default (see `calibration_families`).
+        families: what to draw from; by default `calibration_families()`, all that are `sampled`.
         seed: of all draws.
         shares: weight of each kind of kernel; kinds that are left out are not drawn.
         max_bytes: largest kernel, its weights and activations together.
@@ -69,7 +69,7 @@ class KernelPrior:
         max_bytes: int = MAX_BYTES,
         max_macs: int = MAX_MACS,
     ) -> None:
-        self._families = list((all_families() if families is None else families).values())
+        self._families = list((calibration_families() if families is None else families).values())
         self._shares = {kind: share for kind, share in shares.items() if share > 0}
         if not self._families or not self._shares:
             raise ValueError("a prior needs families and shares")
