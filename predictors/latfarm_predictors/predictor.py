@@ -16,6 +16,7 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.kernel_models import GroupSummary, KernelEstimates, KernelModels, Report
 from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.layers import Peaks
 from latfarm_predictors.models.analytic import Linear, Lookup
 from latfarm_predictors.models.base import State
 from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures, figures
@@ -44,7 +45,8 @@ def _silent(stage: str, done: int, total: int) -> None:
 class PlatformPredictor:
     """Everything learned about a platform. Made by `fit`; never changed by predicting.
 
-    Thread-safe once made. `bundle` names the bundle it was loaded from.
+    Thread-safe once made. `bundle` names the bundle it was loaded from; `peaks` are the best rates
+    that its kernels reached.
     """
 
     platform: str
@@ -57,6 +59,7 @@ class PlatformPredictor:
     linear: dict[str, Linear] = field(default_factory=dict)
     call_overhead_ms: float = 0.0
     bundle: str = ""
+    peaks: Peaks | None = None
 
     @staticmethod
     def fit(
@@ -97,6 +100,7 @@ class PlatformPredictor:
             correction=NetworkCorrection(),
             lookup=Lookup().fit(training.table, training.latency_ms),
             call_overhead_ms=overhead_ms,
+            peaks=Peaks.of(training.table, training.latency_ms),
         )
         unseen = {
             identity(work): (float(latency), float(sigma))
@@ -240,6 +244,7 @@ class PlatformPredictor:
                 "measured": self.measured.to_json(),
                 "linear": list(self.linear),
                 "call_overhead_ms": self.call_overhead_ms,
+                "peaks": None if self.peaks is None else asdict(self.peaks),
             },
             parts=parts,
         )
@@ -258,6 +263,7 @@ class PlatformPredictor:
             lookup=Lookup.from_state(parts["lookup"]),
             linear={n: Linear.from_state(parts[f"linear-{n}"]) for n in values["linear"]},
             call_overhead_ms=float(values["call_overhead_ms"]),
+            peaks=Peaks(**values["peaks"]) if values.get("peaks") else None,
         )
 
     def _calibrate(

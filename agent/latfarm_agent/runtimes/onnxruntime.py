@@ -18,6 +18,7 @@ from latfarm_agent.runtimes.base import (
 from latfarm_agent.runtimes.onnx_layers import Cover, covers
 from latfarm_agent.runtimes.onnx_wire import read_nodes
 from latfarm_agent.runtimes.probe import matrix_probe
+from latfarm_agent.runtimes.trace import middle_mean
 
 _PROVIDER = "CPUExecutionProvider"
 _TYPES = {
@@ -221,14 +222,6 @@ def _layers(
     for position, (index, durations) in enumerate(times.items()):
         name, op, provider = told[index]
         cover = found[position] if by_order else by_name.get(name, Cover(name, op))
-        latency_ms = _middle_mean(durations[_PROFILE_WARMUP:])
+        latency_ms = middle_mean(durations[_PROFILE_WARMUP:])
         layers.append(LayerTime(cover.name, cover.op, latency_ms, provider))
     return layers
-
-
-def _middle_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half; of all below four values."""
-    ordered = sorted(values)
-    cut = len(ordered) // 4
-    middle = ordered[cut : len(ordered) - cut]
-    return sum(middle) / len(middle)

@@ -23,6 +23,7 @@ PROFILE = {
 }
 REFERENCES = {
     "onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime",
+    "openvino": "latfarm_agent.runtimes.openvino:OpenVinoRuntime",
     "tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime",
 }
 
@@ -32,7 +33,7 @@ class _Library(RuntimeSuite):
 
     @pytest.fixture(autouse=True)
     def _files(self, onnx_file: Callable[..., Path], tflite_file: Callable[..., Path]) -> None:
-        self._write = onnx_file if self.runtime == "onnxruntime" else tflite_file
+        self._write = tflite_file if self.runtime == "tflite" else onnx_file
 
     @classmethod
     def make_bench(cls, directory: Path, limits: Limits) -> Bench:
@@ -82,6 +83,34 @@ class TestOnnxRuntime(_Library):
         ],
     )
     def test_inputs_and_versions(
+        self, bench: Bench, platform: str, tmp_path: Path, kind: str, code: str, says: str
+    ) -> None:
+        result = measure(bench, platform, self._write(tmp_path / "m.onnx", kind))
+        assert result.error_code == code
+        assert says in result.error_message
+
+
+class TestOpenVino(_Library):
+    runtime = "openvino"
+    model_format = "onnx"
+    packages = ("openvino",)
+
+    def make_model(self, directory: Path) -> Path:
+        return self._write(directory / "model.onnx")
+
+    def test_layers_name_what_was_fused(self, bench: Bench, platform: str, model: Path) -> None:
+        result = measure(bench, platform, model, profile=True)
+        first = next(layer for layer in result.layers if "conv0" in layer.name)
+        assert (first.name, first.op) == ("conv0+bn0+relu0", "Conv+BatchNormalization+Relu")
+        assert first.device.startswith("CPU ")
+        covered = [part for layer in result.layers for part in layer.name.split("+")]
+        assert {"conv0", "bn0", "relu0", "conv1", "add1", "sigmoid1"} <= set(covered)
+        assert len(covered) == len(set(covered))
+
+    @pytest.mark.parametrize(
+        ("kind", "code", "says"), [("open", "MODEL_INVALID", "open dimension"), ("int", "", "")]
+    )
+    def test_inputs(
         self, bench: Bench, platform: str, tmp_path: Path, kind: str, code: str, says: str
     ) -> None:
         result = measure(bench, platform, self._write(tmp_path / "m.onnx", kind))

@@ -351,3 +351,13 @@ def test_a_network_of_no_ops_costs_one_call(predictor: PlatformPredictor) -> Non
     assert answer.kernels == ()
     assert answer.interval_ms[0] <= answer.latency_ms <= answer.interval_ms[1]
     assert predictor.predict_baseline(b.build([]), "forest") == BOARD.call_ms
+
+
+def test_peaks_are_near_the_boards_and_survive_a_bundle(predictor: PlatformPredictor) -> None:
+    assert predictor.peaks is not None
+    assert 0.5 * BOARD.macs_per_ms < predictor.peaks.macs_per_ms <= 1.1 * BOARD.macs_per_ms
+    assert 0.5 * BOARD.bytes_per_ms < predictor.peaks.bytes_per_ms <= 1.1 * BOARD.bytes_per_ms
+    state = predictor.state()
+    assert PlatformPredictor.from_state(state).peaks == predictor.peaks
+    older = replace(state, values={k: v for k, v in state.values.items() if k != "peaks"})
+    assert PlatformPredictor.from_state(older).peaks is None
