@@ -14,7 +14,7 @@ import numpy as np
 from latfarm_predictors.fusion import FREE_OPS, FusionRules, split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.table import Array, Table
-from latfarm_predictors.workload import node_macs
+from latfarm_predictors.workload import node_macs, trained_parameters
 
 _BEST_SHARE = 0.95
 
@@ -65,10 +65,9 @@ class Peaks:
 class Layer:
     """One op, or one kernel of several.
 
-    `parameters` counts elements of weights that are trained or stored (constants with given values,
-    such as shapes and axes, are none). `traffic_bytes` is what it reads, holds and writes, each
-    tensor once. `bound_ms` is the roofline's, None without peaks. `compute_bound` says which of the
-    roofline's two sides it comes from.
+    `parameters` counts elements of trained weights (`trained_parameters`). `traffic_bytes` is what
+    it reads, holds and writes, each tensor once. `bound_ms` is the roofline's, None without peaks;
+    `compute_bound` says which of its two sides set it.
     """
 
     name: str
@@ -113,11 +112,7 @@ def layers(
                 op=kernel.type,
                 output_shape=inner.type_of(last).shape,
                 macs=macs,
-                parameters=sum(
-                    weight.type.elements
-                    for weight in inner.weights.values()
-                    if weight.values is None
-                ),
+                parameters=trained_parameters(inner),
                 weight_bytes=held,
                 traffic_bytes=traffic,
                 bound_ms=None if peaks is None else peaks.bound_ms(macs, traffic),
@@ -127,15 +122,15 @@ def layers(
     return found
 
 
-def total(network: str, rows: Sequence[Layer]) -> Layer:
-    """All layers in sum; weights that several layers share are counted with each of them."""
+def total(graph: Graph, rows: Sequence[Layer]) -> Layer:
+    """All layers of `graph` in sum; its parameters count once, traffic as often as it is read."""
     bounds = [row.bound_ms for row in rows if row.bound_ms is not None]
     return Layer(
-        name=network,
+        name=graph.name,
         op="total",
         output_shape=rows[-1].output_shape if rows else (),
         macs=sum(row.macs for row in rows),
-        parameters=sum(row.parameters for row in rows),
+        parameters=trained_parameters(graph),
         weight_bytes=sum(row.weight_bytes for row in rows),
         traffic_bytes=sum(row.traffic_bytes for row in rows),
         bound_ms=sum(bounds) if bounds else None,

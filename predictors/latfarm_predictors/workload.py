@@ -133,6 +133,25 @@ def node_macs(graph: Graph, node: Node) -> int:
     return 0
 
 
+def trained_parameters(graph: Graph) -> int:
+    """Elements of all trained weights, shared ones once, as publications count them.
+
+    A batch norm trains scale and bias; its mean and variance are stored only. Constants with given
+    values (shapes, axes, bounds) are no parameters.
+    """
+    stored = {
+        tensor
+        for node in graph.nodes
+        if node.op == "BatchNormalization"
+        for tensor in node.inputs[3:5]
+    }
+    return sum(
+        weight.type.elements
+        for name, weight in graph.weights.items()
+        if weight.values is None and name not in stored
+    )
+
+
 def family_of(graph: Graph, node: Node) -> str:
     """The family of an op; one of FAMILIES."""
     if node.op not in ("Conv", "ConvTranspose"):

@@ -67,7 +67,7 @@ class PriorSampler:
         count: how many kernels.
         rules: how networks are cut into kernels.
         excluded: kernels that are never drawn.
-        families: names of zoo families to draw from; all where None.
+        families: names of zoo families to draw from; all `sampled` where None.
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class Layer:
 
 
 def chosen_families(names: Collection[str] | None) -> Mapping[str, zoo.Family]:
-    """The zoo families of those names, or all.
+    """The zoo families of those names, or all that are `sampled`.
 
     Raises:
         UsageError: there is no such family.
     """
     if names is None:
-        return zoo.families()
+        return zoo.calibration_families()
     return {name: zoo.find(name)[0] for name in names}
 
 

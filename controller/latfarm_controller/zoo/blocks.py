@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.graph_builder import GraphBuilder, Pads
@@ -153,6 +153,32 @@ def classifier(b: GraphBuilder, x: str, classes: int, *, softmax: bool = False) 
     """Global average pool, flatten, fully connected, softmax if wanted."""
     x = b.fc(b.flatten(b.global_avg_pool(x)), classes)
     return b.softmax(x) if softmax else x
+
+
+def hidden_layers(b: GraphBuilder, x: str, widths: Sequence[int]) -> str:
+    """Fully connected layers, each with its ReLU."""
+    for width in widths:
+        x = b.relu(b.fc(x, width))
+    return x
+
+
+def shortcut(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
+    """The input of a residual block itself where shapes agree, else projected by a 1x1 conv."""
+    if stride == 1 and channels_of(b, x) == channels:
+        return x
+    return conv_bn(b, x, channels, 1, stride, act=None)
+
+
+def pool_to(b: GraphBuilder, x: str, size: int) -> str:
+    """Average pool to `size` x `size`, adaptive pooling as exporters write it; small maps stay."""
+    edges = b.type_of(x).shape[2:]
+    if max(edges) <= size:
+        return x
+    strides = tuple(max(1, edge // size) for edge in edges)
+    kernels = [
+        max(1, edge - (size - 1) * stride) for edge, stride in zip(edges, strides, strict=True)
+    ]
+    return b.avg_pool(x, kernels, strides)
 
 
 def max_pool_up(b: GraphBuilder, x: str, kernel: int, stride: int) -> str:

@@ -1,109 +1,255 @@
-"""The convolutional networks of the zoo, and what their publications say of them.
+"""The larger convolutional networks of the zoo, and what their publications say of them.
 
 Sources named "torchvision" are its model documentation (parameters, GFLOPs as multiply-adds), those
 named "pytorchcv" the tables and assertions of the imgclsmob/pytorchcv model zoo; the latter counts
-activations among the operations, so there the paper's rounder number stands.
+norms and activations among the operations, so there the paper's rounder number stands if it has
+one. Where a family has several sizes, its larger siblings are not `sampled`: they have the layers
+of the smaller ones, and cost more to measure. Nor is any VGG: half a gigabyte of weights is more
+than many boards can hold.
 """
 
 from __future__ import annotations
 
 from latfarm_controller.zoo.family import Published, family
 
+_DENSENET = "Huang et al. 2017, Densely Connected Convolutional Networks, CVPR"
+_GOOGLENET = "Szegedy et al. 2015, Going Deeper with Convolutions, CVPR"
+_NIN = "Lin et al. 2014, Network In Network, ICLR"
+_REGNET = "Radosavovic et al. 2020, Designing Network Design Spaces, CVPR"
+_RESNET = "He et al. 2016, Deep Residual Learning, CVPR"
+_VGG = "Simonyan and Zisserman 2015, Very Deep Convolutional Networks, ICLR"
+_VOVNET = "Lee et al. 2019, VoVNet, CVPR workshops"
+
+
+def _exact(parameters: int, macs: float | None, source: str, within: float = 0.01) -> Published:
+    """A source that counts parameters to the last one."""
+    return Published(parameters, 0, macs, within if macs else 0, source)
+
+
+def _regnet(parameters: int, macs: float) -> Published:
+    return _exact(parameters, macs, "pytorchcv; Radosavovic et al. 2020, appendix")
+
+
 ALL = (
     family(
-        "mobilenet-v1",
-        "mobilenet",
-        "Howard et al. 2017, MobileNets, arXiv:1704.04861",
-        "mobilenet",
-        published=Published(4_231_976, 0, 569e6, 0.01, "pytorchcv; Howard et al. 2017, table 4"),
+        "alexnet",
+        "alexnet",
+        "Krizhevsky 2014, One weird trick, arXiv:1404.5997",
+        "alexnet",
+        published=_exact(61_100_840, 0.71e9, "torchvision"),
     ),
     family(
-        "mobilenet-v2",
-        "mobilenet",
-        "Sandler et al. 2018, MobileNetV2, CVPR",
-        "mobilenet",
-        published=Published(3_504_872, 0, 300e6, 0.01, "torchvision; Sandler et al. 2018, table 4"),
+        "vgg11",
+        "vgg",
+        _VGG,
+        "vgg",
+        sampled=False,
+        published=_exact(132_863_336, 7.61e9, "torchvision"),
     ),
     family(
-        "mobilenet-v3-large",
-        "mobilenet",
-        "Howard et al. 2019, Searching for MobileNetV3, ICCV",
-        "mobilenet",
-        published=Published(5_483_032, 0, 219e6, 0.02, "torchvision; Howard et al. 2019, table 3"),
+        "vgg16",
+        "vgg",
+        _VGG,
+        "vgg",
+        sampled=False,
+        published=_exact(138_357_544, 15.47e9, "torchvision"),
     ),
     family(
-        "mobilenet-v3-small",
-        "mobilenet",
-        "Howard et al. 2019, Searching for MobileNetV3, ICCV",
-        "mobilenet",
-        published=Published(2_542_856, 0, 56e6, 0.02, "torchvision; Howard et al. 2019, table 3"),
+        "vgg19",
+        "vgg",
+        _VGG,
+        "vgg",
+        sampled=False,
+        published=_exact(143_667_240, 19.63e9, "torchvision"),
     ),
     family(
-        "mobileone-s0",
-        "mobilenet",
-        "Vasu et al. 2023, MobileOne, CVPR",
-        "mobileone",
-        published=Published(2.1e6, 0.02, 275e6, 0.01, "Vasu et al. 2023"),
+        "repvgg-a0",
+        "repvgg",
+        "Ding et al. 2021, RepVGG, CVPR",
+        "repvgg",
+        "vgg",
+        published=Published(8.30e6, 0.01, 1360e6, 0.01, "Ding et al. 2021, table 4: 1.4 B"),
     ),
     family(
-        "mnasnet-a1",
-        "mbconv",
-        "Tan et al. 2019, MnasNet, CVPR",
-        "mnasnet",
-        published=Published(3_887_038, 0, 312e6, 0.01, "pytorchcv; Tan et al. 2019, table 1"),
+        "nin-imagenet",
+        "network_in_network",
+        _NIN,
+        "network-in-network",
+        published=Published(7.6e6, 0.01, 1100e6, 0.01, "29 MB in Caffe's model zoo"),
     ),
     family(
-        "mnasnet-b1",
-        "mbconv",
-        "Tan et al. 2019, MnasNet, CVPR",
-        "mnasnet",
-        published=Published(4_383_312, 0, 315e6, 0.01, "torchvision; Tan et al. 2019"),
+        "nin-cifar",
+        "network_in_network",
+        _NIN,
+        "network-in-network",
+        resolution=32,
+        published=_exact(966_986, 222.97e6, "pytorchcv"),
     ),
     family(
-        "proxyless-mobile",
-        "mbconv",
-        "Cai et al. 2019, ProxylessNAS, ICLR",
-        "proxylessnas",
-        published=Published(4_080_512, 0, 320e6, 0.01, "pytorchcv; Cai et al. 2019, repository"),
+        "googlenet",
+        "googlenet",
+        _GOOGLENET,
+        "inception",
+        published=_exact(6_624_904, 1.50e9, "torchvision, without auxiliary classifiers"),
     ),
     family(
-        "efficientnet-b0",
-        "mbconv",
-        "Tan and Le 2019, EfficientNet, ICML",
-        "efficientnet",
-        published=Published(5_288_548, 0, 390e6, 0.02, "torchvision; Tan and Le 2019, table 2"),
-    ),
-    family(
-        "ghostnet",
-        "ghostnet",
-        "Han et al. 2020, GhostNet, CVPR",
-        "ghostnet",
-        published=Published(5_180_840, 0.001, 141e6, 0.01, "pytorchcv; Han et al. 2020"),
-    ),
-    family(
-        "regnetx-400mf",
-        "residual",
-        "Radosavovic et al. 2020, Designing Network Design Spaces, CVPR",
-        "regnet",
-        published=Published(
-            5_157_512, 0, 400e6, 0.01, "pytorchcv; Radosavovic et al. 2020, appendix"
+        "inception-v1",
+        "googlenet",
+        _GOOGLENET,
+        "inception",
+        published=_exact(
+            6_998_552,
+            (1502 - 34 + 118) * 1e6,
+            "Caffe's bvlc_googlenet; sum of table 1, whose 34 M of the first conv are 118 M",
         ),
     ),
     family(
-        "resnet18",
-        "residual",
-        "He et al. 2016, Deep Residual Learning, CVPR",
-        "resnet",
-        published=Published(11_689_512, 0, 1814e6, 0.001, "torchvision"),
+        "inception-v3",
+        "inception",
+        "Szegedy et al. 2016, Rethinking the Inception Architecture, CVPR",
+        "inception",
+        resolution=299,
+        published=_exact(23_834_568, 5.71e9, "torchvision, without auxiliary classifier"),
+    ),
+    family(
+        "inception-v4",
+        "inception",
+        "Szegedy et al. 2017, Inception-v4, AAAI",
+        "inception",
+        resolution=299,
+        sampled=False,
+        published=_exact(42_679_816, 12.29e9, "pytorchcv; 24.58 GFLOPs in Open Model Zoo"),
     ),
     family(
         "xception",
-        "residual",
+        "xception",
         "Chollet 2017, Xception, CVPR",
         "xception",
         "inception",
         resolution=299,
-        published=Published(22_855_952, 0, 8400e6, 0.01, "Chollet 2017, table 3; pytorchcv"),
+        published=_exact(22_855_952, 8400e6, "Chollet 2017, table 3; pytorchcv"),
+    ),
+    family(
+        "resnet18",
+        "resnet",
+        _RESNET,
+        "resnet",
+        published=_exact(11_689_512, 1814e6, "torchvision", 0.001),
+    ),
+    family(
+        "resnet34",
+        "resnet",
+        _RESNET,
+        "resnet",
+        sampled=False,
+        published=_exact(21_797_672, 3.66e9, "torchvision"),
+    ),
+    family(
+        "resnet50",
+        "resnet",
+        _RESNET,
+        "resnet",
+        published=_exact(25_557_032, 4.09e9, "torchvision"),
+    ),
+    family(
+        "resnet101",
+        "resnet",
+        _RESNET,
+        "resnet",
+        sampled=False,
+        published=_exact(44_549_160, 7.80e9, "torchvision"),
+    ),
+    family(
+        "densenet121",
+        "densenet",
+        _DENSENET,
+        "densenet",
+        published=_exact(7_978_856, 2.83e9, "torchvision"),
+    ),
+    family(
+        "darknet19",
+        "darknet",
+        "Redmon and Farhadi 2017, YOLO9000, CVPR",
+        "darknet",
+        published=_exact(
+            20_842_376, 5_580 / 2 * 1e6, "pytorchcv; 5.58 billion operations in the paper"
+        ),
+    ),
+    family(
+        "vovnet39",
+        "vovnet",
+        _VOVNET,
+        "vovnet",
+        published=_exact(22_600_296, 7086e6, "pytorchcv"),
+    ),
+    family(
+        "vovnet27-slim",
+        "vovnet",
+        _VOVNET,
+        "vovnet",
+        published=_exact(3_525_736, None, "pytorchcv asserts parameters only"),
+    ),
+    family(
+        "regnetx-200mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(2_684_792, 200e6),
+    ),
+    family(
+        "regnetx-400mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        published=_regnet(5_157_512, 400e6),
+    ),
+    family(
+        "regnetx-600mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(6_196_040, 600e6),
+    ),
+    family(
+        "regnetx-800mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(7_259_656, 800e6),
+    ),
+    family(
+        "regnety-200mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(3_162_996, 200e6),
+    ),
+    family(
+        "regnety-400mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        published=_regnet(4_344_144, 400e6),
+    ),
+    family(
+        "regnety-600mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(6_055_160, 600e6),
+    ),
+    family(
+        "regnety-800mf",
+        "regnet",
+        _REGNET,
+        "regnet",
+        sampled=False,
+        published=_regnet(6_263_168, 800e6),
     ),
     family(
         "nasbench201",
@@ -112,66 +258,6 @@ ALL = (
         "nasbench",
         resolution=32,
         drawn=True,
-    ),
-    family(
-        "nin-imagenet",
-        "classic",
-        "Lin et al. 2014, Network In Network, ICLR",
-        "network-in-network",
-        published=Published(7.6e6, 0.01, 1100e6, 0.01, "29 MB in Caffe's model zoo"),
-    ),
-    family(
-        "nin-cifar",
-        "classic",
-        "Lin et al. 2014, Network In Network, ICLR",
-        "network-in-network",
-        resolution=32,
-        published=Published(966_986, 0, 222.97e6, 0.01, "pytorchcv"),
-    ),
-    family(
-        "darknet19",
-        "classic",
-        "Redmon and Farhadi 2017, YOLO9000, CVPR",
-        "darknet",
-        published=Published(
-            20_842_376, 0, 5_580 / 2 * 1e6, 0.01, "pytorchcv; 5.58 billion operations in the paper"
-        ),
-    ),
-    family(
-        "repvgg-a0",
-        "classic",
-        "Ding et al. 2021, RepVGG, CVPR",
-        "repvgg",
-        "vgg",
-        published=Published(8.30e6, 0.01, 1360e6, 0.01, "Ding et al. 2021, table 4: 1.4 B"),
-    ),
-    family(
-        "squeezenet",
-        "classic",
-        "Iandola et al. 2016, SqueezeNet, arXiv:1602.07360",
-        "squeezenet",
-        published=Published(1_235_496, 0, 349e6, 0.01, "torchvision"),
-    ),
-    family(
-        "shufflenet-v2",
-        "shufflenet",
-        "Ma et al. 2018, ShuffleNet V2, ECCV",
-        "shufflenet",
-        published=Published(2_278_604, 0, 146e6, 0.01, "torchvision; Ma et al. 2018, table 8"),
-    ),
-    family(
-        "vovnet39",
-        "vovnet",
-        "Lee et al. 2019, VoVNet, CVPR workshops",
-        "vovnet",
-        published=Published(22_600_296, 0, 7086e6, 0.01, "pytorchcv"),
-    ),
-    family(
-        "vovnet27-slim",
-        "vovnet",
-        "Lee et al. 2019, VoVNet, CVPR workshops",
-        "vovnet",
-        published=Published(3_525_736, 0, None, 0, "pytorchcv asserts parameters only"),
     ),
     family("synthetic", "synthetic", "drawn at random; no publication", "synthetic", drawn=True),
 )

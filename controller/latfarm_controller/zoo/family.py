@@ -66,8 +66,9 @@ class Family:
         batch: int = 1,
         seed: int = 0,
         design: Design | None = None,
+        label: str = "",
     ) -> Graph:
-        """A network of this family; `design` overrides width and seed.
+        """A network of this family; `design` overrides width and seed, `label` the graph's name.
 
         Raises:
             GraphError: the resolution is too small for the network.
@@ -83,7 +84,7 @@ class Family:
             name += f"-x{found.width:.3g}"
         if size != self.resolution:
             name += f"-{size}{'tokens' if language else 'px'}"
-        b = GraphBuilder(name)
+        b = GraphBuilder(label or name)
         x = b.input((batch, size), "int64") if language else b.input((batch, 3, size, size))
         made = builder(b, x, found)
         return b.build([made] if isinstance(made, str) else list(made))

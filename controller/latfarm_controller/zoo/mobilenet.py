@@ -1,4 +1,4 @@
-"""MobileNet v1, v2 and v3, and MobileOne in its inference form."""
+"""MobileNet v1 (Howard et al. 2017), v2 (Sandler et al. 2018) and v3 (Howard et al. 2019)."""
 
 from __future__ import annotations
 
@@ -138,16 +138,3 @@ def _mobilenet_v3(
     x = b.flatten(b.global_avg_pool(x))
     x = b.hard_swish(b.fc(x, design.channels(head)))
     return b.fc(x, design.classes())
-
-
-def mobileone_s0(b: GraphBuilder, x: str, design: Design) -> str:
-    """MobileOne-S0 (Vasu et al. 2023) after its branches were folded: convs with bias."""
-    x = relu(b, b.conv(x, design.channels(48), 3, 2, 1, bias=True))
-    for base, repeats in ((48, 2), (128, 8), (256, 10), (1024, 1)):
-        channels = design.channels(base)
-        for index in range(repeats):
-            kernel = design.kernel(3)
-            stride = 1 if index else 2
-            x = relu(b, b.depthwise(x, kernel, stride, kernel // 2, bias=True))
-            x = relu(b, b.conv(x, channels, 1, bias=True))
-    return classifier(b, x, design.classes())

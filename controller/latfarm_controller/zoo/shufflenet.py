@@ -16,14 +16,35 @@ from latfarm_controller.zoo.design import Design
 
 def shufflenet_v2(b: GraphBuilder, x: str, design: Design) -> str:
     """ShuffleNet v2 1.0x: table 5."""
+    return _shufflenet_v2(b, x, design, (116, 232, 464), 1024)
+
+
+def shufflenet_v2_0_5x(b: GraphBuilder, x: str, design: Design) -> str:
+    """ShuffleNet v2 0.5x: table 5."""
+    return _shufflenet_v2(b, x, design, (48, 96, 192), 1024)
+
+
+def shufflenet_v2_1_5x(b: GraphBuilder, x: str, design: Design) -> str:
+    """ShuffleNet v2 1.5x: table 5."""
+    return _shufflenet_v2(b, x, design, (176, 352, 704), 1024)
+
+
+def shufflenet_v2_2_0x(b: GraphBuilder, x: str, design: Design) -> str:
+    """ShuffleNet v2 2.0x: table 5, its first stage of 244 channels as in torchvision."""
+    return _shufflenet_v2(b, x, design, (244, 488, 976), 2048)
+
+
+def _shufflenet_v2(
+    b: GraphBuilder, x: str, design: Design, widths: tuple[int, ...], head: int
+) -> str:
     x = b.max_pool(conv_bn(b, x, design.channels(24), design.kernel(3), 2), 3, 2, 1)
-    for base, repeats in ((116, 4), (232, 8), (464, 4)):
+    for base, repeats in zip(widths, (4, 8, 4), strict=True):
         half = design.channels(base, 2) // 2
         x = _down(b, x, half, design.kernel(3))
         for _ in range(repeats - 1):
             left, right = b.split(x, (half, half))
             x = channel_shuffle(b, b.concat([left, _branch(b, right, half, design.kernel(3))]), 2)
-    return classifier(b, conv_bn(b, x, design.channels(1024)), design.classes())
+    return classifier(b, conv_bn(b, x, design.channels(head)), design.classes())
 
 
 def _branch(b: GraphBuilder, x: str, channels: int, kernel: int, stride: int = 1) -> str:

@@ -4,35 +4,64 @@ from __future__ import annotations
 
 import pytest
 from latfarm_controller import zoo
+from latfarm_controller.zoo import catalogue_cnn, catalogue_mobile
 from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.nasbench201 import cell_from_text, network
-from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.workload import trained_parameters
 
 PUBLISHED = {name: found.published for name, found in zoo.families().items() if found.published}
-
-
-def parameters(graph: Graph) -> int:
-    """Trained weights: without a batch norm's mean and variance, and without given values."""
-    total = 0
-    for node in graph.nodes:
-        tensors = node.inputs[:3] if node.op == "BatchNormalization" else node.inputs
-        for tensor in tensors:
-            weight = graph.weights.get(tensor)
-            if weight is not None and weight.values is None:
-                total += weight.type.elements
-    return total
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_and_multiply_adds_are_as_published(name: str) -> None:
     wanted = PUBLISHED[name]
     graph = zoo.build(name)
-    assert parameters(graph) == pytest.approx(
+    assert trained_parameters(graph) == pytest.approx(
         wanted.parameters, rel=wanted.parameters_tolerance, abs=0
     )
     if wanted.macs is not None:
         assert graph.macs == pytest.approx(wanted.macs, rel=wanted.macs_tolerance)
+
+
+def rounding(figure: float) -> float:
+    """Half a unit in the last digit of a figure that is not 0, relative to it."""
+    digits, exponent = f"{figure:.6e}".split("e")
+    unit = 10.0 ** (int(exponent) - len(digits.rstrip("0").replace(".", "")) + 1)
+    return unit / 2 / figure
+
+
+def test_figures_are_rounded_as_they_look() -> None:
+    assert rounding(2.1e6) == pytest.approx(0.05 / 2.1)
+    assert rounding(825e6) == pytest.approx(0.5 / 825)
+    assert rounding(4_383_312) == pytest.approx(0.5 / 4_383_312)
+
+
+# No source has their multiply-adds alone.
+COUNTED_WITH_NORMS = {"proxyless-cpu", "proxyless-gpu"}
+
+
+@pytest.mark.parametrize(
+    "name", [f.name for f in (*catalogue_cnn.ALL, *catalogue_mobile.ALL) if not f.drawn]
+)
+def test_tolerances_are_one_percent_or_the_rounding(name: str) -> None:
+    said = PUBLISHED[name]
+    assert said.source
+    if said.parameters_tolerance:
+        allowed = max(0.01, rounding(said.parameters))
+        assert said.parameters_tolerance <= allowed
+    if said.macs is not None and name not in COUNTED_WITH_NORMS:
+        assert 0 < said.macs_tolerance <= max(0.01, rounding(said.macs)) + 1e-9
+
+
+def test_a_parameter_is_what_is_trained_and_counts_once() -> None:
+    b = GraphBuilder("shared")
+    x = b.input((1, 4, 8, 8))
+    kernel = b.weight((4, 4, 3, 3))
+    attrs = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+    y = b.op("Conv", [b.op("Conv", [x, kernel], attrs), kernel], attrs)
+    graph = b.build([b.reshape(b.clip(b.batch_norm(y), 0.0, 6.0), (1, -1))])
+    assert trained_parameters(graph) == 4 * 4 * 3 * 3 + 2 * 4
 
 
 def test_every_family_but_the_drawn_is_checked() -> None:
@@ -65,5 +94,5 @@ def test_nasbench201_cells_are_as_the_benchmark_says(
     b = GraphBuilder("cell")
     x = b.input((1, 3, 32, 32))
     graph = b.build([network(b, x, Design(), cell_from_text(text))])
-    assert parameters(graph) / 1e6 == pytest.approx(parameters_millions, rel=1e-5)
+    assert trained_parameters(graph) / 1e6 == pytest.approx(parameters_millions, rel=1e-5)
     assert graph.macs / 1e6 == pytest.approx(millions, rel=0.02)

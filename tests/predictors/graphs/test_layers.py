@@ -35,7 +35,7 @@ def test_layers_count_what_each_op_computes_holds_and_moves() -> None:
     assert (flatten.traffic_bytes, flatten.intensity) == (0, 0.0)  # a view moves nothing
     assert (gemm.macs, gemm.parameters) == (80, 90)
     assert all(row.bound_ms is None and row.compute_bound is None for row in rows)
-    summed = total("net", rows)
+    summed = total(net(), rows)
     assert summed.macs == net().macs
     assert summed.parameters == conv.parameters + 90
     assert summed.bound_ms is None
@@ -47,8 +47,8 @@ def test_kernels_of_a_platform_move_less_than_their_ops() -> None:
     assert rows[0].op == "Conv+Relu"
     apart = layers(net())
     assert rows[0].traffic_bytes == apart[0].traffic_bytes
-    assert total("", rows).traffic_bytes < total("", apart).traffic_bytes
-    assert total("", rows).macs == total("", apart).macs
+    assert total(net(), rows).traffic_bytes < total(net(), apart).traffic_bytes
+    assert total(net(), rows).macs == total(net(), apart).macs
 
 
 def test_the_roofline_is_the_higher_of_two_sides() -> None:
@@ -60,7 +60,7 @@ def test_the_roofline_is_the_higher_of_two_sides() -> None:
     assert fast[0].compute_bound is True
     assert fast[0].bound_ms == pytest.approx(55.296)
     bounds = [row.bound_ms for row in rows if row.bound_ms is not None]
-    assert total("net", rows).bound_ms == pytest.approx(sum(bounds))
+    assert total(net(), rows).bound_ms == pytest.approx(sum(bounds))
     unknown = Peaks(0.0, 1e3)
     assert unknown.bound_ms(10**9, 500) == 0.5
     assert not unknown.is_compute_bound(10**9, 500)

@@ -1,4 +1,4 @@
-"""Networks of searched inverted residuals: MnasNet, ProxylessNAS, EfficientNet."""
+"""MnasNet (Tan et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from latfarm_controller.zoo.blocks import (
     depthwise_bn,
     inverted_residual,
     relu,
-    relu6,
     sigmoid,
-    swish,
 )
 from latfarm_controller.zoo.design import Design
 
@@ -85,60 +83,3 @@ def _stage(
             excite=excite,
         )
     return x
-
-
-def proxyless_mobile(b: GraphBuilder, x: str, design: Design) -> str:
-    """ProxylessNAS for the mobile CPU (Cai et al. 2019, figure 4): (kernel, expansion) a block."""
-    x = conv_bn(b, x, design.channels(32), design.kernel(3), 2, act=relu6)
-    x = inverted_residual(b, x, channels_of(b, x), design.channels(16), 3, 1, act=relu6)
-    stages = (
-        (32, 2, ((5, 3), (3, 3))),
-        (40, 2, ((7, 3), (3, 3), (5, 3), (5, 3))),
-        (80, 2, ((7, 6), (5, 3), (5, 3), (5, 3))),
-        (96, 1, ((5, 6), (5, 3), (5, 3), (5, 3))),
-        (192, 2, ((7, 6), (7, 6), (7, 3), (7, 3))),
-        (320, 1, ((7, 6),)),
-    )
-    for base, stride, blocks in stages:
-        channels = design.channels(base)
-        for index, (kernel, expansion) in enumerate(blocks):
-            x = inverted_residual(
-                b,
-                x,
-                expansion * channels_of(b, x),
-                channels,
-                design.kernel(kernel),
-                1 if index else stride,
-                act=relu6,
-            )
-    return classifier(b, conv_bn(b, x, design.channels(1280), act=relu6), design.classes())
-
-
-def efficientnet_b0(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B0 (Tan and Le 2019, table 1), with swish as its two ops."""
-    x = conv_bn(b, x, design.channels(32), design.kernel(3), 2, act=swish, pads="same")
-    squeeze = Excite(0.25, of_input=True, divisor=1, act=swish, gate=sigmoid)
-    rows = (
-        (3, 1, 1, 16, 1),
-        (3, 2, 6, 24, 2),
-        (5, 2, 6, 40, 2),
-        (3, 2, 6, 80, 3),
-        (5, 1, 6, 112, 3),
-        (5, 2, 6, 192, 4),
-        (3, 1, 6, 320, 1),
-    )
-    for kernel, stride, expansion, base, repeats in rows:
-        channels = design.channels(base)
-        for index in range(repeats):
-            x = inverted_residual(
-                b,
-                x,
-                expansion * channels_of(b, x),
-                channels,
-                design.kernel(kernel),
-                1 if index else stride,
-                act=swish,
-                pads="same",
-                excite=squeeze,
-            )
-    return classifier(b, conv_bn(b, x, design.channels(1280), act=swish), design.classes())

@@ -1,4 +1,4 @@
-"""Networks of residual blocks: ResNet-18, RegNetX-400MF, Xception."""
+"""Xception (Chollet 2017)."""
 
 from __future__ import annotations
 
@@ -6,40 +6,6 @@ from latfarm_predictors.graph_builder import GraphBuilder
 
 from latfarm_controller.zoo.blocks import centred, channels_of, classifier, conv_bn
 from latfarm_controller.zoo.design import Design
-
-
-def resnet18(b: GraphBuilder, x: str, design: Design) -> str:
-    """ResNet-18 (He et al. 2016, table 1)."""
-    x = b.max_pool(conv_bn(b, x, design.channels(64), 7, 2), 3, 2, 1)
-    for base, first in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        channels = design.channels(base)
-        for index in range(2):
-            stride = 1 if index else first
-            y = conv_bn(b, x, design.channels(base), design.kernel(3), stride)
-            y = conv_bn(b, y, channels, design.kernel(3), act=None)
-            x = b.relu(b.add(y, _shortcut(b, x, channels, stride)))
-    return classifier(b, x, design.classes())
-
-
-def regnetx_400mf(b: GraphBuilder, x: str, design: Design) -> str:
-    """RegNetX-400MF (Radosavovic et al. 2020, table in appendix): group width 16."""
-    x = conv_bn(b, x, design.channels(32), design.kernel(3), 2)
-    for base, repeats in ((32, 1), (64, 2), (160, 7), (384, 12)):
-        channels = design.channels(base, 16)
-        for index in range(repeats):
-            stride = 1 if index else 2
-            y = conv_bn(b, x, channels)
-            y = conv_bn(b, y, channels, design.kernel(3), stride, groups=channels // 16)
-            y = conv_bn(b, y, channels, act=None)
-            x = b.relu(b.add(y, _shortcut(b, x, channels, stride)))
-    return classifier(b, x, design.classes())
-
-
-def _shortcut(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
-    """The input itself where shapes agree, else projected by a 1x1 conv."""
-    if stride == 1 and channels_of(b, x) == channels:
-        return x
-    return conv_bn(b, x, channels, 1, stride, act=None)
 
 
 def xception(b: GraphBuilder, x: str, design: Design) -> str:
