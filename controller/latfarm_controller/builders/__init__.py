@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, cast
+
 from latfarm_predictors.graph import Graph
+from numpy.typing import NDArray
 
 from latfarm_controller.errors import BuildError
 
-FORMATS = {"onnx": ("fp32",), "tflite": ("fp32", "int8"), "graph-json": ("fp32", "fp16", "int8")}
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "onnx": ("fp32", "fp16", "int8"),
+    "tflite": ("fp32", "int8"),
+    "ncnn": ("fp32",),
+    "mnn": ("fp32",),
+    "graph-json": ("fp32", "fp16", "int8"),
+}
+
+_Builder = Callable[[Graph, str, Mapping[str, NDArray[Any]] | None], bytes]
+
+# Module and function that build a format; imported when asked, since some load a runtime.
+_BUILDERS: Mapping[str, tuple[str, str]] = {
+    "onnx": ("onnx", "build_onnx"),
+    "tflite": ("tflite", "build_tflite"),
+    "ncnn": ("ncnn", "build_ncnn"),
+    "mnn": ("mnn", "build_mnn"),
+    "graph-json": ("graph_json", "build_graph_json"),
+}
 
 
-def build(graph: Graph, model_format: str, dtype: str) -> bytes:
-    """The bytes of a model file; the same graph gives the same bytes.
+def build(
+    graph: Graph, model_format: str, dtype: str, weights: Mapping[str, NDArray[Any]] | None = None
+) -> bytes:
+    """The bytes of a model file; the same graph and weights give the same bytes.
 
     Args:
-        graph: what to build; its weights become noise.
-        model_format: "onnx", "tflite" or "graph-json" (for simulated boards).
-        dtype: "fp32" or "int8"; graph-json carries no weights and takes any.
+        graph: what to build; its activations are float32, whatever `dtype` says.
+        model_format: a key of `FORMATS`; "graph-json" is for simulated boards.
+        dtype: one that the format has: "fp32", "fp16" or "int8".
+        weights: values of the graph's weights by name, of their shape and element type; the others
+            become noise. graph-json carries none.
 
     Raises:
-        BuildError: the format, or the element type in it, is unknown, or cannot express the graph;
-            names node and op.
+        BuildError: the format, or the element type in it, is unknown, or cannot express the graph
+            (names node and op), or a given weight does not fit (names it).
     """
     known = FORMATS.get(model_format)
     if known is None:
         raise BuildError(f"unknown model format {model_format!r}; known: {', '.join(FORMATS)}")
     if dtype not in known:
         raise BuildError(f"{model_format} is built as {' or '.join(known)}, not {dtype!r}")
-    if model_format == "graph-json":
-        return graph.dumps().encode()
-    if model_format == "onnx":
-        from latfarm_controller.builders.onnx import build_onnx
-
-        return build_onnx(graph)
-    from latfarm_controller.builders.tflite import build_tflite
-
-    return build_tflite(graph, dtype)
+    module, function = _BUILDERS[model_format]
+    builder = cast(_Builder, getattr(import_module(f"{__name__}.{module}"), function))
+    return builder(graph, dtype, weights)

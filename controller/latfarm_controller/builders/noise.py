@@ -9,20 +9,33 @@ differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph import Graph, Node, TensorType
 from numpy.typing import NDArray
 
+from latfarm_controller.builders import gains
+from latfarm_controller.errors import BuildError
+
 Array = NDArray[Any]
+
+_SCALING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_INTEGER_SPREAD = 40.0  # deviates within +-3 stay within int8
+
+# What integer ids may go through on their way to a table.
+_ID_MOVES = frozenset(
+    {"Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice"}
+)
 
 _POOL_LENGTH = 1_000_003
 
 # What a weight's noise is: the mean and the standard deviation.
 _Moments = tuple[float, float]
+# Of a weight of a graph, from its reader, its place among the operands, and its shape.
+_Role = Callable[[Graph, Node, int, tuple[int, ...]], _Moments]
 
 
 @cache
@@ -67,8 +80,14 @@ def _tile(out: memoryview, period: NDArray[np.float32]) -> None:
 class Weights:
     """The constants of one graph. Equal graphs (by hash) have equal weights in order of use."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, values: Mapping[str, Array] | None = None) -> None:
+        """Take the given values, and noise for the weights that have none.
+
+        Raises:
+            BuildError: a value is for no weight of the graph, or does not fit it; names it.
+        """
         self._graph = graph
+        self._given = {} if values is None else _checked(graph, values)
         self._base = int(graph.hash[:12], 16)
         self._readers: dict[str, tuple[Node, int, int]] = {}
         for node in graph.nodes:
@@ -79,8 +98,12 @@ class Weights:
     def __contains__(self, tensor: str) -> bool:
         return tensor in self._graph.weights
 
+    def type_of(self, tensor: str) -> TensorType:
+        """Type of a weight."""
+        return self._graph.weights[tensor].type
+
     def array(self, tensor: str) -> Array:
-        """Values of a weight: its own where it has some, else noise that suits its first reader.
+        """Values of a weight: its own or those given, else noise that suits its first reader.
 
         Returns:
             an array of the weight's shape and element type.
@@ -89,16 +112,30 @@ class Weights:
         dtype, shape = np.dtype(weight.type.dtype), weight.type.shape
         if weight.values is not None:
             return np.asarray(weight.values, dtype).reshape(shape)
+        if tensor in self._given:
+            return self._given[tensor]
         if dtype.kind != "f" or tensor not in self._readers:
+            if tensor in self._readers and self._readers[tensor][0].op in _SCALING:
+                return self._integers(tensor, dtype, shape)
             return np.zeros(shape, dtype)  # indices, masks: zero is always in range
         made = noise(weight.type.elements, *self._recipe(tensor)).reshape(shape)
         return made.astype(dtype, copy=False)
+
+    def _integers(self, tensor: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        """Weights of an int8 network, around zero, or the zero points, which are zero."""
+        _, position, index = self._readers[tensor]
+        middle = 128 if dtype == np.uint8 else 0
+        if position > 0:
+            return np.full(shape, middle, dtype)
+        made = noise(math.prod(shape), self._base + 15_485_863 * index, middle, _INTEGER_SPREAD)
+        return np.rint(made).reshape(shape).astype(dtype)
 
     def write(self, tensor: str, out: memoryview) -> None:
         """`array(tensor)` as bytes into `out`, without a second copy of large ones."""
         weight = self._graph.weights[tensor]
         if (
             weight.values is None
+            and tensor not in self._given
             and weight.type.dtype == "float32"
             and weight.type.elements > _POOL_LENGTH
             and tensor in self._readers
@@ -110,57 +147,89 @@ class Weights:
     def _recipe(self, tensor: str) -> tuple[int, float, float]:
         """Offset, mean and spread of a weight's noise."""
         node, position, index = self._readers[tensor]
-        mean, spread = _moments(node, position, self._graph.weights[tensor].type.shape)
+        role = _ROLES.get(node.op, _PLAIN)
+        mean, spread = role(self._graph, node, position, self._graph.weights[tensor].type.shape)
         return self._base + 15_485_863 * index, mean, spread
 
 
-def _he(fan_in: float) -> _Moments:
-    """He et al. 2015: keeps the variance of activations through a ReLU."""
-    return 0.0, math.sqrt(2.0 / max(fan_in, 1.0))
+def _checked(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """The values given, each for a weight of its shape and element type."""
+    for tensor, value in values.items():
+        weight = graph.weights.get(tensor)
+        if weight is None:
+            raise BuildError(f"{graph.name}: values for {tensor!r}, which is no weight of it")
+        kind = weight.type
+        if value.shape != kind.shape or value.dtype != np.dtype(kind.dtype):
+            raise BuildError(
+                f"{graph.name}: weight {tensor!r} is {kind.dtype}{list(kind.shape)},"
+                f" the values given are {value.dtype}{list(value.shape)}"
+            )
+        if weight.values is not None and not np.allclose(
+            value.reshape(-1), weight.values, rtol=1e-6, atol=0.0
+        ):
+            raise BuildError(f"{graph.name}: weight {tensor!r} is fixed by the graph")
+    return dict(values)
 
 
-def _conv(_: Node, position: int, shape: tuple[int, ...]) -> _Moments:
-    return _he(math.prod(shape[1:])) if position == 1 else (0.0, 0.05)
+def _fan(graph: Graph, node: Node, fan_in: float) -> _Moments:
+    """He et al. 2015: keeps the mean square of activations from layer to layer."""
+    return 0.0, math.sqrt(gains.gain(graph, node) / max(fan_in, 1.0))
 
 
-def _conv_transpose(node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
+def _conv(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
+    return _fan(graph, node, math.prod(shape[1:])) if position == 1 else (0.0, 0.05)
+
+
+def _conv_transpose(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
     if position != 1:
         return 0.0, 0.05
-    strides = node.attrs.get("strides", ())
+    strides, groups = node.attrs.get("strides", ()), node.attrs.get("group", 1)
     steps = math.prod(int(s) for s in strides) if isinstance(strides, tuple) else 1
     overlap = math.prod(shape[2:]) / steps
-    return _he(shape[0] * overlap)
+    channels = shape[0] // (groups if isinstance(groups, int) else 1)
+    return _fan(graph, node, channels * overlap)
 
 
-def _gemm(node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
+def _gemm(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
     if position == 2:
         return 0.0, 0.05
     rows = position == 1 and node.attrs.get("transB", 0) == 0
-    return _he(shape[0] if rows else shape[-1])
+    return _fan(graph, node, shape[0] if rows else shape[-1])
 
 
-def _matmul(_: Node, position: int, shape: tuple[int, ...]) -> _Moments:
-    return _he(shape[-2] if position == 1 and len(shape) > 1 else shape[-1])
+def _matmul(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
+    return _fan(graph, node, shape[-2] if position == 1 and len(shape) > 1 else shape[-1])
 
 
-def _norm(_: Node, position: int, __: tuple[int, ...]) -> _Moments:
+def _norm(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
     """Scale, bias, mean, variance: the variance is in 0.4..1.6."""
     return ((1.0, 0.1), (0.0, 0.1), (0.0, 0.1), (1.0, 0.2))[position - 1]
 
 
-def _recurrent(_: Node, __: int, shape: tuple[int, ...]) -> _Moments:
+def _recurrent(_: Graph, __: Node, ___: int, shape: tuple[int, ...]) -> _Moments:
     return 0.0, 1.0 / math.sqrt(max(shape[-1], 1))
 
 
-def _constant(mean: float, spread: float) -> Callable[[Node, int, tuple[int, ...]], _Moments]:
-    return lambda _, __, ___: (mean, spread)
+def _constant(mean: float, spread: float) -> _Role:
+    return lambda _, __, ___, ____: (mean, spread)
 
 
-def _clip(_: Node, position: int, __: tuple[int, ...]) -> _Moments:
+def _clip(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
     return (-1.0, 0.1) if position == 1 else (3.0, 0.1)
 
 
-_ROLES: dict[str, Callable[[Node, int, tuple[int, ...]], _Moments]] = {
+def _scaling(graph: Graph, node: Node, _: int, __: tuple[int, ...]) -> _Moments:
+    """The scale of integers: of a weight, so that the reals are as large as its reader wants."""
+    real = 1.0
+    readers = graph.consumers.get(node.outputs[0], ())
+    if node.inputs[0] in graph.weights and readers:
+        shape = graph.type_of(node.outputs[0]).shape
+        position = readers[0].inputs.index(node.outputs[0])
+        real = max(_ROLES.get(readers[0].op, _PLAIN)(graph, readers[0], position, shape)[1], 1e-3)
+    return real / _INTEGER_SPREAD, 0.1 * real / _INTEGER_SPREAD
+
+
+_ROLES: dict[str, _Role] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "Gemm": _gemm,
@@ -168,6 +237,8 @@ _ROLES: dict[str, Callable[[Node, int, tuple[int, ...]], _Moments]] = {
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "LayerNormalization"), _norm),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("Mul", "Div"), _constant(1.0, 0.1)),
+    **dict.fromkeys(("Gather", "Concat"), _constant(0.0, 1.0)),  # tokens
+    **dict.fromkeys(_SCALING, _scaling),
     "PRelu": _constant(0.25, 0.05),
     "Pow": _constant(2.0, 0.0),
     "Sqrt": _constant(1.0, 0.1),
@@ -177,5 +248,35 @@ _ROLES: dict[str, Callable[[Node, int, tuple[int, ...]], _Moments]] = {
 _PLAIN = _constant(0.0, 0.1)
 
 
-def _moments(node: Node, position: int, shape: tuple[int, ...]) -> _Moments:
-    return _ROLES.get(node.op, _PLAIN)(node, position, shape)
+def inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Inputs to run a graph with: the same for the same graph's inputs and seed.
+
+    Returns:
+        by name: standard normal deviates within +-3 for floats; for integers, ids within the table
+        that they index, or ones (masks) where they index none.
+    """
+    made: dict[str, Array] = {}
+    for index, tensor in enumerate(graph.inputs):
+        kind = graph.type_of(tensor)
+        dtype = np.dtype(kind.dtype)
+        if dtype.kind == "f":
+            drawn = noise(kind.elements, 7_368_787 * (seed + 1) + 179_426_549 * index)
+            made[tensor] = drawn.reshape(kind.shape).astype(dtype, copy=False)
+        else:
+            size = _table_size(graph, tensor)
+            draw = np.random.default_rng((seed, index))
+            ids = np.ones(kind.shape) if size is None else draw.integers(0, size, kind.shape)
+            made[tensor] = ids.astype(dtype)
+    return made
+
+
+def _table_size(graph: Graph, tensor: str) -> int | None:
+    """How many rows the smallest table has that a tensor, moved or not, indexes."""
+    sizes = []
+    for node in graph.consumers.get(tensor, ()):
+        if node.op == "Gather" and node.inputs[1] == tensor:
+            axis = node.attrs.get("axis", 0)
+            sizes.append(graph.type_of(node.inputs[0]).shape[axis if isinstance(axis, int) else 0])
+        elif node.op in _ID_MOVES and node.inputs[0] == tensor:
+            sizes += [s for t in node.outputs if t and (s := _table_size(graph, t)) is not None]
+    return min(sizes, default=None)

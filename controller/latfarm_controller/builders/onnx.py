@@ -1,184 +1,53 @@
-"""Graph -> ONNX: IR 8, opset 13, weights filled with noise.
-
-onnx's own defaults are too new for the runtimes of older boards; every runtime in use reads IR 8.
-"""
+"""Graph -> ONNX: float32, float16, or int8 between QuantizeLinear and DequantizeLinear (QDQ)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from io import BytesIO
 from typing import Any
 
-import onnx
-from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from latfarm_predictors.graph import Graph
+from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Weights
+from latfarm_controller.builders.onnx_file import Draft, serialise
 from latfarm_controller.errors import BuildError
 
-IR_VERSION = 8
-OPSET = 13
-NEWEST_OPSET = 17  # the last that IR 8 was made for
 
-_MAX_BYTES = 2**31 - 2**20  # protobuf's limit, less room for the nodes
+def build_onnx(
+    graph: Graph,
+    dtype: str = "fp32",
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> bytes:
+    """A self-contained ONNX model of a graph; its inputs and outputs are the graph's in any dtype.
 
-_ELEMENT_TYPES: Mapping[str, int] = {
-    "float64": TensorProto.DOUBLE,
-    "float32": TensorProto.FLOAT,
-    "float16": TensorProto.FLOAT16,
-    "int64": TensorProto.INT64,
-    "int32": TensorProto.INT32,
-    "int16": TensorProto.INT16,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "bool": TensorProto.BOOL,
-}
-
-
-def build_onnx(graph: Graph) -> bytes:
-    """A self-contained ONNX model of a graph, float weights as noise.
+    Args:
+        graph: what to build.
+        dtype: "fp32", "fp16" (see `onnx_half`) or "int8" (see `onnx_int8`).
+        weights: values of the graph's weights by name; the others become noise.
+        ranges: for int8, the smallest and largest value of activations by name, as measured on the
+            user's data; the others are estimated.
 
     Raises:
-        BuildError: an op or attribute that IR 8 cannot say (names node and op), or more than 2 GB.
+        BuildError: an op or attribute that IR 8 cannot say (names node and op), more than 2 GB, or
+            a weight does not fit (names it).
     """
-    size_bytes = sum(weight.type.size_bytes for weight in graph.weights.values())
-    if size_bytes > _MAX_BYTES:
-        raise BuildError(f"{graph.name}: {size_bytes} bytes of weights exceed ONNX's 2 GB")
-    opset = max((_opset(node) for node in graph.nodes), default=OPSET)
-    model = ModelProto(ir_version=IR_VERSION, producer_name="latfarm")
-    model.opset_import.add(domain="", version=opset)
-    proto = GraphProto(name=graph.name)
-    for tensor in graph.inputs:
-        _describe(proto.input.add(), tensor, graph.type_of(tensor))
-    for tensor in graph.outputs:
-        _describe(proto.output.add(), tensor, graph.type_of(tensor))
-    for node in graph.nodes:
-        _add_node(proto.node.add(), node, opset)
-    return _assemble(graph, model.SerializeToString(), proto.SerializeToString())
-
-
-def _assemble(graph: Graph, model: bytes, nodes: bytes) -> bytes:
-    """The serialised model with the weights written straight into their place.
-
-    Through protobuf objects, half a gigabyte of weights is copied four times: touching that much
-    fresh memory takes seconds. `model` has no graph and `nodes` no initializers; in the wire format
-    a message is the concatenation of its fields.
-    """
-    heads: list[tuple[bytes, str]] = []
-    for tensor, weight in graph.weights.items():
-        head = TensorProto(
-            name=tensor, data_type=_ELEMENT_TYPES[weight.type.dtype], dims=weight.type.shape
-        ).SerializeToString() + _prefix(TensorProto.RAW_DATA_FIELD_NUMBER, weight.type.size_bytes)
-        field = _prefix(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + weight.type.size_bytes)
-        heads.append((field + head, tensor))
-    inner = len(nodes) + sum(
-        len(head) + graph.weights[tensor].type.size_bytes for head, tensor in heads
+    draft = Draft(
+        graph.name,
+        Weights(graph, weights),
+        {tensor: graph.type_of(tensor) for tensor in graph.inputs},
+        {tensor: graph.type_of(tensor) for tensor in graph.outputs},
+        list(graph.nodes),
+        dict.fromkeys(graph.weights),
     )
-    start = model + _prefix(ModelProto.GRAPH_FIELD_NUMBER, inner) + nodes
-    file = BytesIO()
-    file.seek(len(model) + len(_prefix(ModelProto.GRAPH_FIELD_NUMBER, inner)) + inner - 1)
-    file.write(b"\0")  # allocates once; getvalue() below hands the buffer over without a copy
-    weights = Weights(graph)
-    with file.getbuffer() as out:
-        out[: len(start)] = start
-        at = len(start)
-        for head, tensor in heads:
-            size_bytes = graph.weights[tensor].type.size_bytes
-            out[at : at + len(head)] = head
-            at += len(head)
-            with out[at : at + size_bytes] as part:
-                weights.write(tensor, part)
-            at += size_bytes
-    return file.getvalue()
+    if dtype == "fp16":
+        from latfarm_controller.builders.onnx_half import halved
 
+        draft = halved(graph, draft)
+    elif dtype == "int8":
+        from latfarm_controller.builders.onnx_int8 import quantised
 
-def _prefix(field: int, size_bytes: int) -> bytes:
-    """Tag and length of a length-delimited field."""
-    return _varint(field << 3 | 2) + _varint(size_bytes)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _describe(info: Any, name: str, kind: TensorType) -> None:
-    info.name = name
-    info.type.tensor_type.elem_type = _ELEMENT_TYPES[kind.dtype]
-    shape = info.type.tensor_type.shape
-    shape.SetInParent()  # a scalar has a shape too
-    for size in kind.shape:
-        shape.dim.add(dim_value=size)
-
-
-@cache
-def _schema(op: str, opset: int) -> Mapping[str, int] | None:
-    """Attribute types of an op by name; None when the opset does not have it."""
-    try:
-        schema = onnx.defs.get_schema(op, opset)
-    except onnx.defs.SchemaError:
-        return None
-    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}
-
-
-@cache
-def _first_opset(op: str) -> int | None:
-    for opset in range(OPSET, NEWEST_OPSET + 1):
-        if _schema(op, opset) is not None:
-            return opset
-    return None
-
-
-def _opset(node: Node) -> int:
-    found = _first_opset(node.op)
-    if found is None:
-        raise BuildError(
-            f"node {node.name!r} ({node.op}): not in ONNX opsets {OPSET} to {NEWEST_OPSET}"
-        )
-    return found
-
-
-def _add_node(made: Any, node: Node, opset: int) -> None:
-    made.name = node.name
-    made.op_type = node.op
-    made.input.extend(node.inputs)
-    made.output.extend(node.outputs)
-    known = _schema(node.op, opset) or {}
-    for name, value in sorted(node.attrs.items()):
-        kind = known.get(name)
-        if kind is not None:
-            _set_attribute(made.attribute.add(name=name, type=kind), kind, value)
-        elif not _says_nothing(name, value):
-            raise BuildError(
-                f"node {node.name!r} ({node.op}): opset {opset} has no attribute {name} ({value!r})"
-            )
-
-
-def _says_nothing(name: str, value: AttrValue) -> bool:
-    """Whether an attribute of a later opset has the value that the older one implies."""
-    if isinstance(value, tuple):
-        return name == "dilations" and all(size == 1 for size in value)
-    return name == "ceil_mode" and value == 0
-
-
-def _set_attribute(made: Any, kind: int, value: AttrValue) -> None:
-    many = value if isinstance(value, tuple) else (value,)
-    if kind == AttributeProto.INT:
-        made.i = int(many[0])
-    elif kind == AttributeProto.FLOAT:
-        made.f = float(many[0])
-    elif kind == AttributeProto.STRING:
-        made.s = str(many[0]).encode()
-    elif kind == AttributeProto.INTS:
-        made.ints.extend(int(v) for v in many)
-    elif kind == AttributeProto.FLOATS:
-        made.floats.extend(float(v) for v in many)
-    elif kind == AttributeProto.STRINGS:
-        made.strings.extend(str(v).encode() for v in many)
-    else:
-        raise BuildError(f"attribute {made.name}: type {kind} cannot be written")
+        draft = quantised(graph, draft, ranges or {})
+    elif dtype != "fp32":
+        raise BuildError(f"onnx is built as fp32, fp16 or int8, not {dtype!r}")
+    return serialise(draft)

@@ -1,15 +1,16 @@
-"""Full-integer int8 of a float TFLite model, with scales worked out and not measured.
+"""Full-integer int8 of a float TFLite model, with scales worked out and not given.
 
-There is no data to calibrate with, nor any need: latency does not depend on the scales as long as
-values neither saturate nor vanish. So each activation's mean and deviation are estimated from those
-of its operands, as if values were normal and independent, and its scale spans four deviations.
-Weights are symmetric, one scale per output channel (per tensor for fully connected layers); biases
-are int32. Operators that have no int8 kernel stay float between DEQUANTIZE and QUANTIZE, as
-converters do.
+Latency does not depend on the scales as long as values neither saturate nor vanish, but a model
+that computes nonsense convinces nobody: activations are measured (`tflite_ranges`) or, for
+a kernel of a few operators, estimated (`tflite_moments`). Weights are symmetric, one scale per
+output channel; biases are int32. Operators that have no int8 kernel stay float between DEQUANTIZE
+and QUANTIZE, as converters do.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite_file import Array, Model, Operator, Tensor
 from latfarm_controller.builders.tflite_moments import Moments, moments_of, moments_of_data
+from latfarm_controller.builders.tflite_ranges import INPUT, Range
 
-# Inputs are filled by boards with any int8: this spans about what a normalised image does.
-INPUT = Moments(0.0, 1.5, -3.0, 3.0)
+_INPUT = Moments(0.0, 1.5, *INPUT)
 
 WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 # The kernel demands one scale for its operands and results.
@@ -28,7 +29,7 @@ SAME_SCALE = frozenset(
         *("MAX_POOL_2D", "AVERAGE_POOL_2D", "RESHAPE", "TRANSPOSE", "PAD", "PADV2", "MIRROR_PAD"),
         *("SLICE", "STRIDED_SLICE", "SPLIT", "SPLIT_V", "CONCATENATION", "MAXIMUM", "MINIMUM"),
         *("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "DEPTH_TO_SPACE", "SPACE_TO_DEPTH"),
-        *("REDUCE_MAX", "REDUCE_MIN"),
+        *("REDUCE_MAX", "REDUCE_MIN", "GATHER", "TILE", "BROADCAST_TO", "SELECT_V2"),
     }
 )
 INTEGER = (
@@ -36,16 +37,23 @@ INTEGER = (
     | SAME_SCALE
     | {
         *("ADD", "SUB", "MUL", "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "LEAKY_RELU"),
-        *("PRELU", "LOGISTIC", "TANH", "HARD_SWISH", "ELU", "GELU", "SOFTMAX", "MEAN", "SUM"),
-        *("BATCH_MATMUL",),
+        *("PRELU", "LOGISTIC", "TANH", "HARD_SWISH", "ELU", "GELU", "SOFTMAX", "LOG_SOFTMAX"),
+        *("MEAN", "SUM", "BATCH_MATMUL", "EXP", "LOG", "ABS", "RSQRT", "ARG_MAX", "ARG_MIN"),
+        *("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"),
     }
 )
+# They cut off what lies outside a range: their operand need not represent it.
+_CUTTING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
+# A softmax takes so much less than the least of its operands for nothing.
+_MASKED = 16.0
 # (scale, zero point) that the kernel prescribes for the result.
 _FIXED = {
     "LOGISTIC": (1 / 256, -128),
     "SOFTMAX": (1 / 256, -128),
+    "LOG_SOFTMAX": (16 / 256, 127),
     "TANH": (1 / 128, 0),
 }
+_STEPS_PER_OCTAVE = 32
 
 
 @dataclass(frozen=True)
@@ -63,26 +71,39 @@ class Scale:
 
 
 def scale_for(moments: Moments) -> Scale:
-    """Spans the values that the moments expect, and zero, which int8 must hit exactly."""
+    """Spans the values that the moments expect, and zero, which int8 must hit exactly.
+
+    Steps are rounded up to a coarse grid (2 %), so that the last bits of a measured range, which
+    differ between processors, seldom show in the file.
+    """
     low, high = min(moments.low, 0.0), max(moments.high, 0.0)
     value = max((high - low) / 255.0, 1e-9)
+    value = 2.0 ** (math.ceil(math.log2(value) * _STEPS_PER_OCTAVE - 1e-3) / _STEPS_PER_OCTAVE)
     return Scale(value, int(np.clip(round(-128 - low / value), -128, 127)))
 
 
-def quantize(model: Model) -> Model:
-    """The int8 model of a float32 model; its inputs and outputs are int8 too."""
-    return _Quantizer(model).run()
+def quantize(model: Model, ranges: Sequence[Range | None] | None = None) -> Model:
+    """The int8 model of a float32 model; its float inputs and outputs are int8 too.
+
+    Args:
+        model: of float32 activations.
+        ranges: of activations by tensor, where known; all are estimated without.
+    """
+    return _Quantizer(model, ranges).run()
 
 
 class _Quantizer:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, ranges: Sequence[Range | None] | None) -> None:
         self.source = model
+        self.ranges = ranges
         self.made = Model(model.name)
         self.moments: list[Moments | None] = [None] * len(model.tensors)
         self.scales: list[Scale | None] = [None] * len(model.tensors)
         self.places: dict[int, int] = {}  # tensor of the source -> tensor made
         self.floats: dict[int, int] = {}  # the same, dequantised
         self.parents = list(range(len(model.tensors)))
+        # Made from integers alone, as masks are: an exact 0 or 1 times -10,000 stands no rounding.
+        self.exact: set[int] = set()
 
     def run(self) -> Model:
         source = self.source
@@ -91,7 +112,12 @@ class _Quantizer:
         for index in source.inputs:
             self.made.inputs.append(self._place(index))
         for operator in source.operators:
-            if self._is_real(operator.outputs[0]) and operator.code in INTEGER:
+            if not any(self._is_real(i) for i in (*operator.inputs, *operator.outputs) if i >= 0):
+                self._same(operator)
+            elif self._is_exact(operator):
+                self.exact.update(operator.outputs)
+                self._float(operator)
+            elif operator.code in INTEGER:
                 self._integer(operator)
             else:
                 self._float(operator)
@@ -101,20 +127,86 @@ class _Quantizer:
     def _is_real(self, index: int) -> bool:
         return self.source.tensors[index].dtype == "float32"
 
+    def _is_exact(self, operator: Operator) -> bool:
+        real = [index for index in operator.inputs if self._is_activation(index)]
+        if not real:
+            return operator.code == "CAST"
+        return self.exact.issuperset(real)
+
     # Scales
 
     def _estimate(self) -> None:
         """Moments of every activation, in the order of execution."""
         tensors = self.source.tensors
-        for index, tensor in enumerate(tensors):
-            if tensor.data is not None and self._is_real(index) and tensor.data.size < 2**20:
-                self.moments[index] = moments_of_data(tensor.data)
         for index in self.source.inputs:
-            self.moments[index] = INPUT
+            self.moments[index] = _INPUT if self._is_real(index) else None
         for operator in self.source.operators:
-            found = moments_of(operator, tensors, self.moments)
+            weighs = operator.code in WEIGHTED and self._weight(operator) is not None
+            for index in () if weighs else operator.inputs:
+                self._know_constant(index)
+            found = moments_of(operator, tensors, self.moments) if self.ranges is None else None
             for index in operator.outputs:
-                self.moments[index] = found
+                if not self._is_real(index):
+                    continue
+                span = None if self.ranges is None else self.ranges[index]
+                if span is not None:
+                    self.moments[index] = Moments(0.0, 1.0, *span)
+                elif found is not None:
+                    self.moments[index] = found
+                elif operator.code in SAME_SCALE:
+                    self.moments[index] = self._moved(operator)
+        self._cut()
+        self._unmask()
+
+    def _weight(self, operator: Operator) -> Array | None:
+        return self.source.tensors[operator.inputs[1]].data
+
+    def _know_constant(self, index: int) -> None:
+        if index < 0 or self.moments[index] is not None or not self._is_real(index):
+            return
+        data = self.source.tensors[index].data
+        if data is not None and (self.ranges is not None or data.size < 2**20):
+            self.moments[index] = moments_of_data(data)
+
+    def _moved(self, operator: Operator) -> Moments | None:
+        """Moments of what an operator moves without change; a lowest number to pad with is none."""
+        found: Moments | None = None
+        moved = operator.inputs[:1] if operator.code == "PADV2" else operator.inputs
+        for index in moved:
+            known = self.moments[index] if index >= 0 else None
+            if known is not None:
+                found = known if found is None else found.union(known)
+        return found
+
+    def _cut(self) -> None:
+        """Let operands of a RELU and its like have its result's range: the rest saturates."""
+        readers: dict[int, list[Operator]] = {}
+        for operator in self.source.operators:
+            for index in operator.inputs:
+                readers.setdefault(index, []).append(operator)
+        for index, found in readers.items():
+            if (
+                len(found) == 1
+                and found[0].code in _CUTTING
+                and self._is_activation(index)
+                and index not in self.source.inputs
+                and index not in self.source.outputs
+            ):
+                self.moments[index] = self.moments[found[0].outputs[0]]
+
+    def _unmask(self) -> None:
+        """Let sums that go into a softmax not span the huge negative numbers that mask."""
+        makers = {i: operator for operator in self.source.operators for i in operator.outputs}
+        for operator in self.source.operators:
+            index = operator.inputs[0] if operator.code == "SOFTMAX" else -1
+            maker = makers.get(index)
+            if maker is None or maker.code not in ("ADD", "SELECT_V2"):
+                continue
+            lows = [m.low for i in maker.inputs if i >= 0 and (m := self.moments[i]) is not None]
+            found = self.moments[index]
+            if lows and found is not None:
+                low = max(found.low, min(max(lows), found.high) - _MASKED)
+                self.moments[index] = replace(found, low=low)
 
     def _choose_scales(self) -> None:
         """One scale for each group of tensors that must agree.
@@ -166,7 +258,10 @@ class _Quantizer:
         return len(self.made.tensors) - 1
 
     def _place(self, index: int) -> int:
-        """The tensor made for one of the source: int8 for activations, the same for the rest."""
+        """The tensor made for one of the source: int8 for activations, the same for the rest.
+
+        What a float operator made is quantised when the first integer operator asks for it.
+        """
         if index < 0:
             return -1
         if index not in self.places:
@@ -176,6 +271,8 @@ class _Quantizer:
             else:
                 made = replace(tensor)
             self.places[index] = self._add(made)
+            if index in self.floats:
+                self.made.operator("QUANTIZE", [self.floats[index]], [self.places[index]])
         return self.places[index]
 
     def _constant(self, tensor: Tensor, scale: Scale) -> int:
@@ -186,12 +283,18 @@ class _Quantizer:
         return self._add(made)
 
     def _integer(self, operator: Operator) -> None:
-        if operator.code in WEIGHTED:
+        if operator.code in WEIGHTED and self._weight(operator) is not None:
             operands = self._weighted(operator)
         else:
             operands = self._operands(operator)
         made = [self._place(index) for index in operator.outputs]
-        self.made.operators.append(Operator(operator.code, operands, made, dict(operator.options)))
+        self.made.operators.append(replace(operator, inputs=operands, outputs=made))
+
+    def _same(self, operator: Operator) -> None:
+        """An operator on indices or truths."""
+        operands = [self._place(index) for index in operator.inputs]
+        made = [self._place(index) for index in operator.outputs]
+        self.made.operators.append(replace(operator, inputs=operands, outputs=made))
 
     def _operands(self, operator: Operator) -> list[int]:
         """Operands as int8; in the result's scale where the kernel demands it."""
@@ -221,9 +324,7 @@ class _Quantizer:
         weight_tensor = self.source.tensors[operator.inputs[1]]
         assert weight_tensor.data is not None
         axis = 3 if operator.code == "DEPTHWISE_CONV_2D" else 0
-        weight, scales = _symmetric(
-            weight_tensor.data, None if operator.code == "FULLY_CONNECTED" else axis
-        )
+        weight, scales = _symmetric(weight_tensor.data, axis)
         quantised = Tensor(weight_tensor.name, weight.shape, "int8", weight, scales, 0, axis)
         bias_tensor = self.source.tensors[operator.inputs[bias]]
         assert bias_tensor.data is not None
@@ -257,12 +358,7 @@ class _Quantizer:
             real = self._add(replace(tensor, name=f"{tensor.name}_real"))
             self.floats[index] = real
             results.append(real)
-        self.made.operators.append(
-            Operator(operator.code, operands, results, dict(operator.options))
-        )
-        for index in operator.outputs:
-            if index in self.floats:
-                self.made.operator("QUANTIZE", [self.floats[index]], [self._place(index)])
+        self.made.operators.append(replace(operator, inputs=operands, outputs=results))
 
     def _dequantised(self, index: int) -> int:
         if index not in self.floats:
@@ -277,13 +373,13 @@ def _quantised(tensor: Tensor, scale: Scale) -> Tensor:
     return Tensor(tensor.name, tensor.shape, "int8", None, scales, scale.zero)
 
 
-def _symmetric(data: Array, axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Weights as int8 in -127..127, with one scale, or one per index of `axis`."""
+def _symmetric(data: Array, axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Weights as int8 in -127..127, with one scale per index of `axis`."""
     real = np.asarray(data, np.float32)
-    others = tuple(a for a in range(real.ndim) if a != axis) if axis is not None else None
-    peaks = np.maximum(np.abs(real).max(axis=others, keepdims=True), 1e-9)
-    scales = (peaks / np.float32(127.0)).astype(np.float32)
-    scaled = real / scales
+    others = tuple(a for a in range(real.ndim) if a != axis)
+    peaks = real.max(axis=others, keepdims=True)
+    np.maximum(peaks, -real.min(axis=others, keepdims=True), out=peaks)
+    scales = np.maximum(peaks, 1e-9) / np.float32(127.0)
+    scaled = real * (np.float32(1.0) / scales)
     np.rint(scaled, out=scaled)
-    np.clip(scaled, -127, 127, out=scaled)
     return scaled.astype(np.int8), scales.reshape(-1)

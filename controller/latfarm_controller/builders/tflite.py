@@ -7,54 +7,152 @@ folded into the conv before it, as every converter does, else it becomes MUL and
 
 from __future__ import annotations
 
-from latfarm_predictors.graph import Graph, Node
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from latfarm_controller.builders import tflite_moves, tflite_nn, tflite_ops
+from latfarm_predictors.graph import Graph, Node
+from numpy.typing import NDArray
+
+from latfarm_controller.builders import (
+    tflite_functions,
+    tflite_matrix,
+    tflite_moves,
+    tflite_nn,
+    tflite_ops,
+    tflite_reduce,
+    tflite_resize,
+)
 from latfarm_controller.builders.tflite_file import Model, serialise
-from latfarm_controller.builders.tflite_layout import Translation
+from latfarm_controller.builders.tflite_functions import is_divisor
+from latfarm_controller.builders.tflite_layout import Layout, Translation
+from latfarm_controller.builders.tflite_recognise import emit, wholes
 from latfarm_controller.errors import BuildError
 
-_HANDLERS = {**tflite_ops.HANDLERS, **tflite_moves.HANDLERS, **tflite_nn.HANDLERS}
+_HANDLERS = {
+    **tflite_ops.HANDLERS,
+    **tflite_functions.HANDLERS,
+    **tflite_reduce.HANDLERS,
+    **tflite_moves.HANDLERS,
+    **tflite_resize.HANDLERS,
+    **tflite_matrix.HANDLERS,
+    **tflite_nn.HANDLERS,
+}
 _TYPES = frozenset({"float32", "int32", "int64", "bool"})
+# Above so many operators, estimates of activations' ranges are too far from the truth.
+_FEW_OPERATORS = 12
 
 
-def build_tflite(graph: Graph, dtype: str = "fp32") -> bytes:
-    """A self-contained TFLite model of a graph, weights as noise.
+def build_tflite(
+    graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
+) -> bytes:
+    """A self-contained TFLite model of a graph.
 
     Args:
         graph: what to build; all its activations are float32.
         dtype: "fp32", or "int8" for full-integer with one weight scale per channel.
+        weights: values of the graph's weights by name; the others become noise.
 
     Raises:
-        BuildError: TFLite cannot express a node (names it and its op), or ai-edge-litert, whose
-            schema is used, is not installed.
+        BuildError: TFLite cannot express a node (names it and its op), a weight does not fit, or
+            ai-edge-litert, whose schema is used, is not installed.
     """
     if dtype not in ("fp32", "int8"):
         raise BuildError(f"tflite is built as fp32 or int8, not {dtype!r}")
-    model = translate(graph)
+    t = _translated(graph, weights)
+    return serialise(t.model if dtype == "fp32" else _integers(t, weights is not None))
+
+
+@dataclass(frozen=True)
+class FloatIsland:
+    """An operator of an int8 model that computes in float32, between conversions."""
+
+    node: str
+    op: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class TfliteReport:
+    """What a graph becomes: how many operators of each kind, and which of them stayed float.
+
+    `layouts` says of each input and output which axis of the Graph's tensor each stored axis is.
+    """
+
+    operators: Mapping[str, int]
+    float_islands: tuple[FloatIsland, ...]
+    layouts: Mapping[str, Layout]
+
+
+def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
+    """What `build_tflite` makes of a graph; a float32 model has no islands.
+
+    Raises:
+        BuildError: TFLite cannot express a node; names it and its op.
+    """
+    t = _translated(graph, None)
+    model = t.model
+    ops = {node.name: node.op for node in graph.nodes}
+    islands: list[FloatIsland] = []
     if dtype == "int8":
         from latfarm_controller.builders.quantize import quantize
 
         model = quantize(model)
-    return serialise(model)
+        islands = [
+            FloatIsland(operator.node, ops[operator.node], operator.code)
+            for operator in model.operators
+            if operator.code not in ("QUANTIZE", "DEQUANTIZE")
+            and any(
+                model.tensors[index].dtype == "float32"
+                for index in (*operator.inputs, *operator.outputs)
+                if index >= 0
+            )
+        ]
+    layouts = {tensor: t.layout(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+    codes = Counter(operator.code for operator in model.operators)
+    return TfliteReport(codes, tuple(islands), layouts)
 
 
-def translate(graph: Graph) -> Model:
+def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Model:
     """The float32 model of a graph.
 
     Raises:
         BuildError: TFLite cannot express a node; names it and its op.
     """
+    return _translated(graph, weights).model
+
+
+def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Translation:
     for tensor in graph.types:
         if tensor not in graph.weights and graph.type_of(tensor).dtype not in _TYPES:
             kind = graph.type_of(tensor).dtype
             raise BuildError(f"{graph.name}: tensor {tensor!r} is {kind}; TFLite takes float32")
-    t = Translation(graph)
+    t = Translation(graph, weights)
+    parts = wholes(t)
     for node in graph.nodes:
-        if node.name not in t.done and not tflite_ops.gelu(t, node):
+        done = len(t.model.operators)
+        if node.name in parts:
+            emit(t, node, parts[node.name])
+        elif node.name not in t.done and not is_divisor(t, node):
             _handler(node)(t, node)
+        for operator in t.model.operators[done:]:
+            operator.node = node.name
     t.model.outputs = [t.data(tensor, t.layout(tensor)) for tensor in graph.outputs]
-    return t.model
+    return t
+
+
+def _integers(t: Translation, has_values: bool) -> Model:
+    """The int8 model; ranges are measured unless it is a kernel of noise."""
+    from latfarm_controller.builders.quantize import SAME_SCALE, quantize
+    from latfarm_controller.builders.tflite_moments import ESTIMATED
+    from latfarm_controller.builders.tflite_ranges import measured_ranges, sample
+
+    codes = [operator.code for operator in t.model.operators]
+    if not has_values and len(codes) <= _FEW_OPERATORS and ESTIMATED.issuperset(codes):
+        return quantize(t.model)
+    inputs = [data.transpose(t.layout(tensor)) for tensor, data in sample(t.graph).items()]
+    return quantize(t.model, measured_ranges(t.model, inputs, skipped=SAME_SCALE))
 
 
 def _handler(node: Node) -> tflite_nn.Handler:

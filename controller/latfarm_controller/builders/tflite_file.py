@@ -1,6 +1,7 @@
 """A TFLite model in memory, and its flatbuffer: written straight to the schema, no TensorFlow.
 
-The schema's Python classes ship with ai-edge-litert; so nothing has to be generated or kept.
+Numbers of operators, types and options come from the schema's Python classes, which ship with
+ai-edge-litert. Only options are packed by them: for all tables that takes longer than all else.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from latfarm_controller.builders.flatbuffer import Fields, Writer
 from latfarm_controller.errors import BuildError
 
 Array = NDArray[Any]
@@ -23,7 +25,6 @@ Option = int | float | bool
 FILE_IDENTIFIER = b"TFL3"
 SCHEMA_VERSION = 3
 
-_ALIGNMENT = 16  # the schema's force_align of a buffer's data
 _MAX_BYTES = 2**31 - 2**20
 
 # The options table of each operator, where it is not the operator's own name.
@@ -37,8 +38,22 @@ _OPTIONS: Mapping[str, str] = {
     "BATCH_MATMUL": "BatchMatMulOptions",
     "MAXIMUM": "MaximumMinimumOptions",
     "MINIMUM": "MaximumMinimumOptions",
-    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), "ReducerOptions"),
+    "ATAN2": "ATan2Options",
+    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"), "ReducerOptions"),
 }
+# The first version of an operator that runtimes know, where it is not 1.
+_VERSIONS: Mapping[str, int] = {"BROADCAST_TO": 2}
+
+# Tables of the schema: slots and types of the fields that are written, pointers as "I".
+_MODEL: Fields = tuple((slot, "I") for slot in range(5))  # version, opcodes, graphs, text, buffers
+_BUFFER: Fields = ((0, "I"),)
+_OPCODE: Fields = ((2, "i"), (3, "i"), (0, "b"))  # version, code, its old field
+_GRAPH: Fields = tuple((slot, "I") for slot in range(5))  # tensors, inputs, outputs, ops, name
+_TENSOR: Fields = ((0, "I"), (2, "I"), (3, "I"), (1, "b"))  # shape, buffer, name, type
+_QUANTISED: Fields = ((0, "I"), (2, "I"), (3, "I"), (4, "I"), (1, "b"))
+_SCALES: Fields = ((2, "I"), (3, "I"), (6, "i"))  # scales, zero points, axis
+_OPERATOR: Fields = ((0, "I"), (1, "I"), (2, "I"))  # opcode, inputs, outputs
+_WITH_OPTIONS: Fields = (*_OPERATOR, (4, "I"), (3, "B"))
 
 
 @dataclass
@@ -56,12 +71,13 @@ class Tensor:
 
 @dataclass
 class Operator:
-    """One operator; an absent optional operand is -1."""
+    """One operator; an absent optional operand is -1. `node` names what it was made for."""
 
     code: str
     inputs: list[int]
     outputs: list[int]
     options: dict[str, Option] = field(default_factory=dict)
+    node: str = ""
 
 
 @dataclass
@@ -81,7 +97,7 @@ class Model:
 
     def constant(self, name: str, data: Array) -> int:
         """A new constant; its index."""
-        self.tensors.append(Tensor(name, data.shape, data.dtype.name, np.ascontiguousarray(data)))
+        self.tensors.append(Tensor(name, data.shape, data.dtype.name, data))
         return len(self.tensors) - 1
 
     def operator(
@@ -110,125 +126,88 @@ def serialise(model: Model) -> bytes:
         BuildError: ai-edge-litert is not installed, or the weights exceed 2 GB.
     """
     schema = _schema()
-    import flatbuffers
-
-    size_bytes = sum(t.data.nbytes for t in model.tensors if t.data is not None)
+    data = [tensor.data for tensor in model.tensors if tensor.data is not None]
+    size_bytes = sum(array.nbytes for array in data)
     if size_bytes > _MAX_BYTES:
         raise BuildError(f"{model.name}: {size_bytes} bytes of weights exceed TFLite's 2 GB")
-    # Room for all from the start: growing copies everything each time.
-    builder = flatbuffers.Builder(size_bytes + 512 * len(model.tensors) + 4096)
-    buffers = [schema.BufferT().Pack(builder)]  # index 0 is the empty buffer, by convention
-    places = []
-    for tensor in model.tensors:
-        places.append(0 if tensor.data is None else len(buffers))
-        if tensor.data is not None:
-            buffers.append(_buffer(builder, schema, tensor.data))
-    codes = list(dict.fromkeys(operator.code for operator in model.operators))
-    graph = _subgraph(builder, schema, model, places, codes)
-    opcodes = [_opcode(builder, schema, code) for code in codes]
-    buffer_vector = _offsets(builder, buffers)
-    graph_vector = _offsets(builder, [graph])
-    opcode_vector = _offsets(builder, opcodes)
-    description = builder.CreateString(model.name)
-    schema.ModelStart(builder)
-    schema.ModelAddVersion(builder, SCHEMA_VERSION)
-    schema.ModelAddOperatorCodes(builder, opcode_vector)
-    schema.ModelAddSubgraphs(builder, graph_vector)
-    schema.ModelAddDescription(builder, description)
-    schema.ModelAddBuffers(builder, buffer_vector)
-    builder.Finish(schema.ModelEnd(builder), FILE_IDENTIFIER)
-    return bytes(memoryview(builder.Bytes)[builder.Head() :])
-
-
-def _offsets(builder: Any, offsets: Sequence[int]) -> int:
-    builder.StartVector(4, len(offsets), 4)
-    for offset in reversed(offsets):
-        builder.PrependUOffsetTRelative(offset)
-    return int(builder.EndVector())
-
-
-def _buffer(builder: Any, schema: Any, data: Array) -> int:
-    raw = data.reshape(-1).view(np.uint8).data
-    builder.StartVector(1, len(raw), _ALIGNMENT)
-    builder.head -= len(raw)
-    builder.Bytes[builder.head : builder.head + len(raw)] = raw
-    vector = builder.EndVector()
-    schema.BufferStart(builder)
-    schema.BufferAddData(builder, vector)
-    return int(schema.BufferEnd(builder))
-
-
-def _opcode(builder: Any, schema: Any, code: str) -> int:
-    number = getattr(schema.BuiltinOperator, code)
-    made = schema.OperatorCodeT()
-    # Old readers know only the first field, which is a byte.
-    made.deprecatedBuiltinCode = min(
-        number, schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES
+    out = Writer(FILE_IDENTIFIER)
+    _, opcodes, graphs, text, buffers = out.table(0, _MODEL, (SCHEMA_VERSION, 0, 0, 0, 0))
+    codes = {code: i for i, code in enumerate(dict.fromkeys(op.code for op in model.operators))}
+    for place, code in zip(out.pointers(opcodes, len(codes)), codes, strict=True):
+        number = getattr(schema.BuiltinOperator, code)
+        # Old readers know only the first place, which is a byte.
+        old = min(number, schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
+        out.table(place, _OPCODE, (_VERSIONS.get(code, 1), number, old))
+    out.text(text, model.name)
+    tensors, inputs, outputs, operators, name = out.table(
+        next(out.pointers(graphs, 1)), _GRAPH, (0, 0, 0, 0, 0)
     )
-    made.builtinCode = number
-    made.version = 1
-    return int(made.Pack(builder))
-
-
-def _subgraph(
-    builder: Any, schema: Any, model: Model, places: Sequence[int], codes: Sequence[str]
-) -> int:
-    tensors = [
-        _tensor(builder, schema, tensor, place)
-        for tensor, place in zip(model.tensors, places, strict=True)
-    ]
-    operators = [_operator(builder, schema, op, codes.index(op.code)) for op in model.operators]
-    tensor_vector = _offsets(builder, tensors)
-    operator_vector = _offsets(builder, operators)
-    inputs = builder.CreateNumpyVector(np.asarray(model.inputs, np.int32))
-    outputs = builder.CreateNumpyVector(np.asarray(model.outputs, np.int32))
-    name = builder.CreateString("main")
-    schema.SubGraphStart(builder)
-    schema.SubGraphAddTensors(builder, tensor_vector)
-    schema.SubGraphAddInputs(builder, inputs)
-    schema.SubGraphAddOutputs(builder, outputs)
-    schema.SubGraphAddOperators(builder, operator_vector)
-    schema.SubGraphAddName(builder, name)
-    return int(schema.SubGraphEnd(builder))
-
-
-def _tensor(builder: Any, schema: Any, tensor: Tensor, buffer: int) -> int:
-    made = schema.TensorT()
-    made.name = tensor.name
-    made.shape = np.asarray(tensor.shape, np.int32)
-    made.type = getattr(schema.TensorType, tensor.dtype.upper())
-    made.buffer = buffer
-    if tensor.scales is not None:
-        quantised = schema.QuantizationParametersT()
-        quantised.scale = np.asarray(tensor.scales, np.float32)
-        quantised.zeroPoint = np.full(len(tensor.scales), tensor.zero_point, np.int64)
-        quantised.quantizedDimension = tensor.axis
-        made.quantization = quantised
-    return int(made.Pack(builder))
+    out.text(name, "main")
+    out.integers(inputs, model.inputs)
+    out.integers(outputs, model.outputs)
+    filled = 0
+    for place, tensor in zip(out.pointers(tensors, len(model.tensors)), model.tensors, strict=True):
+        filled += tensor.data is not None
+        _tensor(out, place, tensor, 0 if tensor.data is None else filled)
+    for place, operator in zip(
+        out.pointers(operators, len(model.operators)), model.operators, strict=True
+    ):
+        _operator(out, place, operator, codes[operator.code])
+    # Buffer 0 is the empty one, by convention.
+    places = out.pointers(buffers, len(data) + 1)
+    out.table(next(places), (), ())
+    return out.finish([out.table(place, _BUFFER, (0,))[0] for place in places], data)
 
 
 @cache
-def _options_class(code: str) -> tuple[str, Any]:
+def _type(dtype: str) -> int:
+    return int(getattr(_schema().TensorType, dtype.upper()))
+
+
+def _tensor(out: Writer, field: int, tensor: Tensor, buffer: int) -> None:
+    kind = _type(tensor.dtype)
+    if tensor.scales is None:
+        shape, _, name, _ = out.table(field, _TENSOR, (0, buffer, 0, kind))
+    else:
+        shape, _, name, quantised, _ = out.table(field, _QUANTISED, (0, buffer, 0, 0, kind))
+        scales, zeros, _ = out.table(quantised, _SCALES, (0, 0, tensor.axis))
+        out.array(scales, np.asarray(tensor.scales, np.float32))
+        out.array(zeros, np.full(len(tensor.scales), tensor.zero_point, np.int64))
+    out.integers(shape, tensor.shape)
+    out.text(name, tensor.name)
+
+
+def _operator(out: Writer, field: int, operator: Operator, opcode: int) -> None:
+    kind, packed = _options(operator.code, tuple(sorted(operator.options.items())))
+    if packed:
+        _, inputs, outputs, options, _ = out.table(field, _WITH_OPTIONS, (opcode, 0, 0, 0, kind))
+        out.whole(options, packed)
+    else:
+        _, inputs, outputs = out.table(field, _OPERATOR, (opcode, 0, 0))
+    out.integers(inputs, operator.inputs)
+    out.integers(outputs, operator.outputs)
+
+
+@lru_cache(maxsize=4096)
+def _options(code: str, given: tuple[tuple[str, Option], ...]) -> tuple[int, bytes]:
+    """Number of an operator's options table, and a flatbuffer of its own with that as the root."""
+    import flatbuffers
+
+    schema = _schema()
     name = _OPTIONS.get(code)
     if name is None:
         name = "".join(word.capitalize() for word in code.split("_")) + "Options"
         name = re.sub(r"2d\b", "2D", name)
-    return name, getattr(_schema(), f"{name}T", None)
-
-
-def _operator(builder: Any, schema: Any, operator: Operator, opcode: int) -> int:
-    made = schema.OperatorT()
-    made.opcodeIndex = opcode
-    made.inputs = np.asarray(operator.inputs, np.int32)
-    made.outputs = np.asarray(operator.outputs, np.int32)
-    name, options = _options_class(operator.code)
-    if options is not None:
-        made.builtinOptionsType = getattr(schema.BuiltinOptions, name)
-        made.builtinOptions = options()
-        for key, value in operator.options.items():
-            if not hasattr(made.builtinOptions, key):
-                raise BuildError(f"{operator.code}: the TFLite schema has no option {key!r}")
-            setattr(made.builtinOptions, key, value)
-    elif operator.options:
-        raise BuildError(f"{operator.code}: the TFLite schema has no options for it")
-    return int(made.Pack(builder))
+    made = getattr(schema, f"{name}T", None)
+    if made is None:
+        if given:
+            raise BuildError(f"{code}: the TFLite schema has no options for it")
+        return 0, b""
+    options = made()
+    for key, value in given:
+        if not hasattr(options, key):
+            raise BuildError(f"{code}: the TFLite schema has no option {key!r}")
+        setattr(options, key, value)
+    builder = flatbuffers.Builder(64)
+    builder.Finish(options.Pack(builder))
+    return int(getattr(schema.BuiltinOptions, name)), bytes(builder.Output())

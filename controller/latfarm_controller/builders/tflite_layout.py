@@ -8,13 +8,13 @@ is a tuple: stored axis i is axis layout[i] of the Graph's tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from latfarm_predictors.graph import Graph, Node
 
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.tflite_file import Array, Model
+from latfarm_controller.builders.tflite_file import Array, Model, Option
 from latfarm_controller.errors import BuildError
 
 Layout = tuple[int, ...]
@@ -22,6 +22,8 @@ Layout = tuple[int, ...]
 IMAGE: Layout = (0, 2, 3, 1)
 # Channels split in two, as a channel shuffle has them: still behind the pixels.
 SPLIT_IMAGE: Layout = (0, 3, 4, 1, 2)
+# Pixels in one row, as attention over images has them: still before the channels.
+PIXELS: Layout = (0, 2, 1)
 
 # Ops that read axes in the Graph's order: an input that only they read is no image.
 _PLAIN_READERS = frozenset({"MatMul"})
@@ -51,9 +53,9 @@ def refuse(node: Node, why: str) -> BuildError:
 class Translation:
     """A TFLite model in the making, and the places of the Graph's tensors in it."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, weights: Mapping[str, Array] | None = None) -> None:
         self.graph = graph
-        self.weights = Weights(graph)
+        self.weights = Weights(graph, weights)
         self.model = Model(graph.name)
         self.done: set[str] = set()  # names of nodes that an earlier operator covers
         self._places: dict[str, tuple[int, Layout]] = {}
@@ -99,10 +101,14 @@ class Translation:
 
     # The model's tensors
 
+    def dtype(self, tensor: str) -> str:
+        """Element type in the model: indices are int32."""
+        found = self.graph.type_of(tensor).dtype
+        return "int32" if found == "int64" else found
+
     def put(self, tensor: str, layout: Layout) -> int:
         """Make room for an activation of the Graph; its index in the model."""
-        kind = self.graph.type_of(tensor)
-        index = self.model.tensor(tensor, stored(kind.shape, layout), kind.dtype)
+        index = self.model.tensor(tensor, stored(self.shape(tensor), layout), self.dtype(tensor))
         self._places[tensor] = (index, layout)
         return index
 
@@ -110,9 +116,39 @@ class Translation:
         """Let an activation be another name of a tensor of the model."""
         self._places[tensor] = (index, layout)
 
+    def rename(self, index: int, tensor: str, layout: Layout) -> None:
+        """Let a scratch tensor be an activation of the Graph."""
+        self.model.tensors[index].name = tensor
+        self._places[tensor] = (index, layout)
+
     def scratch(self, shape: Sequence[int], dtype: str = "float32") -> int:
         """A tensor between two operators of one node."""
         return self.model.tensor(f"scratch_{len(self.model.tensors)}", shape, dtype)
+
+    def apply(
+        self,
+        code: str,
+        operands: Sequence[int],
+        made: int | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: str = "float32",
+        **options: Option,
+    ) -> int:
+        """Emit an operator with one result; its index. Options are by the schema's names.
+
+        Without `made` the result is a scratch tensor, of the operands' broadcast shape unless
+        `shape` says otherwise.
+        """
+        if made is None:
+            shapes = [self.model.tensors[index].shape for index in operands]
+            made = self.scratch(np.broadcast_shapes(*shapes) if shape is None else shape, dtype)
+        self.model.operator(code, operands, [made], **options)
+        return made
+
+    def number(self, value: float) -> int:
+        """A float32 scalar constant."""
+        return self.constant(np.array(value, np.float32))
 
     def constant(self, data: Array) -> int:
         """A constant of the model."""
@@ -134,7 +170,7 @@ class Translation:
             return index
         if (tensor, layout) not in self._copies:
             shape = self.shape(tensor)
-            made = self.scratch(stored(shape, layout), self.graph.type_of(tensor).dtype)
+            made = self.scratch(stored(shape, layout), self.dtype(tensor))
             order = [axis for axis in own if shape[axis] > 1]
             if order == [axis for axis in layout if shape[axis] > 1]:
                 self.reshape(index, made)
@@ -144,10 +180,11 @@ class Translation:
             self._copies[tensor, layout] = made
         return self._copies[tensor, layout]
 
-    def reshape(self, source: int, made: int) -> None:
-        """Emit a RESHAPE to the shape that `made` has."""
+    def reshape(self, source: int, made: int) -> int:
+        """Emit a RESHAPE to the shape that `made` has; returns `made`."""
         shape = self.indices(self.model.tensors[made].shape)
         self.model.operator("RESHAPE", [source, shape], [made])
+        return made
 
     def aligned(self, tensor: str, rank: int, layout: Layout) -> int:
         """Index of a broadcast operand with leading axes of size 1 added, in a layout."""
@@ -158,11 +195,11 @@ class Translation:
         if len(shape) == rank:
             return self.data(tensor, layout)
         source = self.data(tensor, plain(len(shape)))
-        made = self.scratch(full, self.graph.type_of(tensor).dtype)
+        made = self.scratch(full, self.dtype(tensor))
         self.reshape(source, made)
         if layout == plain(rank):
             return made
-        turned = self.scratch(stored(full, layout), self.graph.type_of(tensor).dtype)
+        turned = self.scratch(stored(full, layout), self.dtype(tensor))
         if keeps_order(layout, full):
             self.reshape(made, turned)
         else:

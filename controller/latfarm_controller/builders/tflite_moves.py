@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from latfarm_predictors.graph import Node
 
 from latfarm_controller.builders.tflite_layout import (
     IMAGE,
+    PIXELS,
     SPLIT_IMAGE,
     Translation,
     keeps_order,
@@ -21,23 +21,50 @@ from latfarm_controller.builders.tflite_nn import Handler, ints, number
 
 
 def reshape(t: Translation, node: Node) -> None:
-    """Reshape, Flatten, Squeeze, Unsqueeze. Splitting or merging channels keeps images images."""
+    """Reshape, Flatten, Squeeze, Unsqueeze.
+
+    Splitting or merging channels, or pixels, keeps images images.
+    """
     x, result = node.inputs[0], node.outputs[0]
     source, target, own = t.shape(x), t.shape(result), t.layout(x)
-    if own == IMAGE and len(target) == 5 and _splits_channels(source, target):
-        t.reshape(t.data(x, own), t.put(result, SPLIT_IMAGE))
-        return
-    if own == SPLIT_IMAGE and len(target) == 4 and _splits_channels(target, source):
-        t.reshape(t.data(x, own), t.put(result, IMAGE))
-        return
+    for layout, made, fits in (
+        (IMAGE, SPLIT_IMAGE, _splits_channels(source, target)),
+        (SPLIT_IMAGE, IMAGE, _splits_channels(target, source)),
+        (IMAGE, PIXELS, _splits_pixels(target, source)),
+        (PIXELS, IMAGE, _splits_pixels(source, target)),
+    ):
+        if own == layout and fits:
+            t.reshape(t.data(x, own), t.put(result, made))
+            return
     current = t.data(x, own if keeps_order(own, source) else plain(len(source)))
     image = len(target) == 4 and keeps_order(IMAGE, target)
     t.reshape(current, t.put(result, IMAGE if image else plain(len(target))))
 
 
 def _splits_channels(whole: tuple[int, ...], parts: tuple[int, ...]) -> bool:
+    if (len(whole), len(parts)) != (4, 5):
+        return False
     n, channels, *pixels = whole
     return parts[0] == n and parts[1] * parts[2] == channels and list(parts[3:]) == pixels
+
+
+def _splits_pixels(row: tuple[int, ...], image: tuple[int, ...]) -> bool:
+    if (len(row), len(image)) != (3, 4):
+        return False
+    return row[:2] == image[:2] and row[2] == image[2] * image[3]
+
+
+def _becomes_image(t: Translation, tensor: str) -> bool:
+    """Whether a tensor of channels and pixels is only read to be an image."""
+    readers = t.graph.consumers.get(tensor, ())
+    return (
+        bool(readers)
+        and tensor not in t.graph.outputs
+        and all(
+            reader.op == "Reshape" and _splits_pixels(t.shape(tensor), t.shape(reader.outputs[0]))
+            for reader in readers
+        )
+    )
 
 
 def transpose(t: Translation, node: Node) -> None:
@@ -47,6 +74,8 @@ def transpose(t: Translation, node: Node) -> None:
     layout = plain(len(perm))
     if own == SPLIT_IMAGE and perm == (0, 2, 1, 3, 4):
         layout = SPLIT_IMAGE
+    elif perm == PIXELS and _becomes_image(t, result):
+        layout = PIXELS
     moves = tuple(own.index(perm[axis]) for axis in layout)
     source = t.data(x, own)
     if keeps_order(moves, t.model.tensors[source].shape):
@@ -88,7 +117,9 @@ def slice_(t: Translation, node: Node) -> None:
     axes = t.ints(node, 3) if has_axes else list(range(len(starts)))
     steps = t.ints(node, 4) if len(node.inputs) > 4 and node.inputs[4] else [1] * len(starts)
     if min(steps) < 1:
-        raise refuse(node, "a backward slice")
+        parts = zip(axes, starts, ends, steps, strict=True)
+        _pick(t, node, {a: range(shape[a])[start:stop:step] for a, start, stop, step in parts})
+        return
     begin, end, stride = [0] * len(shape), list(shape), [1] * len(shape)
     for axis, start, stop, step in zip(axes, starts, ends, steps, strict=True):
         begin[axis], end[axis], _ = slice(start, stop).indices(shape[axis])
@@ -104,13 +135,55 @@ def slice_(t: Translation, node: Node) -> None:
         t.model.operator("STRIDED_SLICE", [source, *bounds], [result])
 
 
+def _pick(t: Translation, node: Node, chosen: Mapping[int, Sequence[int]]) -> None:
+    """Elements picked by GATHER along some axes: what runs backward, or repeats its edges."""
+    layout, shape = t.layout(node.inputs[0]), list(t.shape(node.inputs[0]))
+    current = t.data(node.inputs[0], layout)
+    for position, (axis, elements) in enumerate(chosen.items(), 1):
+        shape[axis] = len(elements)
+        last = position == len(chosen)
+        made = t.put(node.outputs[0], layout) if last else t.scratch(stored(shape, layout))
+        operands = [current, t.indices(elements)]
+        current = t.apply("GATHER", operands, made, axis=layout.index(axis), batchDims=0)
+
+
+def expand(t: Translation, node: Node) -> None:
+    """Broadcast to a constant shape."""
+    result = t.shape(node.outputs[0])
+    layout = t.layout(node.inputs[0])
+    layout = layout if len(layout) == len(result) else plain(len(result))
+    if t.shape(node.inputs[0]) == result:
+        identity(t, node)
+        return
+    source = t.aligned(node.inputs[0], len(result), layout)
+    made = t.put(node.outputs[0], layout)
+    t.apply("BROADCAST_TO", [source, t.indices(stored(result, layout))], made)
+
+
+def tile(t: Translation, node: Node) -> None:
+    """Repeat along each axis."""
+    layout = t.layout(node.inputs[0])
+    repeats = t.indices(stored(t.ints(node, 1), layout))
+    made = t.put(node.outputs[0], layout)
+    t.apply("TILE", [t.data(node.inputs[0], layout), repeats], made)
+
+
 def pad(t: Translation, node: Node) -> None:
     """Pad with a constant or by reflection."""
     layout, mode = t.layout(node.inputs[0]), node.attrs.get("mode", "constant")
     pads = t.ints(node, 1)
     rank = len(layout)
-    if min(pads) < 0 or mode not in ("constant", "reflect"):
+    if min(pads) < 0 or mode not in ("constant", "reflect", "edge"):
         raise refuse(node, f"negative pads, or mode {mode}")
+    if mode == "edge" and any(pads):
+        sizes = t.shape(node.inputs[0])
+        edges = {a: np.arange(-pads[a], sizes[a] + pads[a + rank]) for a in range(rank)}
+        _pick(
+            t,
+            node,
+            {a: e.clip(0, sizes[a] - 1).tolist() for a, e in edges.items() if len(e) > sizes[a]},
+        )
+        return
     pairs = np.array([(pads[a], pads[a + rank]) for a in layout], np.int32)
     operands = [t.data(node.inputs[0], layout), t.constant(pairs)]
     made = [t.put(node.outputs[0], layout)]
@@ -124,45 +197,6 @@ def pad(t: Translation, node: Node) -> None:
     else:
         fill = t.constant(np.array([value], np.float32))
         t.model.operator("PADV2", [*operands, fill], made)
-
-
-def resize(t: Translation, node: Node) -> None:
-    """Resize images, nearest or linear."""
-    result = t.shape(node.outputs[0])
-    if len(result) != 4 or result[:2] != t.shape(node.inputs[0])[:2]:
-        raise refuse(node, "a resize of other axes than height and width")
-    mode = str(node.attrs.get("mode", "nearest"))
-    where = str(node.attrs.get("coordinate_transformation_mode", "half_pixel"))
-    rounding = str(node.attrs.get("nearest_mode", "round_prefer_floor"))
-    codes = {"nearest": "RESIZE_NEAREST_NEIGHBOR", "linear": "RESIZE_BILINEAR"}
-    known = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
-    if mode not in codes or where not in known:
-        raise refuse(node, f"mode {mode} with {where} coordinates")
-    if mode == "nearest" and (where, rounding) not in (
-        ("asymmetric", "floor"),
-        ("half_pixel", "round_prefer_floor"),
-    ):
-        raise refuse(node, f"nearest mode {rounding} with {where} coordinates")
-    t.model.operator(
-        codes[mode],
-        [t.data(node.inputs[0], IMAGE), t.indices(result[2:])],
-        [t.put(node.outputs[0], IMAGE)],
-        alignCorners=where == "align_corners",
-        halfPixelCenters=where.endswith("half_pixel"),
-    )
-
-
-def blocks(t: Translation, node: Node, code: str) -> None:
-    """DepthToSpace and SpaceToDepth; TFLite's order of channels is ONNX's DCR."""
-    mode = node.attrs.get("mode", "DCR")
-    if code == "DEPTH_TO_SPACE" and mode != "DCR":
-        raise refuse(node, f"mode {mode}")
-    t.model.operator(
-        code,
-        [t.data(node.inputs[0], IMAGE)],
-        [t.put(node.outputs[0], IMAGE)],
-        blockSize=int(number(node, "blocksize", 2)),
-    )
 
 
 def identity(t: Translation, node: Node) -> None:
@@ -184,7 +218,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Split": split,
     "Slice": slice_,
     "Pad": pad,
-    "Resize": resize,
-    "DepthToSpace": partial(blocks, code="DEPTH_TO_SPACE"),
-    "SpaceToDepth": partial(blocks, code="SPACE_TO_DEPTH"),
+    "Expand": expand,
+    "Tile": tile,
 }

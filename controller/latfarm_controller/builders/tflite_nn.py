@@ -11,7 +11,7 @@ import numpy as np
 from latfarm_predictors.graph import Node
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite_layout import IMAGE, Translation, plain, refuse
+from latfarm_controller.builders.tflite_layout import IMAGE, Translation, refuse
 
 Floats = NDArray[np.float32]
 Handler = Callable[[Translation, Node], None]
@@ -222,53 +222,6 @@ def conv_transpose(t: Translation, node: Node) -> None:
         t.model.operator("SLICE", [output, begin, extent], [t.put(made, IMAGE)])
 
 
-def gemm(t: Translation, node: Node) -> None:
-    """Matrix product with a constant: FULLY_CONNECTED."""
-    if not t.is_constant(node.inputs[1]):
-        raise refuse(node, "a weight that is computed at run time")
-    if number(node, "transA", 0):
-        raise refuse(node, "a transposed first operand")
-    weight = t.array(node.inputs[1])
-    weight = weight if number(node, "transB", 0) else weight.T
-    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
-    outputs = weight.shape[0]
-    bias = np.zeros(outputs, np.float32)
-    after = ""
-    if len(node.inputs) > 2 and node.inputs[2]:
-        if not t.is_constant(node.inputs[2]):
-            raise refuse(node, "a bias that is computed at run time")
-        given = t.array(node.inputs[2]).astype(np.float32) * np.float32(beta)
-        if given.size in (1, outputs):
-            bias = np.broadcast_to(given.reshape(-1), (outputs,)).copy()
-        else:  # a bias per row
-            after = node.inputs[2]
-    scaled = weight if alpha == 1.0 else weight * np.float32(alpha)
-    operands = [t.data(node.inputs[0], (0, 1)), t.constant(scaled), t.constant(bias)]
-    result = t.scratch(t.shape(node.outputs[0])) if after else t.put(node.outputs[0], (0, 1))
-    t.model.operator("FULLY_CONNECTED", operands, [result])
-    if after:
-        rows = t.constant(t.array(after).astype(np.float32) * np.float32(beta))
-        t.model.operator("ADD", [result, rows], [t.put(node.outputs[0], (0, 1))])
-
-
-def matmul(t: Translation, node: Node) -> None:
-    """Matrix product over the last two axes."""
-    left, right = node.inputs
-    ranks = len(t.shape(left)), len(t.shape(right))
-    result = node.outputs[0]
-    if min(ranks) < 2:
-        raise refuse(node, "a product with a vector")
-    source = t.data(left, plain(ranks[0]))
-    if t.is_constant(right) and ranks[1] == 2:
-        weight = t.constant(t.array(right).astype(np.float32).T)
-        bias = t.constant(np.zeros(t.shape(right)[1], np.float32))
-        made = [t.put(result, plain(ranks[0]))]
-        t.model.operator("FULLY_CONNECTED", [source, weight, bias], made, keepNumDims=ranks[0] > 2)
-        return
-    operands = [source, t.data(right, plain(ranks[1]))]
-    t.model.operator("BATCH_MATMUL", operands, [t.put(result, plain(max(ranks)))])
-
-
 def _pool(t: Translation, code: str, source: int, window: Window, made: int) -> None:
     t.model.operator(
         code,
@@ -316,6 +269,21 @@ def average_pool(t: Translation, node: Node) -> None:
     _pool(t, "AVERAGE_POOL_2D", source, explicit, between)
     factor = t.constant(correction.reshape(1, high, wide, 1))
     t.model.operator("MUL", [between, factor], [t.put(result, IMAGE)])
+
+
+def lp_pool(t: Translation, node: Node) -> None:
+    """Root of the sum of squares in a window: the mean's times its size; padding adds zeros."""
+    if number(node, "p", 2) != 2:
+        raise refuse(node, f"a norm of order {number(node, 'p', 2)}")
+    window = window_of(t, node)
+    explicit = _explicit(t, node, window) if window.is_padded else window
+    source = padded(t, node, explicit)
+    squares = t.apply("MUL", [source, source])
+    n, channels, high, wide = t.shape(node.outputs[0])
+    mean = t.scratch((n, high, wide, channels))
+    _pool(t, "AVERAGE_POOL_2D", squares, explicit, mean)
+    total = t.apply("MUL", [mean, t.number(prod(window.kernel))])
+    t.apply("SQRT", [total], t.put(node.outputs[0], IMAGE))
 
 
 def _explicit(t: Translation, node: Node, window: Window) -> Window:
@@ -370,9 +338,8 @@ HANDLERS: Mapping[str, Handler] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "BatchNormalization": batch_norm,
-    "Gemm": gemm,
-    "MatMul": matmul,
     "MaxPool": max_pool,
     "AveragePool": average_pool,
+    "LpPool": lp_pool,
     "LRN": lrn,
 }

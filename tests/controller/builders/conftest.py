@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from latfarm_controller import zoo
+from latfarm_controller.builders.noise import inputs
+from latfarm_controller.builders.tflite import tflite_report
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from numpy.typing import NDArray
@@ -19,13 +23,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 
-def inputs_of(graph: Graph, seed: int = 0) -> dict[str, Floats]:
-    """Uniform noise for each input, within what the int8 models' inputs can say."""
+def inputs_of(graph: Graph, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Uniform noise for each input, within what the int8 models' inputs can say; ids in range."""
     draw = np.random.default_rng(seed)
-    return {
-        tensor: draw.uniform(-2.5, 2.5, graph.type_of(tensor).shape).astype(np.float32)
-        for tensor in graph.inputs
-    }
+    found = {}
+    for tensor, data in inputs(graph, seed + 1).items():
+        real = data.dtype.kind == "f"
+        found[tensor] = draw.uniform(-2.5, 2.5, data.shape).astype(data.dtype) if real else data
+    return found
 
 
 def _run_onnx(model: bytes, graph: Graph) -> list[Floats]:
@@ -59,37 +64,33 @@ class Lite:
 
     def run(self, graph: Graph) -> list[Floats]:
         """Outputs for `inputs_of(graph)`, dequantised."""
+        layouts = tflite_report(graph, "fp32").layouts
         for detail, (tensor, data) in zip(self.inputs, inputs_of(graph).items(), strict=True):
-            del tensor
-            self.interpreter.set_tensor(detail["index"], _stored(data, detail))
+            self.interpreter.set_tensor(
+                detail["index"], _stored(data.transpose(layouts[tensor]), detail)
+            )
         self.interpreter.invoke()
-        return [
-            _unstored(self.interpreter.get_tensor(detail["index"]), detail, graph.type_of(t).shape)
-            for detail, t in zip(self.outputs, graph.outputs, strict=True)
-        ]
+        found = []
+        for detail, tensor in zip(self.outputs, graph.outputs, strict=True):
+            data = _real(self.interpreter.get_tensor(detail["index"]), detail)
+            found.append(data.transpose(np.argsort(layouts[tensor])))
+            assert found[-1].shape == graph.type_of(tensor).shape
+        return found
 
 
-def _stored(data: Floats, detail: Mapping[str, Any]) -> NDArray[Any]:
-    shape = tuple(int(size) for size in detail["shape"])
-    if data.shape != shape:
-        orders = {4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}
-        data = data.transpose(orders[data.ndim])
-    assert data.shape == shape
+def _stored(data: NDArray[Any], detail: Mapping[str, Any]) -> NDArray[Any]:
+    assert data.shape == tuple(int(size) for size in detail["shape"])
     if detail["dtype"] is np.int8:
         scale, zero = detail["quantization"]
         whole: NDArray[np.int8] = np.clip(np.rint(data / scale) + zero, -128, 127).astype(np.int8)
         return whole
-    return data
+    return data.astype(detail["dtype"])  # ids are int32 there
 
 
-def _unstored(data: NDArray[Any], detail: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
+def _real(data: NDArray[Any], detail: Mapping[str, Any]) -> Floats:
     if detail["dtype"] is np.int8:
         scale, zero = detail["quantization"]
         data = (data.astype(np.float32) - zero) * np.float32(scale)
-    if data.shape != shape:
-        orders = {4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
-        data = data.transpose(orders[data.ndim])
-    assert data.shape == shape
     return data.astype(np.float32)
 
 
@@ -327,8 +328,40 @@ def run_onnx() -> Callable[[bytes, Graph], list[Floats]]:
 
 
 @pytest.fixture
+def feeds() -> Callable[[Graph], dict[str, NDArray[Any]]]:
+    """What `run_onnx` and `lite` run a graph on."""
+    return inputs_of
+
+
+@pytest.fixture
 def lite() -> type[Lite]:
     return Lite
+
+
+def _small_network(name: str) -> Graph:
+    family, seed = zoo.find(name)
+    if family.task == "language":
+        return family.build(resolution=16)
+    smallest = {"inception-v3": 107, "inception-v4": 107}.get(name, 96)
+    resolution = min(family.resolution, 128 if family.task == "detection" else smallest)
+    graph = family.build(width=0.5, resolution=resolution, seed=seed)
+    return _logits(graph)
+
+
+def _logits(graph: Graph) -> Graph:
+    """The graph without a softmax at its end, whose probabilities 8 bits hardly tell apart."""
+    ends = {t: graph.producers[t] for t in graph.outputs if graph.producers[t].op == "Softmax"}
+    return replace(
+        graph,
+        outputs=tuple(ends[t].inputs[0] if t in ends else t for t in graph.outputs),
+        nodes=tuple(node for node in graph.nodes if node not in ends.values()),
+    )
+
+
+@pytest.fixture
+def small_network() -> Callable[[str], Graph]:
+    """A thin network of the zoo at a low resolution, down to its logits."""
+    return _small_network
 
 
 @pytest.fixture

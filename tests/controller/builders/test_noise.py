@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_controller import zoo
-from latfarm_controller.builders.noise import Weights, noise
-from latfarm_predictors.graph import Graph, Node
+from latfarm_controller.builders.noise import Weights, inputs, noise
+from latfarm_controller.errors import BuildError
+from latfarm_predictors.graph import AttrValue, Graph, Node
 from latfarm_predictors.graph_builder import GraphBuilder
 
 POOL = 1_000_003
@@ -42,7 +43,9 @@ def test_roles_decide_the_scale() -> None:
     weights = Weights(graph)
     conv = weights.array(weight_of(graph, "Conv", 1))
     assert conv.shape == (16, 8, 3, 3)
-    assert float(conv.std()) == pytest.approx((2 / 72) ** 0.5, rel=0.1)
+    assert float(conv.std()) == pytest.approx((1 / 72) ** 0.5, rel=0.1)
+    gemm = weights.array(weight_of(graph, "Gemm", 1))  # behind a Clip, which halves the square
+    assert float(gemm.std()) == pytest.approx((2 / gemm.shape[1]) ** 0.5, rel=0.1)
     variance = weights.array(weight_of(graph, "BatchNormalization", 4))
     assert variance.min() >= 0.35
     scale = weights.array(weight_of(graph, "Mul", 1))
@@ -131,3 +134,93 @@ def test_every_weight_of_the_zoo_is_finite_and_not_constant() -> None:
             assert np.isfinite(made).all()
             if weight.values is None:
                 assert weight.type.elements < 8 or made.std() > 0
+
+
+def spread_of_layers(graph: Graph) -> list[float]:
+    """Variance times fan-in of each convolution's weights."""
+    weights = Weights(graph)
+    found = []
+    for node in graph.nodes:
+        if node.op == "Conv":
+            kernel = weights.array(node.inputs[1])
+            found.append(float(kernel.var()) * kernel[0].size)
+    return found
+
+
+def test_a_layer_makes_up_for_the_activation_before_it() -> None:
+    b = GraphBuilder("gains")
+    x = b.conv(b.input((1, 32, 9, 9)), 32, 3)
+    x = b.conv(b.max_pool(b.relu(x), 2), 32, 3)
+    x = b.conv(b.hard_swish(x), 32, 3)
+    x = b.conv(x, 32, 3)
+    graph = b.build([b.conv(b.gelu(x), 32, 3)])
+    assert spread_of_layers(graph) == pytest.approx([1.0, 2.0, 2.0, 1.0, 2.0], rel=0.1)
+
+
+def test_branches_of_a_residual_network_are_small() -> None:
+    b = GraphBuilder("residual")
+    x = b.relu(b.conv(b.input((1, 32, 9, 9)), 32, 3))
+    x = b.relu(b.add(x, b.batch_norm(b.conv(x, 32, 3))))
+    graph = b.build([b.add(b.conv(x, 32, 1), b.batch_norm(b.conv(x, 32, 3)))])
+    assert spread_of_layers(graph) == pytest.approx([1.0, 0.2, 1.0, 1.0], rel=0.15)
+
+
+def test_given_values_take_the_place_of_noise() -> None:
+    graph = one_of_each()
+    kernel = weight_of(graph, "Conv", 1)
+    given = np.arange(16 * 8 * 9, dtype=np.float32).reshape(16, 8, 3, 3)
+    weights = Weights(graph, {kernel: given})
+    assert np.array_equal(weights.array(kernel), given)
+    out = bytearray(given.nbytes)
+    weights.write(kernel, memoryview(out))
+    assert bytes(out) == given.tobytes()
+    other = weight_of(graph, "Gemm", 1)
+    assert np.array_equal(weights.array(other), Weights(graph).array(other))
+
+
+def test_values_that_do_not_fit_are_refused_by_name() -> None:
+    graph = one_of_each()
+    kernel, bound = weight_of(graph, "Conv", 1), weight_of(graph, "Clip", 2)
+    with pytest.raises(BuildError, match="'elsewhere', which is no weight"):
+        Weights(graph, {"elsewhere": np.zeros(1, np.float32)})
+    with pytest.raises(BuildError, match=rf"weight '{kernel}' is float32\[16, 8, 3, 3\].*\[16\]"):
+        Weights(graph, {kernel: np.zeros(16, np.float32)})
+    with pytest.raises(BuildError, match=rf"weight '{kernel}' is float32.*given are float64"):
+        Weights(graph, {kernel: np.zeros((16, 8, 3, 3))})
+    with pytest.raises(BuildError, match=rf"weight '{bound}' is fixed by the graph"):
+        Weights(graph, {bound: np.array(5.0, np.float32)})
+    Weights(graph, {bound: np.array(6.0, np.float32)})
+
+
+def test_inputs_are_deterministic_and_ids_are_in_their_table() -> None:
+    b = GraphBuilder("ids")
+    ids, mask, image = b.input((2, 50), "int64"), b.input((2, 50), "int64"), b.input((1, 3, 40, 40))
+    flat = b.reshape(ids, (100,))
+    words = b.op("Gather", [b.weight((7, 4)), flat], {"axis": 0})
+    graph = b.build([words, b.op("Cast", [mask], {"to": 1}), b.relu(image)])
+    first = inputs(graph)
+    assert list(first) == list(graph.inputs)
+    assert set(np.unique(first[ids])) == set(range(7))
+    assert (first[mask] == 1).all()
+    assert first[ids].dtype == np.int64
+    assert abs(float(first[image].mean())) < 0.05
+    assert float(first[image].std()) == pytest.approx(1.0, abs=0.05)
+    assert all(np.array_equal(first[t], again) for t, again in inputs(graph).items())
+    assert not np.array_equal(first[image], inputs(graph, seed=1)[image])
+    assert not np.array_equal(first[ids], inputs(graph, seed=1)[ids])
+
+
+def test_weights_of_an_int8_network_are_noise_too() -> None:
+    b = GraphBuilder("int8")
+    x = b.input((1, 16, 8, 8))
+    kernel, scale = b.weight((24, 16, 3, 3), "int8"), b.weight(())
+    real = b.op("DequantizeLinear", [kernel, scale, b.weight((), "int8")])
+    attrs: dict[str, AttrValue] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "group": 1}
+    graph = b.build([b.op("Conv", [x, real], {**attrs, "strides": (1, 1), "dilations": (1, 1)})])
+    weights = Weights(graph)
+    whole = weights.array(kernel)
+    assert whole.dtype == np.int8
+    assert 30 < float(whole.std()) < 50
+    assert not weights.array(graph.nodes[0].inputs[2]).any()
+    reals = whole * weights.array(scale)
+    assert float(reals.var()) * 144 == pytest.approx(1.0, rel=0.6)

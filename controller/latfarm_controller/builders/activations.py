@@ -1,0 +1,34 @@
+"""How large a Graph's activations will be: profiles carried from op to op, without running it.
+
+Inputs are taken for standard normal within +-3, integers for masks of ones, ids for uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from latfarm_predictors.graph import Graph
+
+from latfarm_controller.builders import (
+    activations_layers,
+    activations_moves,
+    activations_pointwise,
+)
+from latfarm_controller.builders.activations_walk import Fetch, Handler, Walk
+from latfarm_controller.builders.profiles import Profile
+
+_HANDLERS: Mapping[str, Handler] = {
+    **activations_pointwise.HANDLERS,
+    **activations_layers.HANDLERS,
+    **activations_moves.HANDLERS,
+}
+
+
+def profiles_of(graph: Graph, fetch: Fetch) -> dict[str, Profile]:
+    """The profile of every float activation.
+
+    Args:
+        graph: a float network.
+        fetch: values of a weight by name.
+    """
+    return Walk(graph, fetch, _HANDLERS).run()

@@ -1,0 +1,130 @@
+"""A flatbuffer written from its front to its back: tables, vectors and, last, large data.
+
+The format (https://flatbuffers.dev/internals): a table starts with the distance back to its vtable,
+which says where in the table each field lies; other tables and vectors are found by their distance
+from the field that points to them, so they come behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+# (slot in the schema, struct code) of each field; "I" also for what points elsewhere.
+Fields = tuple[tuple[int, str], ...]
+
+_DATA_ALIGNMENT = 16
+
+
+@cache
+def _layout(fields: Fields) -> tuple[struct.Struct, bytes, tuple[int, ...]]:
+    """How a table is packed: behind its vtable's distance, its fields as given.
+
+    Returns:
+        the packing of distance and fields, the vtable, and the place of each field in the table.
+    """
+    form, places, at = "<i", [], 4
+    for _, code in fields:
+        size = struct.calcsize(code)
+        form += "x" * (-at % size) + code
+        at += -at % size
+        places.append(at)
+        at += size
+    form += "x" * (-at % 4)
+    slots = [0] * (max((slot for slot, _ in fields), default=-1) + 1)
+    for (slot, _), place in zip(fields, places, strict=True):
+        slots[slot] = place
+    packed = struct.Struct(form)
+    vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), packed.size, *slots)
+    return packed, vtable, tuple(places)
+
+
+class Writer:
+    """A flatbuffer in the making, with a file identifier."""
+
+    def __init__(self, identifier: bytes) -> None:
+        self._out = bytearray(4) + identifier
+        self._vtables: dict[bytes, int] = {}
+
+    def table(self, field: int, fields: Fields, values: Sequence[int]) -> list[int]:
+        """A table that the field at `field` points to (0: the root's).
+
+        Args:
+            field: position of the pointing field.
+            fields: of the table, in the order in which they are stored.
+            values: of the fields; 0 for those that will point elsewhere.
+
+        Returns:
+            the positions of its fields.
+        """
+        out = self._out
+        packed, vtable, places = _layout(fields)
+        known = self._vtables.get(vtable)
+        if known is None:
+            self._pad(2)
+            known = self._vtables[vtable] = len(out)
+            out += vtable
+        self._pad(4)
+        start = len(out)
+        self._point(field, start)
+        out += packed.pack(start - known, *values)
+        return [start + place for place in places]
+
+    def pointers(self, field: int, count: int) -> Iterator[int]:
+        """A vector of pointers to tables; the position of each."""
+        self._pad(4)
+        self._point(field, len(self._out))
+        start = len(self._out) + 4
+        self._out += struct.pack("<I", count) + bytes(4 * count)
+        return iter(range(start, start + 4 * count, 4))
+
+    def text(self, field: int, value: str) -> None:
+        """A string."""
+        raw = value.encode()
+        self._pad(4)
+        self._point(field, len(self._out))
+        self._out += struct.pack("<I", len(raw)) + raw + b"\0"
+
+    def integers(self, field: int, values: Sequence[int]) -> None:
+        """A vector of int32."""
+        self._pad(4)
+        self._point(field, len(self._out))
+        self._out += struct.pack(f"<I{len(values)}i", len(values), *values)
+
+    def array(self, field: int, values: Array) -> None:
+        """A vector of the elements of an array."""
+        self._pad(values.itemsize, 4)
+        self._point(field, len(self._out))
+        self._out += struct.pack("<I", values.size) + values.tobytes()
+
+    def whole(self, field: int, packed: bytes) -> None:
+        """The root table of another flatbuffer, copied with all that it points to."""
+        self._pad(8)
+        (root,) = struct.unpack_from("<I", packed)
+        self._point(field, len(self._out) + root)
+        self._out += packed
+
+    def finish(self, fields: Sequence[int], data: Sequence[Array]) -> bytes:
+        """All of it, with large vectors of bytes at the end, which `fields` point to."""
+        parts: list[Any] = [b""]
+        at = len(self._out)
+        for field, array in zip(fields, data, strict=True):
+            gap = -(at + 4) % _DATA_ALIGNMENT
+            self._point(field, at + gap)
+            parts.append(bytes(gap) + struct.pack("<I", array.nbytes))
+            parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            at += gap + 4 + array.nbytes
+        parts[0] = self._out
+        return b"".join(parts)
+
+    def _point(self, field: int, target: int) -> None:
+        struct.pack_into("<I", self._out, field, target - field)
+
+    def _pad(self, alignment: int, before: int = 0) -> None:
+        self._out += bytes(-(len(self._out) + before) % alignment)
