@@ -60,13 +60,24 @@ def gelu_tanh(ops: Ops, x: str) -> str:
     return ops.op("Mul", [ops.op("Mul", [x, grown]), ops.scalar_like(x, 0.5)])
 
 
-def layer_norm(ops: Ops, x: str, axis: int, scale: str, bias: str | None) -> str:
+def layer_norm(
+    ops: Ops, x: str, axis: int, scale: str, bias: str | None, epsilon: float = 1e-5
+) -> str:
     """LayerNormalization (opset 17) over `axis` and all after it, in nine ops."""
     axes = tuple(range(axis, len(ops.type_of(x).shape)))
     mean: Mapping[str, AttrValue] = {"axes": axes, "keepdims": 1}
     centred = ops.op("Sub", [x, ops.op("ReduceMean", [x], mean)])
     square = ops.op("Pow", [centred, ops.scalar_like(x, 2.0)])
-    variance = ops.op("Add", [ops.op("ReduceMean", [square], mean), ops.scalar_like(x, 1e-5)])
+    variance = ops.op("Add", [ops.op("ReduceMean", [square], mean), ops.scalar_like(x, epsilon)])
     normal = ops.op("Div", [centred, ops.op("Sqrt", [variance])])
     scaled = ops.op("Mul", [normal, scale])
     return scaled if bias is None else ops.op("Add", [scaled, bias])
+
+
+def rms_norm(ops: Ops, x: str, axis: int, scale: str, epsilon: float = 1e-5) -> str:
+    """RMSNormalization (opset 23) over `axis` and all after it, in six ops."""
+    axes = tuple(range(axis, len(ops.type_of(x).shape)))
+    square = ops.op("Pow", [x, ops.scalar_like(x, 2.0)])
+    mean = ops.op("ReduceMean", [square], {"axes": axes, "keepdims": 1})
+    root = ops.op("Sqrt", [ops.op("Add", [mean, ops.scalar_like(x, epsilon)])])
+    return ops.op("Mul", [ops.op("Div", [x, root]), scale])

@@ -15,7 +15,10 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_constants import (
     Array,
     Constant,
+    Recipe,
+    UnsupportedError,
     array_constant,
+    compute,
     dtype_name,
     fold,
 )
@@ -43,10 +46,10 @@ _STRUCTURAL: Mapping[str, tuple[int, ...]] = {
 # With a scalar operand its value may choose the code path (x^2, x * 0.5).
 _SCALAR_OPERANDS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod"})
 _GATHER_LIMIT = 16
-
-
-class UnsupportedError(GraphError):
-    """An op, or a use of it, that has no counterpart in opset 13 here."""
+# Results that the opset asks for even where nobody reads them.
+_FEWEST_OUTPUTS = {"TopK": 2}
+# Opsets to look for an op that has no rule of ours: ours, then the last that IR 8 was made for.
+_SCHEMA_OPSETS = (13, 17)
 
 
 class Emitter:
@@ -63,7 +66,7 @@ class Emitter:
         self._constants: dict[str, Constant] = {}
         self._alias: dict[str, str] = {}
         self._made_by: dict[str, Node] = {}
-        self._node_names: set[str] = set()
+        self._node_names: dict[str, int] = {}
         self._prefix = "node"
 
     # What a file declares
@@ -134,9 +137,13 @@ class Emitter:
         """A one-dimensional int64 constant."""
         return self.constant(array_constant(np.asarray(values, dtype=np.int64)))
 
-    def noise(self, kind: TensorType) -> str:
-        """A weight of which the type alone is known."""
-        return self.constant(Constant(kind))
+    def weight(self, kind: TensorType, recipe: Recipe | None = None) -> str:
+        """A weight of which the type alone matters; `recipe` has its values."""
+        return self.constant(Constant(kind, recipe=recipe))
+
+    def full(self, x: str) -> Recipe:
+        """A recipe for the values of a constant of any size."""
+        return self._constants[x].full
 
     def scalar_like(self, x: str, value: float) -> str:
         """A scalar constant of the dtype of `x`."""
@@ -166,7 +173,8 @@ class Emitter:
             operands.pop()
         types = [self.type_of(x) if x else None for x in operands]
         full = canonical_attrs(op_type, attrs or {}, types)
-        constant = bool(operands) and all(not x or x in self._constants for x in operands)
+        # How int8 weights are scaled is a part of the network: they are not folded to floats.
+        constant = op_type != "DequantizeLinear" and self._all_constant(operands)
         if constant and outputs == 1:
             array = fold(op_type, [self.array(x) for x in operands if x], full)
             if array is not None:
@@ -175,12 +183,16 @@ class Emitter:
         values = [
             self.values(x) if index in structural else None for index, x in enumerate(operands)
         ]
+        outputs = max(outputs, _FEWEST_OUTPUTS.get(op_type, 1))
         if op_type in supported_ops():
             made = infer(op_type, types, values, full, outputs)
         else:
             made = self._infer_by_schema(op_type, operands, full, outputs)
         if constant:
-            return tuple(self.noise(kind) for kind in made)
+            return tuple(
+                self.weight(kind, self._recipe(op_type, operands, full, kind, index))
+                for index, kind in enumerate(made)
+            )
         name = self._node_name()
         tensors: list[str] = []
         for kind in made:
@@ -206,11 +218,18 @@ class Emitter:
         kept.reverse()
         if not kept:
             raise GraphError("no op is left: the outputs do not depend on the inputs")
+        valued = _SCALAR_OPERANDS | {"Clip", "Pad"}
+        scalars = {x for node in kept if node.op in valued for x in node.inputs}
         weights: dict[str, Weight] = {}
         for node in kept:
+            op = node.op
+            if op == "DequantizeLinear" and node.outputs[0] in scalars:
+                x = node.inputs[0]
+                if x in self._constants and self._constants[x].type.elements == 1:
+                    op = "int8 scalar"
             for index, x in enumerate(node.inputs):
                 if x in self._constants:
-                    values = self._kept_values(node.op, index, x)
+                    values = self._kept_values(op, index, x)
                     if x not in weights or values is not None:
                         weights[x] = Weight(self._constants[x].type, values)
         inputs = tuple(x for x in self.inputs if x in wanted)
@@ -221,9 +240,32 @@ class Emitter:
 
     # Inside
 
+    def _all_constant(self, operands: Sequence[str]) -> bool:
+        return bool(operands) and all(not x or x in self._constants for x in operands)
+
+    def _recipe(
+        self,
+        op: str,
+        operands: Sequence[str],
+        attrs: Mapping[str, AttrValue],
+        kind: TensorType,
+        index: int,
+    ) -> Recipe | None:
+        """How to compute a constant too large to be folded; None for later results of an op."""
+        if index:
+            return None
+        sources = [self._constants[x] if x else None for x in operands]
+
+        def recipe() -> Array:
+            return compute(op, [None if s is None else s.full() for s in sources], attrs, kind)
+
+        return recipe
+
     def _kept_values(self, op: str, index: int, x: str) -> Values | None:
         constant = self._constants[x]
         elements = constant.type.elements
+        if op == "int8 scalar":  # times its scale it is a scalar again: no digit may be lost
+            return constant.values()
         if op in _SCALAR_OPERANDS:
             if elements != 1:
                 return None
@@ -242,10 +284,10 @@ class Emitter:
         outputs: int,
     ) -> tuple[TensorType, ...]:
         """Ask onnx, for ops that are standard but have no rule of ours."""
-        try:
-            schema = onnx.defs.get_schema(op, 13, "")
-        except onnx.defs.SchemaError:
-            raise UnsupportedError(f"op {op} is not part of ONNX opset 13") from None
+        opset = next((o for o in _SCHEMA_OPSETS if onnx.defs.has(op, o, "")), None)
+        if opset is None:
+            raise UnsupportedError(f"op {op} is not part of ONNX opset 13")
+        schema = onnx.defs.get_schema(op, opset, "")
         names = [f"x{index}" if x else "" for index, x in enumerate(operands)]
         codes = {dtype: code for code, dtype in CAST_CODES.items()}
         kinds, data = {}, {}
@@ -261,7 +303,7 @@ class Emitter:
         try:
             node = onnx.helper.make_node(op, names, results, **dict(attrs))
             found = onnx.shape_inference.infer_node_outputs(
-                schema, node, kinds, data, opset_imports=[onnx.helper.make_opsetid("", 13)]
+                schema, node, kinds, data, opset_imports=[onnx.helper.make_opsetid("", opset)]
             )
             return tuple(_proto_type(found[result]) for result in results)
         except (
@@ -270,16 +312,19 @@ class Emitter:
             TypeError,
             ValueError,
             onnx.checker.ValidationError,
+            onnx.shape_inference.InferenceError,
         ) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "unknown"
             raise UnsupportedError(f"the result of {op} has no static type: {reason}") from error
 
     def _node_name(self) -> str:
-        name, count = self._prefix, 1
+        name = self._prefix
+        count = self._node_names.get(name, 0)
         while name in self._node_names:
             count += 1
-            name = f"{self._prefix}_{count}"
-        self._node_names.add(name)
+            name = f"{self._prefix}_{count + 1}"
+        self._node_names[self._prefix] = count
+        self._node_names.setdefault(name, 0)
         return name
 
     def _fresh(self, stem: str) -> str:

@@ -1,0 +1,190 @@
+"""An ONNX file opened: its structure in memory, its weights left in place, functions inlined."""
+
+from __future__ import annotations
+
+import mmap
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.inliner
+from google.protobuf.message import DecodeError
+
+from latfarm_predictors.errors import GraphError, ModelFileError
+from latfarm_predictors.frontends.onnx_constants import Array
+from latfarm_predictors.frontends.onnx_wire import Place, WireError, skeleton_of
+
+SIZE_LIMIT_BYTES = 2 * 1024**3
+NODE_LIMIT = 50_000
+"""More nodes than any network that a board runs; functions are counted as if inlined."""
+
+_DEPTH_LIMIT = 50
+_MAPPED_FROM_BYTES = 8 * 1024**2
+
+
+class ModelFile:
+    """A model without the data of its big tensors, and a way to those.
+
+    `model` is the ModelProto, with a graph, without local functions, all its names text.
+    """
+
+    def __init__(self, path: Path, model: Any, data: memoryview, places: Mapping[str, Place]):
+        self.path = path
+        self.model = model
+        self._data = data
+        self._places = places
+
+    def is_big(self, name: str) -> bool:
+        """Whether the data of this initializer were left in the file."""
+        return name in self._places
+
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+        """A big initializer's values; a view of the file, where they are stored raw.
+
+        Raises:
+            GraphError: the file's data do not fit the tensor's type.
+        """
+        place = self._places[name]
+        if place.raw is not None:
+            first, last = place.raw
+            kind = np.dtype(dtype)
+            if (last - first) == kind.itemsize * int(np.prod(shape, dtype=object)):
+                return np.frombuffer(self._data[first:last], kind).reshape(shape)
+            raise GraphError(f"tensor {name!r} is damaged: its data do not fill {list(shape)}")
+        proto = onnx.TensorProto()
+        try:
+            proto.ParseFromString(bytes(self._data[place.start : place.end]))
+            found: Array = onnx.numpy_helper.to_array(proto)
+        except (DecodeError, ValueError, TypeError, KeyError) as error:
+            raise GraphError(f"tensor {name!r} is damaged: {error}") from error
+        return found
+
+
+def open_model(file: Path) -> ModelFile:
+    """Open a file that says what it is.
+
+    Raises:
+        ModelFileError: no file, no ONNX, or damaged.
+    """
+    data = _bytes_of(file)
+    if not data:
+        raise ModelFileError(f"{file}: is empty; export the model again")
+    model = onnx.ModelProto()
+    try:
+        skeleton = skeleton_of(data)
+        model.ParseFromString(skeleton.data)
+    except (DecodeError, WireError) as error:
+        raise ModelFileError(
+            f"{file}: is no ONNX model, or is cut off; export or copy it again"
+        ) from error
+    if not model.graph.node:
+        raise ModelFileError(f"{file}: is no ONNX model: it holds no graph; export the model again")
+    # protobuf hands over text that is not UTF-8 as bytes.
+    sound = all(isinstance(text, str) for text in _texts(model))
+    if not sound or not all(node.op_type.isidentifier() for node in model.graph.node):
+        raise ModelFileError(
+            f"{file}: is damaged: a name in it is no text; export or copy it again"
+        )
+    nodes = _nodes_inlined(file, model)
+    if nodes > NODE_LIMIT:
+        raise ModelFileError(
+            f"{file}: has {nodes} nodes, more than {NODE_LIMIT}; export a smaller model"
+        )
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            DecodeError,
+            onnx.checker.ValidationError,
+        ) as error:
+            raise ModelFileError(
+                f"{file}: its functions cannot be inlined: {line_of(error)};"
+                " export without functions"
+            ) from error
+    return ModelFile(file, model, data, skeleton.places)
+
+
+def line_of(error: Exception) -> str:
+    """What went wrong, in one line."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _bytes_of(file: Path) -> memoryview:
+    """The file's bytes; of a large file they are its pages, read as they are touched."""
+    try:
+        if file.is_dir():
+            raise ModelFileError(f"{file}: is a folder; name an .onnx file in it")
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
+            raise ModelFileError(f"{file}: is a device; name an .onnx file")
+        size = found.st_size
+        if size > SIZE_LIMIT_BYTES:
+            raise ModelFileError(
+                f"{file}: {size / 1024**3:.1f} GiB exceeds ONNX's 2 GiB; export a smaller model"
+            )
+        if size < _MAPPED_FROM_BYTES:
+            return memoryview(file.read_bytes())
+        with file.open("rb") as opened:
+            return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{file}: no such file; check the path") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ModelFileError(
+            f"{file}: cannot be read: {reason}; check the path and its permissions"
+        ) from error
+
+
+def _texts(model: Any) -> Iterator[object]:
+    """Every text of a model that a reader looks at."""
+    graph = model.graph
+    yield graph.name
+    yield from (entry.domain for entry in model.opset_import)
+    yield from (proto.name for proto in (*graph.initializer, *graph.output, *graph.input))
+    for value in graph.input:
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+
+
+def _nodes_inlined(file: Path, model: Any) -> int:
+    """How many nodes the model has once its functions stand where they are called.
+
+    Raises:
+        ModelFileError: functions call each other in a circle, or too deeply to be inlined.
+    """
+    if not model.functions:
+        return len(model.graph.node)
+    bodies = {(f.domain, f.name): f.node for f in model.functions}
+    counts: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Iterable[Any], depth: int) -> int:
+        if depth > _DEPTH_LIMIT:
+            raise ModelFileError(
+                f"{file}: its functions call each other in a circle, or more than {_DEPTH_LIMIT}"
+                " deep; export without functions"
+            )
+        total = 0
+        for node in nodes:
+            total += 1
+            key = (node.domain, node.op_type)
+            if key in bodies:
+                if key not in counts:
+                    counts[key] = count(bodies[key], depth + 1)
+                total += counts[key]
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    if graph.node:
+                        total += count(graph.node, depth + 1)
+        return total
+
+    return count(model.graph.node, 0)

@@ -1,0 +1,105 @@
+"""Check that spellings of a network share a network hash and that near misses do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from latfarm_predictors.equivalences import normal_form
+from latfarm_predictors.graph import AttrValue, Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+
+Spelling = Callable[[GraphBuilder, str], str]
+MAP = (2, 4, 6, 6)
+"""Shape of a small feature map: batch, channels, height, width."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Spellings of one network after a Tanh, and networks that look like it and are not."""
+
+    name: str
+    same: Sequence[Spelling]
+    other: Sequence[Spelling] = ()
+    shape: tuple[int, ...] = MAP
+
+
+def network(spelling: Spelling, shape: Sequence[int]) -> Graph:
+    """The spelling between a Tanh and an Exp, which no rule touches."""
+    b = GraphBuilder("network")
+    x = b.input(shape)
+    return b.build([b.op("Exp", [spelling(b, b.tanh(x))])])
+
+
+def check(case: Case) -> None:
+    """Assert that the spellings, and only they, are one network, and that normal forms are sound.
+
+    Raises:
+        AssertionError: they are not.
+    """
+    forms = [network(spelling, case.shape) for spelling in case.same]
+    first = forms[0].network_hash
+    for index, graph in enumerate(forms):
+        assert graph.network_hash == first, f"spelling {index}: {ops(graph)} is not {ops(forms[0])}"
+        normal = normal_form(graph)
+        assert normal.hash == first
+        assert normal_form(normal).hash == first
+        assert normal.macs == graph.macs
+        assert [normal.type_of(t) for t in normal.outputs] == [
+            graph.type_of(t) for t in graph.outputs
+        ]
+    assert len({graph.hash for graph in forms}) > 1, "spellings do not differ"
+    others = [network(spelling, case.shape).network_hash for spelling in case.other]
+    assert first not in others
+    assert len(set(others)) == len(others)
+
+
+def ops(graph: Graph) -> list[str]:
+    """Ops of the normal form, in order."""
+    return [node.op for node in normal_form(graph).nodes]
+
+
+def number(b: GraphBuilder, x: str, value: float, shape: Sequence[int] = ()) -> str:
+    """A known constant of one element, of the dtype of `x`."""
+    return b.weight(shape, b.type_of(x).dtype, (value,))
+
+
+def with_number(op: str, value: float, shape: Sequence[int] = ()) -> Spelling:
+    """An op with a known constant as its second operand."""
+    return lambda b, x: b.op(op, [x, number(b, x, value, shape)])
+
+
+def with_weight(op: str, shape: Sequence[int]) -> Spelling:
+    """An op with a weight as its second operand."""
+    return lambda b, x: b.op(op, [x, b.weight(shape)])
+
+
+def chain(*steps: Spelling) -> Spelling:
+    """One spelling after the other."""
+
+    def run(b: GraphBuilder, x: str) -> str:
+        for step in steps:
+            x = step(b, x)
+        return x
+
+    return run
+
+
+def unary(op: str, **attrs: AttrValue) -> Spelling:
+    """An op of one operand."""
+    return lambda b, x: b.op(op, [x], attrs)
+
+
+def plain(_: GraphBuilder, x: str) -> str:
+    """Nothing at all."""
+    return x
+
+
+def clip(lower: float | None, upper: float | None) -> Spelling:
+    """Clip with constant bounds, None for absent ones."""
+
+    def run(b: GraphBuilder, x: str) -> str:
+        bounds = ["" if v is None else number(b, x, v) for v in (lower, upper)]
+        return b.op("Clip", [x, *bounds] if bounds[1] else [x, bounds[0]])
+
+    return run

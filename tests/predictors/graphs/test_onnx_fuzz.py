@@ -1,0 +1,66 @@
+"""Damaged ONNX files end in our errors: no crash, no hang, no memory without bound."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from latfarm_predictors.testing.fuzz_onnx import fuzz_onnx, seeds_of
+from latfarm_predictors.testing.fuzzing import run_cases
+from latfarm_predictors.testing.onnx_mutations import mutated
+
+FOLDER = Path(__file__).parent / "exported"
+
+
+def test_400_damaged_files() -> None:
+    summary = fuzz_onnx(FOLDER, 0, 400)
+    assert summary.violations == []
+    assert summary.outcomes.total() == 400
+    # Both kinds of outcome, and several errors: the files are neither all hopeless nor all sound.
+    assert summary.outcomes["read"] > 10
+    assert summary.outcomes["ModelFileError"] > 100
+    assert summary.outcomes["UnsupportedOpError"] > 10
+
+
+def test_cases_come_from_their_seed() -> None:
+    seeds = seeds_of(FOLDER)
+    assert len(seeds) > 30
+    made = [mutated(seeds, case) for case in range(20)]
+    assert made == [mutated(seeds, case) for case in range(20)]
+    assert len(set(made)) == 20
+
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from latfarm_predictors.testing.fuzzing import report_cases
+class Expected(Exception): pass
+def read(path):
+    case = int(path.read_bytes())
+    if case == 1: raise Expected("one line")
+    if case == 2: raise Expected("two\\nlines")
+    if case == 3: raise KeyError("foreign")
+    if case == 4: os._exit(7)
+    if case == 5: bytearray(2 * 1024**3)
+report_cases(lambda case: b"%d" % case, read, Expected, int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def test_what_a_reader_must_not_do_is_told() -> None:
+    summary = run_cases([sys.executable, "-c", CHILD], 0, 7)
+    assert summary.outcomes == {
+        "read": 2,
+        "Expected": 2,
+        "KeyError": 1,
+        "crash or hang": 1,
+        "MemoryError": 1,
+    }
+    told = [violation.split(":")[0] for violation in summary.violations]
+    assert told == ["case 2", "case 3", "case 4", "case 5"]
+    assert summary.peak_bytes > 0
+
+
+def test_a_child_that_does_not_start_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="does not start"):
+        run_cases([sys.executable, "-c", "import sys; sys.exit('broken')"], 0, 1)
