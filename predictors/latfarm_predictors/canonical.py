@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import AttrValue, TensorType
@@ -64,6 +65,10 @@ _DEFAULTS: dict[str, dict[str, AttrValue]] = {
     **{op: {"keepdims": 1} for op in sorted(REDUCTIONS)},
 }
 
+_NOTHING: dict[str, AttrValue] = {}
+# Ops without defaults that get attributes all the same.
+_COMPLETED = WINDOWED | {"Transpose"}
+
 # Change the numbers that come out but no work: weights are noise here anyway.
 _NEUTRAL = frozenset(
     {
@@ -95,6 +100,8 @@ def tidy_float(value: float) -> float:
     """`value` at float32's seven digits, so that 0.01 read from a file equals 0.01 written here."""
     if not math.isfinite(value):
         raise GraphError(f"{value} is no finite number")
+    if -1e6 < value < 1e6 and value == int(value):  # few digits: spelled as it is
+        return float(int(value))
     return float(f"{value:.7g}")
 
 
@@ -103,8 +110,10 @@ def _tidy(value: AttrValue) -> AttrValue:
         return int(value)
     if isinstance(value, float):
         return tidy_float(value)
-    if isinstance(value, tuple) and any(isinstance(item, float) for item in value):
-        return tuple(tidy_float(float(item)) for item in value)
+    if isinstance(value, tuple):
+        for item in value:
+            if type(item) is not int and isinstance(item, float):
+                return tuple(tidy_float(float(item)) for item in value)
     return value
 
 
@@ -126,11 +135,19 @@ def as_ints(value: AttrValue, op: str, name: str, count: int | None = None) -> t
     Raises:
         GraphError: it is something else.
     """
-    if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+    if not isinstance(value, tuple):
         raise GraphError(f"{op}: attribute {name} must be a list of integers, not {value!r}")
+    plain = True
+    for item in value:
+        if type(item) is not int:  # a bool is a number too, of another spelling
+            plain = False
+            if not isinstance(item, int):
+                raise GraphError(
+                    f"{op}: attribute {name} must be a list of integers, not {value!r}"
+                )
     if count is not None and len(value) != count:
         raise GraphError(f"{op}: attribute {name} needs {count} integers, not {len(value)}")
-    return tuple(int(v) for v in value)
+    return cast("tuple[int, ...]", value) if plain else tuple(int(item) for item in value)
 
 
 def as_int(value: AttrValue, op: str, name: str) -> int:
@@ -201,13 +218,22 @@ def canonical_attrs(
     Raises:
         GraphError: an attribute has the wrong type, length or range.
     """
-    defaults = _DEFAULTS.get(op, {})
+    defaults = _DEFAULTS.get(op, _NOTHING)
+    if not attrs and not defaults and op not in _COMPLETED:
+        return {}
     found = dict(defaults)
     for name, value in attrs.items():
         if name in _NEUTRAL:
+            if name == "epsilon" and op == "InstanceNormalization":
+                # No weight of it can hold another epsilon, as a batch normalisation's variance can.
+                epsilon = _tidy(value)
+                if epsilon != 1e-5:
+                    found[name] = epsilon
             continue
-        whole = isinstance(value, int) and isinstance(defaults.get(name), float)
-        found[name] = float(value) if whole and isinstance(value, int) else _tidy(value)
+        if isinstance(value, int) and isinstance(defaults.get(name), float):
+            found[name] = float(value)
+        else:
+            found[name] = value if type(value) is int else _tidy(value)
     first = types[0] if types else None
     rank = len(first.shape) if first is not None else 0
     if op in WINDOWED and first is not None:
@@ -223,6 +249,13 @@ def canonical_attrs(
     elif op == "Resize":
         if found["mode"] != "nearest":
             del found["nearest_mode"]
+    elif op in ("QuantizeLinear", "DequantizeLinear"):
+        scale = types[1] if len(types) > 1 else None
+        if scale is None or not scale.shape:  # one scale for all has no axis
+            found.pop("axis", None)
+        else:
+            axis = as_int(found.get("axis", 1), op, "axis")
+            found["axis"] = positive_axis(axis, rank, op)
     elif "axis" in found:
         found["axis"] = positive_axis(as_int(found["axis"], op, "axis"), rank, op)
     return found
@@ -245,11 +278,10 @@ def _fill_window(
         found.setdefault("kernel_shape", weight.shape[2:])
     if "kernel_shape" not in found:
         raise GraphError(f"{op}: attribute kernel_shape is missing")
+    ones = (1,) * count
     kernel = found["kernel_shape"] = as_ints(found["kernel_shape"], op, "kernel_shape", count)
-    strides = found["strides"] = as_ints(found.get("strides", (1,) * count), op, "strides", count)
-    dilations = found["dilations"] = as_ints(
-        found.get("dilations", (1,) * count), op, "dilations", count
-    )
+    strides = found["strides"] = as_ints(found.get("strides", ones), op, "strides", count)
+    dilations = found["dilations"] = as_ints(found.get("dilations", ones), op, "dilations", count)
     if min(kernel + strides + dilations) < 1:
         raise GraphError(f"{op}: kernel_shape, strides and dilations must be at least 1")
     if op in ("AveragePool", "LpPool"):  # opset 13 knows no dilations here

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, overload
 
 from latfarm_predictors import expansions
-from latfarm_predictors.canonical import canonical_attrs, canonical_slice, same_pads, tidy_float
+from latfarm_predictors.canonical import canonical_attrs, canonical_slice, tidy_float
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import DTYPE_BYTES, AttrValue, Graph, Node, TensorType, Weight
 from latfarm_predictors.shapes import Values, infer, resolve_reshape
+from latfarm_predictors.windows import Pads, Size, padding, slide, spatial_axes, spread
 
-Size = int | Sequence[int]
-Pads = Literal["same", "valid"] | int | Sequence[int]
+__all__ = ["GraphBuilder", "Pads", "Size"]
 
 
 class GraphBuilder:
@@ -47,17 +47,18 @@ class GraphBuilder:
         self, shape: Sequence[int], dtype: str = "float32", values: Sequence[float] | None = None
     ) -> str:
         """A constant of a type; `values` (row-major) only where they change the work."""
-        kind = _checked(dtype, shape)
-        kept: Values | None = None
-        if values is not None:
-            if len(values) != kind.elements:
-                raise GraphError(f"{self._name}: {len(values)} values for shape {list(shape)}")
-            kept = (
-                tuple(tidy_float(float(v)) for v in values)
-                if dtype.startswith("float")
-                else tuple(int(v) for v in values)
-            )
         name = f"weight_{len(self._weights)}"
+        kind = _checked(dtype, shape)
+        if values is None:
+            self._weights[name] = Weight(kind)
+            return name
+        if len(values) != kind.elements:
+            raise GraphError(f"{self._name}: {len(values)} values for shape {list(shape)}")
+        kept: Values
+        if dtype.startswith("float"):
+            kept = tuple([tidy_float(float(v)) for v in values])
+        else:
+            kept = tuple([int(v) for v in values])
         self._weights[name] = Weight(kind, kept)
         return name
 
@@ -67,8 +68,9 @@ class GraphBuilder:
 
     def type_of(self, x: str) -> TensorType:
         """Type of a tensor made so far."""
-        if x in self._types:
-            return self._types[x]
+        found = self._types.get(x)
+        if found is not None:
+            return found
         if x in self._weights:
             return self._weights[x].type
         raise GraphError(f"{self._name}: no tensor {x!r}")
@@ -103,18 +105,29 @@ class GraphBuilder:
         Returns:
             the output's name, or a tuple of names when `outputs` is more than 1.
         """
-        types = [self.type_of(t) if t else None for t in inputs]
-        values = [self._weights[t].values if t in self._weights else None for t in inputs]
+        types: list[TensorType | None] = []
+        values: list[Values | None] = []
+        for tensor in inputs:
+            kind, known = self._types.get(tensor), None
+            if kind is None and tensor:
+                weight = self._weights.get(tensor)
+                if weight is None:
+                    raise GraphError(f"{self._name}: no tensor {tensor!r}")
+                kind, known = weight.type, weight.values
+            types.append(kind)
+            values.append(known)
         name = f"{op_type.lower()}_{len(self._nodes)}"
         try:
             full = canonical_attrs(op_type, attrs or {}, types)
             made = infer(op_type, types, values, full, outputs)
         except GraphError as error:
             raise GraphError(f"{self._name}: {name}: {error}") from error
-        names = (name,) if outputs == 1 else tuple(f"{name}_{i}" for i in range(outputs))
+        if outputs == 1:
+            return self._append(op_type, tuple(inputs), full, made[0])
+        names = tuple(f"{name}_{i}" for i in range(outputs))
         self._types.update(zip(names, made, strict=True))
         self._nodes.append(Node(name, op_type, tuple(inputs), names, full))
-        return names[0] if outputs == 1 else names
+        return names
 
     def build(self, outputs: Sequence[str]) -> Graph:
         """The Graph so far, with these outputs."""
@@ -142,16 +155,22 @@ class GraphBuilder:
     ) -> str:
         """Convolution in 1, 2 or 3 dimensions, weight [out, in / groups, *kernel]."""
         kind = self.type_of(x)
-        attrs = self._window(x, kernel, stride, pads, dilation)
+        try:
+            attrs, spatial = slide("Conv", kind.shape, kernel, stride, pads, dilation)
+        except GraphError as error:
+            raise GraphError(f"{self._name}: conv_{len(self._nodes)}: {error}") from error
         channels = kind.shape[1]
-        if groups < 1 or channels % groups:
+        if groups < 1 or channels % groups or out_channels % groups:
             raise GraphError(
-                f"{self._name}: {channels} channels do not divide into {groups} groups"
+                f"{self._name}: {channels} and {out_channels} channels do not divide"
+                f" into {groups} groups"
             )
-        operands = [x, self._like(x, (out_channels, channels // groups, *_ints(attrs)))]
+        window: tuple[int, ...] = attrs["kernel_shape"]  # type: ignore[assignment]
+        operands = [x, self.weight((out_channels, channels // groups, *window), kind.dtype)]
         if bias:
-            operands.append(self._like(x, (out_channels,)))
-        return self.op("Conv", operands, {**attrs, "group": groups})
+            operands.append(self.weight((out_channels,), kind.dtype))
+        made = TensorType(kind.dtype, (kind.shape[0], out_channels, *spatial))
+        return self._append("Conv", tuple(operands), {**attrs, "group": int(groups)}, made)
 
     def depthwise(
         self, x: str, kernel: Size, stride: Size = 1, pads: Pads = "same", bias: bool = False
@@ -173,18 +192,21 @@ class GraphBuilder:
     ) -> str:
         """Transposed convolution, weight [in, out / groups, *kernel]; "same" gives in * stride."""
         kind = self.type_of(x)
-        rank = len(kind.shape) - 2
-        attrs = self._window(x, kernel, stride, 0 if pads == "same" else pads, 1)
-        extra = _spread(output_padding, rank)
+        rank = spatial_axes(kind.shape)
+        sizes, strides = spread(kernel, rank), spread(stride, rank)
         if pads == "same":
-            gaps = [k - s for k, s in zip(_ints(attrs), _spread(stride, rank), strict=True)]
+            gaps = [k - s for k, s in zip(sizes, strides, strict=True)]
             extra = tuple(max(-gap, 0) for gap in gaps)
-            attrs["pads"] = tuple(max(g, 0) // 2 for g in gaps) + tuple(
+            filled = tuple(max(g, 0) // 2 for g in gaps) + tuple(
                 max(g, 0) - max(g, 0) // 2 for g in gaps
             )
+        else:
+            extra = spread(output_padding, rank)
+            filled = padding(pads, kind.shape[2:], sizes, strides, (1,) * rank)
+        attrs: dict[str, AttrValue] = {"kernel_shape": sizes, "strides": strides, "pads": filled}
         if groups < 1 or out_channels % groups:
             raise GraphError(f"{self._name}: {out_channels} channels in {groups} groups")
-        shape = (kind.shape[1], out_channels // groups, *_ints(attrs))
+        shape = (kind.shape[1], out_channels // groups, *sizes)
         operands = [x, self._like(x, shape)]
         if bias:
             operands.append(self._like(x, (out_channels,)))
@@ -207,8 +229,14 @@ class GraphBuilder:
 
     def batch_norm(self, x: str) -> str:
         """Inference batch normalisation over axis 1."""
-        channels = (self.type_of(x).shape[1],)
-        return self.op("BatchNormalization", [x, *(self._like(x, channels) for _ in range(4))])
+        kind = self.type_of(x)
+        if len(kind.shape) < 2:
+            raise GraphError(f"{self._name}: {x!r} has no channels: shape {list(kind.shape)}")
+        weight, first = Weight(TensorType(kind.dtype, kind.shape[1:2])), len(self._weights)
+        names = [f"weight_{index}" for index in range(first, first + 4)]
+        for name in names:
+            self._weights[name] = weight
+        return self._append("BatchNormalization", (x, *names), {}, kind)
 
     def layer_norm(self, x: str) -> str:
         """Layer normalisation over the last axis, in the nine ops of opset 13."""
@@ -224,7 +252,7 @@ class GraphBuilder:
 
     def relu(self, x: str) -> str:
         """max(x, 0)."""
-        return self.op("Relu", [x])
+        return self._append("Relu", (x,), {}, self.type_of(x))
 
     def relu6(self, x: str) -> str:
         """Clip to 0..6."""
@@ -236,11 +264,11 @@ class GraphBuilder:
 
     def sigmoid(self, x: str) -> str:
         """Logistic function."""
-        return self.op("Sigmoid", [x])
+        return self._append("Sigmoid", (x,), {}, self.type_of(x))
 
     def tanh(self, x: str) -> str:
         """Hyperbolic tangent."""
-        return self.op("Tanh", [x])
+        return self._append("Tanh", (x,), {}, self.type_of(x))
 
     def hard_sigmoid(self, x: str) -> str:
         """clip(x / 6 + 1/2, 0, 1), MobileNetV3's."""
@@ -268,19 +296,13 @@ class GraphBuilder:
         self, x: str, kernel: Size, stride: Size | None = None, pads: Pads = "valid"
     ) -> str:
         """Max pooling; the stride is the kernel unless given."""
-        return self.op(
-            "MaxPool", [x], self._window(x, kernel, kernel if stride is None else stride, pads, 1)
-        )
+        return self._pool("MaxPool", x, kernel, stride, pads)
 
     def avg_pool(
         self, x: str, kernel: Size, stride: Size | None = None, pads: Pads = "valid"
     ) -> str:
         """Average pooling that leaves padding out of the mean."""
-        return self.op(
-            "AveragePool",
-            [x],
-            self._window(x, kernel, kernel if stride is None else stride, pads, 1),
-        )
+        return self._pool("AveragePool", x, kernel, stride, pads)
 
     def global_avg_pool(self, x: str) -> str:
         """Mean over all spatial axes, kept with size 1."""
@@ -294,19 +316,19 @@ class GraphBuilder:
 
     def add(self, x: str, y: str) -> str:
         """Broadcasting x + y."""
-        return self.op("Add", [x, y])
+        return self._elementwise("Add", x, y)
 
     def sub(self, x: str, y: str) -> str:
         """Broadcasting x - y."""
-        return self.op("Sub", [x, y])
+        return self._elementwise("Sub", x, y)
 
     def mul(self, x: str, y: str) -> str:
         """Broadcasting x * y."""
-        return self.op("Mul", [x, y])
+        return self._elementwise("Mul", x, y)
 
     def div(self, x: str, y: str) -> str:
         """Broadcasting x / y."""
-        return self.op("Div", [x, y])
+        return self._elementwise("Div", x, y)
 
     # Moving data
 
@@ -370,24 +392,37 @@ class GraphBuilder:
 
     # Inside
 
-    def _window(
-        self, x: str, kernel: Size, stride: Size, pads: Pads, dilation: Size
-    ) -> dict[str, AttrValue]:
-        shape = self.type_of(x).shape
-        if len(shape) < 3:
-            raise GraphError(f"{self._name}: {x!r} has no spatial axes: shape {list(shape)}")
-        rank = len(shape) - 2
-        sizes, strides, dilations = (_spread(v, rank) for v in (kernel, stride, dilation))
-        if pads == "same":
-            sides = [
-                same_pads(*one) for one in zip(shape[2:], sizes, strides, dilations, strict=True)
-            ]
-            filled = tuple(a for a, _ in sides) + tuple(b for _, b in sides)
-        elif pads == "valid":
-            filled = (0,) * (2 * rank)
-        else:
-            filled = _spread(pads, 2 * rank)
-        return {"kernel_shape": sizes, "strides": strides, "pads": filled, "dilations": dilations}
+    def _append(
+        self,
+        op_type: str,
+        inputs: tuple[str, ...],
+        attrs: Mapping[str, AttrValue],
+        made: TensorType,
+    ) -> str:
+        """A node whose attributes are canonical and whose one result is known."""
+        name = f"{op_type.lower()}_{len(self._nodes)}"
+        self._types[name] = made
+        self._nodes.append(Node(name, op_type, inputs, (name,), attrs))
+        return name
+
+    def _elementwise(self, op_type: str, x: str, y: str) -> str:
+        kind = self.type_of(x)
+        if kind.shape == self.type_of(y).shape:
+            return self._append(op_type, (x, y), {}, kind)
+        return self.op(op_type, [x, y])
+
+    def _pool(self, op_type: str, x: str, kernel: Size, stride: Size | None, pads: Pads) -> str:
+        kind = self.type_of(x)
+        try:
+            attrs, spatial = slide(
+                op_type, kind.shape, kernel, kernel if stride is None else stride, pads
+            )
+        except GraphError as error:
+            told = f"{op_type.lower()}_{len(self._nodes)}"
+            raise GraphError(f"{self._name}: {told}: {error}") from error
+        return self._append(
+            op_type, (x,), dict(attrs), TensorType(kind.dtype, kind.shape[:2] + spatial)
+        )
 
     def _like(self, x: str, shape: Sequence[int]) -> str:
         return self.weight(shape, self.type_of(x).dtype)
@@ -399,20 +434,7 @@ class GraphBuilder:
 def _checked(dtype: str, shape: Sequence[int]) -> TensorType:
     if dtype not in DTYPE_BYTES:
         raise GraphError(f"unknown element type {dtype!r}")
-    if any(not isinstance(size, int) or size < 1 for size in shape):
-        raise GraphError(f"shape {list(shape)} must be of integers of at least 1")
+    for size in shape:
+        if not isinstance(size, int) or size < 1:
+            raise GraphError(f"shape {list(shape)} must be of integers of at least 1")
     return TensorType(dtype, tuple(shape))
-
-
-def _spread(value: Size, count: int) -> tuple[int, ...]:
-    found = (value,) * count if isinstance(value, int) else tuple(value)
-    if len(found) != count:
-        raise GraphError(f"{list(found)} should have {count} numbers")
-    return found
-
-
-def _ints(attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
-    kernel = attrs["kernel_shape"]
-    if not isinstance(kernel, tuple):
-        raise GraphError("kernel_shape is no list")
-    return tuple(int(size) for size in kernel)

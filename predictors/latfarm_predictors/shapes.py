@@ -6,8 +6,10 @@ One function per kind of op, ONNX opset-13 semantics, static shapes only. Attrib
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from latfarm_predictors.canonical import REDUCTIONS, as_int, as_ints, positive_axis
 from latfarm_predictors.errors import GraphError
@@ -29,7 +31,7 @@ CAST_CODES: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made for every node: a frozen one would cost four times as much
 class Call:
     """One op about to be typed: its operands' types and known values, None where absent."""
 
@@ -59,11 +61,13 @@ class Call:
 
     def attr_ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
-        return as_ints(self.attr(name), self.op, name)
+        found = self.attrs.get(name)
+        return as_ints(self.attr(name) if found is None else found, self.op, name)
 
     def attr_int(self, name: str) -> int:
         """An attribute that is an integer."""
-        return as_int(self.attr(name), self.op, name)
+        found = self.attrs.get(name)
+        return found if type(found) is int else as_int(self.attr(name), self.op, name)
 
     def attr(self, name: str) -> AttrValue:
         """A required attribute."""
@@ -101,7 +105,7 @@ def infer(
     if len(made) < outputs:
         raise GraphError(f"{op}: has {len(made)} outputs, not {outputs}")
     for kind in made:
-        if any(size < 1 for size in kind.shape):
+        if kind.shape and min(kind.shape) < 1:
             raise GraphError(f"{op}: makes an empty tensor of shape {list(kind.shape)}")
     return made[:outputs]
 
@@ -117,16 +121,21 @@ def broadcast(op: str, *shapes: Sequence[int]) -> tuple[int, ...]:
     Raises:
         GraphError: they do not fit.
     """
-    rank = max(len(shape) for shape in shapes)
-    out: list[int] = []
-    for axis in range(rank):
-        sizes = {shape[axis - rank + len(shape)] for shape in shapes if axis >= rank - len(shape)}
-        sizes.discard(1)
-        if len(sizes) > 1:
-            told = " and ".join(str(list(shape)) for shape in shapes)
+    found = tuple(shapes[0])
+    for shape in shapes[1:]:
+        other = tuple(shape)
+        if other == found:
+            continue
+        short = len(found) - len(other)
+        if short > 0:
+            other = (1,) * short + other
+        elif short < 0:
+            found = (1,) * -short + found
+        if any(a != b and a != 1 and b != 1 for a, b in zip(found, other, strict=True)):
+            told = " and ".join(str(list(one)) for one in shapes)
             raise GraphError(f"{op}: shapes {told} do not broadcast")
-        out.append(sizes.pop() if sizes else 1)
-    return tuple(out)
+        found = tuple([b if a == 1 else a for a, b in zip(found, other, strict=True)])
+    return found
 
 
 def _same(call: Call) -> tuple[TensorType, ...]:
@@ -140,8 +149,9 @@ def _dropout(call: Call) -> tuple[TensorType, ...]:
 def _per_channel(call: Call) -> tuple[TensorType, ...]:
     x = call.type(0)
     channels = x.shape[1] if len(x.shape) > 1 else 1
+    wanted = (channels,)
     for index in range(1, len(call.types)):
-        if call.type(index).shape != (channels,):
+        if call.type(index).shape != wanted:
             raise GraphError(
                 f"{call.op}: operand {index} has shape {list(call.type(index).shape)},"
                 f" the input has {channels} channels"
@@ -153,7 +163,8 @@ def _broadcasting(call: Call) -> tuple[TensorType, ...]:
     kinds = [call.type(index) for index in range(len(call.types))]
     if not kinds:
         raise GraphError(f"{call.op}: operand 0 is missing")
-    return (TensorType(kinds[0].dtype, broadcast(call.op, *(k.shape for k in kinds))),)
+    shape = broadcast(call.op, *[kind.shape for kind in kinds])
+    return (kinds[0] if kinds[0].shape == shape else TensorType(kinds[0].dtype, shape),)
 
 
 def _comparing(call: Call) -> tuple[TensorType, ...]:
@@ -187,22 +198,30 @@ def _window(call: Call, *, ceil: bool) -> tuple[int, ...]:
     """Spatial output sizes of a sliding window."""
     spatial = call.type(0).shape[2:]
     pads, count = call.attr_ints("pads"), len(spatial)
+    kernel, strides = call.attr_ints("kernel_shape"), call.attr_ints("strides")
+    dilations = call.attr_ints("dilations") if "dilations" in call.attrs else (1,) * count
+    return _slid(call.op, spatial, kernel, strides, dilations, pads, ceil)
+
+
+@lru_cache(maxsize=4096)  # networks differ in channels much more than in maps and windows
+def _slid(
+    op: str,
+    spatial: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: tuple[int, ...],
+    ceil: bool,
+) -> tuple[int, ...]:
     out: list[int] = []
-    for axis, (n, k, s, d) in enumerate(
-        zip(
-            spatial,
-            call.attr_ints("kernel_shape"),
-            call.attr_ints("strides"),
-            call.attr_ints("dilations") if "dilations" in call.attrs else (1,) * count,
-            strict=True,
-        )
-    ):
-        room = n + pads[axis] + pads[axis + count] - ((k - 1) * d + 1)
+    ends = zip(pads[: len(spatial)], pads[len(spatial) :], strict=True)
+    for n, k, s, d, (before, after) in zip(spatial, kernel, strides, dilations, ends, strict=True):
+        room = n + before + after - ((k - 1) * d + 1)
         if room < 0:
-            raise GraphError(f"{call.op}: kernel {k} is larger than its padded input {n}")
+            raise GraphError(f"{op}: kernel {k} is larger than its padded input {n}")
         size = (-(-room // s) if ceil else room // s) + 1
         # A window may not start in the padding after the end (ONNX, PyTorch).
-        if ceil and (size - 1) * s >= n + pads[axis]:
+        if ceil and (size - 1) * s >= n + before:
             size -= 1
         out.append(size)
     return tuple(out)
@@ -276,13 +295,15 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
 def _concat(call: Call) -> tuple[TensorType, ...]:
     kinds = [call.type(index) for index in range(len(call.types))]
     axis = call.attr_int("axis")
-    rest = {k.shape[:axis] + k.shape[axis + 1 :] for k in kinds}
-    if len(rest) != 1 or len({len(k.shape) for k in kinds}) != 1:
-        told = ", ".join(str(list(k.shape)) for k in kinds)
-        raise GraphError(f"{call.op}: shapes {told} differ outside axis {axis}")
-    shape = kinds[0].shape
-    total = sum(k.shape[axis] for k in kinds)
-    return (TensorType(kinds[0].dtype, (*shape[:axis], total, *shape[axis + 1 :])),)
+    shape = call.type(0).shape
+    rank, before, after, total = len(shape), shape[:axis], shape[axis + 1 :], 0
+    for kind in kinds:
+        other = kind.shape
+        if len(other) != rank or other[:axis] != before or other[axis + 1 :] != after:
+            told = ", ".join(str(list(one.shape)) for one in kinds)
+            raise GraphError(f"{call.op}: shapes {told} differ outside axis {axis}")
+        total += other[axis]
+    return (TensorType(kinds[0].dtype, (*before, total, *after)),)
 
 
 def _flatten(call: Call) -> tuple[TensorType, ...]:
@@ -310,11 +331,9 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
     if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
         raise GraphError(f"Reshape: {list(wanted)} is no shape")
     if -1 in sizes:
-        known = 1
-        for size in sizes:
-            known *= size if size != -1 else 1
+        known = -math.prod(sizes)
         sizes[sizes.index(-1)] = x.elements // known if known else 0
-    if TensorType(x.dtype, tuple(sizes)).elements != x.elements:
+    if math.prod(sizes) != x.elements:
         raise GraphError(f"Reshape: {list(x.shape)} does not fit {list(wanted)}")
     return tuple(sizes)
 
@@ -445,6 +464,20 @@ def _cast(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(CAST_CODES[code], call.type(0).shape),)
 
 
+def _rescale(call: Call) -> tuple[TensorType, ...]:
+    """QuantizeLinear and DequantizeLinear, by one scale or one for each index of an axis."""
+    x, scale, zero = call.type(0), call.type(1), call.type(2)
+    if scale.shape != zero.shape:
+        raise GraphError(f"{call.op}: the scale and the zero point differ in shape")
+    if scale.shape and scale.shape != (x.shape[call.attr_int("axis")],):
+        raise GraphError(f"{call.op}: {list(scale.shape)} scales do not fit {list(x.shape)}")
+    if call.op == "QuantizeLinear":
+        return (TensorType(zero.dtype, x.shape),)
+    if zero.dtype != x.dtype:
+        raise GraphError(f"{call.op}: {x.dtype} with a zero point of {zero.dtype}")
+    return (TensorType(scale.dtype, x.shape),)
+
+
 def _blocks(call: Call) -> tuple[TensorType, ...]:
     x, block = call.type(0), call.attr_int("blocksize")
     if len(x.shape) != 4 or block < 1:
@@ -527,6 +560,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global_pool),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _per_channel),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _rescale),
     "Dropout": _dropout,
     "Where": _where,
     "Conv": _conv,

@@ -8,9 +8,9 @@ published, or from files as nn-Meter's repository holds them.
 from __future__ import annotations
 
 import csv
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -165,14 +165,3 @@ def quantile(values: Sequence[int], share: float) -> float:
     low = int(at)
     high = min(low + 1, len(values) - 1)
     return values[low] + (at - low) * (values[high] - values[low])
-
-
-def share_within(values: Iterable[int], sorted_values: Sequence[int]) -> float:
-    """Share of `values` that stand among `sorted_values`."""
-    drawn = list(values)
-    known = sum(
-        1
-        for v in drawn
-        if (at := bisect_left(sorted_values, v)) < len(sorted_values) and sorted_values[at] == v
-    )
-    return known / len(drawn)

@@ -65,6 +65,8 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm fusion",
         "latfarm bundle export",
         "latfarm bundle import",
+        "latfarm graph",
+        "latfarm zoo",
     }
 
 
