@@ -365,7 +365,8 @@ class Controller:
     ) -> AsyncIterator[str | tuple[Measurement, bool]]:
         """Progress as text, then the measurement and whether the store knew it.
 
-        The same question asked twice at once is measured once.
+        The same question asked twice at once is measured once. Exports of one network are one
+        question: `graph_hash` of the measurement says which of them was measured.
 
         Raises:
             UsageError: an unknown tier or platform.
@@ -373,7 +374,7 @@ class Controller:
         if tier not in {"", "survey", "publish"}:
             raise UsageError(f"unknown tier {tier!r}: survey or publish")
         settings = PUBLISH if tier == "publish" else NETWORK
-        key = (graph.hash, platform, settings.tier, refresh)
+        key = (graph.network_hash, platform, settings.tier, refresh)
         task = self._queries.get(key)
         if task is None:
             if self._closing:
@@ -408,10 +409,16 @@ class Controller:
         # What was measured to be published answers the lesser question too.
         tier = settings.tier if settings.tier == PUBLISH.tier else ""
         found = [
-            self._store.latest(graph.hash, platform, purpose, tier=tier)
+            self._store.latest(
+                graph.hash, platform, purpose, network_hash=graph.network_hash, tier=tier
+            )
             for purpose in ("query", "network")
         ]
-        return max((m for m in found if m), key=lambda m: m.measured_at_s, default=None)
+        return max(
+            (m for m in found if m),
+            key=lambda m: (not m.unstable, m.graph_hash == graph.hash, m.measured_at_s),
+            default=None,
+        )
 
     async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
         await self._open_pool(campaign.platform, asyncio.Event())

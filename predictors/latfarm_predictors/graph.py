@@ -6,8 +6,8 @@ Weights are known by type alone; only constants that change what is computed or 
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,7 +33,7 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
 )
 
 # Operands of these ops may be swapped without changing what is computed.
-COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Equal"})
+COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,7 @@ class TensorType:
     @property
     def elements(self) -> int:
         """How many elements; 1 for a scalar."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
@@ -93,30 +90,29 @@ class Graph:
 
     def __post_init__(self) -> None:
         """Check that every tensor is made once, before its use, and has a type."""
-        made = set(self.inputs)
+        made = {*self.inputs, ""}  # the empty name stands for an absent operand or result
         for name in self.weights:
             if name in made:
                 raise GraphError(f"{self.name}: tensor {name!r} is both an input and a weight")
             made.add(name)
         for node in self.nodes:
-            for tensor in node.inputs:
-                if tensor and tensor not in made:
-                    raise GraphError(
-                        f"{self.name}: node {node.name!r} ({node.op}) uses {tensor!r}"
-                        " before it is made"
-                    )
+            if not made.issuperset(node.inputs):
+                early = next(tensor for tensor in node.inputs if tensor not in made)
+                raise GraphError(
+                    f"{self.name}: node {node.name!r} ({node.op}) uses {early!r} before it is made"
+                )
             for tensor in node.outputs:
-                if not tensor:
-                    continue
                 if tensor in made:
-                    raise GraphError(f"{self.name}: tensor {tensor!r} is made twice")
+                    if tensor:
+                        raise GraphError(f"{self.name}: tensor {tensor!r} is made twice")
+                    continue
                 made.add(tensor)
-        for tensor in (*self.inputs, *self.outputs):
-            if tensor not in made:
+        for tensor in self.outputs:
+            if not tensor or tensor not in made:
                 raise GraphError(f"{self.name}: output {tensor!r} is never made")
-        for tensor in made:
-            if tensor not in self.types and tensor not in self.weights:
-                raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
+        made.discard("")
+        for tensor in made.difference(self.types, self.weights):
+            raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
 
     def type_of(self, tensor: str) -> TensorType:
         """Type of any tensor, weights included.
@@ -178,10 +174,18 @@ class Graph:
         they change no latency. Constants with values, dtypes, shapes (so the batch), attributes and
         operand order (but for `COMMUTATIVE` ops) are in.
 
-        NNLQP section 5, H_v = h(attributes, successors), extended: predecessors are hashed as well
-        as successors, so that a shared node, input or weight differs from its duplicate.
+        It names the form that is built and measured: kernels, requests and noise go by it.
         """
-        return _canonical_hash(self)
+        from latfarm_predictors.graph_hash import canonical_hash  # it reads graphs, as above
+
+        return canonical_hash(self)
+
+    @cached_property
+    def network_hash(self) -> str:
+        """Hash of the network whatever tool exported it: that of its `equivalences.normal_form`."""
+        from latfarm_predictors.equivalences import network_hash  # it reads graphs, as above
+
+        return network_hash(self)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types; `Graph.from_json` reads it back equal."""
@@ -260,65 +264,3 @@ def _names(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
         raise GraphError(f"not a graph: {data!r} is no list of names")
     return tuple(data)
-
-
-def _digest(*parts: bytes) -> bytes:
-    """Hash of a list of byte strings; lengths are part of it, so that no two lists run together."""
-    lengths = ",".join([str(len(part)) for part in parts]).encode()
-    return hashlib.blake2b(b"".join((lengths, b":", *parts)), digest_size=16).digest()
-
-
-def _canonical_hash(graph: Graph) -> str:
-    described: dict[TensorType, bytes] = {}
-
-    def typed(tensor: str) -> bytes:
-        if not tensor:
-            return b""
-        kind = graph.type_of(tensor)
-        found = described.get(kind)
-        if found is None:
-            found = described[kind] = repr((kind.dtype, kind.shape)).encode()
-        return found
-
-    # Down: what each tensor is computed from.
-    down: dict[str, bytes] = {"": b""}
-    for tensor in graph.inputs:
-        down[tensor] = _digest(b"input", typed(tensor))
-    seen: dict[Weight, bytes] = {}
-    for tensor, weight in graph.weights.items():
-        mark = seen.get(weight)
-        if mark is None:
-            number = float if weight.type.dtype.startswith("float") else int
-            values = () if weight.values is None else tuple(number(v) for v in weight.values)
-            mark = seen[weight] = _digest(b"weight", typed(tensor), repr(values).encode())
-        down[tensor] = mark
-    for node in graph.nodes:
-        operands = [down[tensor] for tensor in node.inputs]
-        if node.op in COMMUTATIVE:
-            operands.sort()
-        made = [typed(tensor) for tensor in node.outputs]
-        own = repr((node.op, sorted(node.attrs.items()), len(operands))).encode()
-        base = _digest(own, *operands, *made)
-        for index, tensor in enumerate(node.outputs):
-            if tensor:
-                down[tensor] = base + bytes((index & 255, index >> 8))
-    # Up: who reads it, so that a shared node differs from its duplicate.
-    up: dict[str, list[bytes]] = {}
-    for tensor in graph.outputs:
-        up.setdefault(tensor, []).append(b"output")
-    marks: list[bytes] = []
-    for node in reversed(graph.nodes):
-        readers = [_digest(*sorted(up.get(tensor, ()))) for tensor in node.outputs if tensor]
-        mark = _digest(*(down[tensor] for tensor in node.outputs), *readers)
-        marks.append(mark)
-        fixed = node.op not in COMMUTATIVE
-        for position, tensor in enumerate(node.inputs):
-            if tensor:
-                place = position if fixed else 0
-                up.setdefault(tensor, []).append(mark + bytes((place & 255, place >> 8)))
-    # Inputs count once each, and so do matrices and kernels: two layers that share a weight are not
-    # two layers with two. Vectors and scalars are left out: exporters merge equal ones by chance.
-    # What nobody reads changes nothing.
-    roots = [*graph.inputs, *(t for t, w in graph.weights.items() if len(w.type.shape) > 1)]
-    ends = sorted(_digest(down[t], *sorted(up[t])) for t in roots if t in up)
-    return _digest(str(len(ends)).encode(), *ends, *sorted(marks)).hex()

@@ -56,6 +56,7 @@ _FAMILY: Mapping[str, str] = MappingProxyType(
                 *("Sin", "Cos", "Tan", "Atan", "Not", "Add", "Sub", "Mul", "Div", "Pow", "Mod"),
                 *("Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "Less", "Greater"),
                 *("LessOrEqual", "GreaterOrEqual", "Where", "CumSum"),
+                *("QuantizeLinear", "DequantizeLinear"),
             ),
             "eltwise",
         ),

@@ -20,6 +20,9 @@ Models = Annotated[list[Path], typer.Argument(help="ONNX files or folders of the
 Platform = Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")]
 Batch = Annotated[int, typer.Option(min=0, help="bind an open batch dimension; 0: as it is")]
 Shape = Annotated[list[str] | None, typer.Option(help="bind an input's shape: name:1,3,224,224")]
+Optimise = Annotated[
+    bool, typer.Option("--optimise", help="simplify with onnxslim first; takes seconds")
+]
 Wait = Annotated[
     float, typer.Option("--wait", min=0.0, help="seconds to wait while another command works")
 ]
@@ -65,7 +68,7 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return bound
 
 
-def read_model(path: Path, batch: int, shape: Sequence[str]) -> Graph:
+def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool = False) -> Graph:
     """Read an ONNX file.
 
     Raises:
@@ -74,11 +77,11 @@ def read_model(path: Path, batch: int, shape: Sequence[str]) -> Graph:
     """
     from latfarm_predictors.frontends.onnx import read_onnx
 
-    return read_onnx(path, batch=batch or None, shapes=shapes(shape) or None)
+    return read_onnx(path, batch=batch or None, shapes=shapes(shape) or None, optimise=optimise)
 
 
 def read_models(
-    files: Sequence[Path], batch: int, shape: Sequence[str]
+    files: Sequence[Path], batch: int, shape: Sequence[str], *, optimise: bool = False
 ) -> list[tuple[Path, Graph]]:
     """Read ONNX files before anything is started; bad ones are reported and left out.
 
@@ -88,7 +91,17 @@ def read_models(
     graphs = []
     for file in files:
         try:
-            graphs.append((file, read_model(file, batch, shape)))
+            graphs.append((file, read_model(file, batch, shape, optimise=optimise)))
         except ModelFileError as error:
             output.error(str(error))
     return graphs
+
+
+def for_platform(graph: Graph, platform: str) -> Graph:
+    """The form of a model that a platform is asked about.
+
+    Where the platform itself makes models int8, an int8 file stands for the float network in it.
+    """
+    from latfarm_predictors.quantization import dequantised, is_quantised
+
+    return dequantised(graph) if "int8" in platform.split("-") and is_quantised(graph) else graph

@@ -50,7 +50,9 @@ COMMANDS = (
     "query",
     "results",
     "fusion",
+    "graph",
     "bundle",
+    "zoo",
     "serve",
 )
 

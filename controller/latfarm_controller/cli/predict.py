@@ -38,18 +38,22 @@ def predict(
     ] = 0.9,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> int:
     """Predict each model; bad files are named and the rest is answered, with exit code 2."""
     files, several = inputs.model_files(models)
-    graphs = inputs.read_models(files, batch, shape or [])
+    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
     from latfarm_controller.bundles import open_bundle
     from latfarm_controller.config import load_config
 
     predictor = open_bundle(load_config().bundles_dir, platform)
-    answers = [predictor.predict(graph, coverage) for _, graph in graphs]
+    answers = [
+        predictor.predict(inputs.for_platform(graph, predictor.platform), coverage)
+        for _, graph in graphs
+    ]
     code = 2 if len(graphs) < len(files) else 0
     if as_json:
         data = [

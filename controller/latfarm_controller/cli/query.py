@@ -23,10 +23,14 @@ def query(
     refresh: Annotated[bool, typer.Option(help="measure again even if known")] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
     """Tell the true latency of models: from the store if known, else measured on a board.
+
+    A network counts as known whichever tool exported the model that was measured; the answer says
+    when that was another export than yours ("same_export" in JSON).
 
     \b
     Examples:
@@ -34,7 +38,7 @@ def query(
       latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
     """
     files, several = inputs.model_files(models)
-    graphs = inputs.read_models(files, batch, shape or [])
+    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
     from latfarm_controller.cli.connect import controller
@@ -43,7 +47,8 @@ def query(
     answers = []
     rows = []
     with controller(wait_s) as client:
-        for file, graph in graphs:
+        for file, read in graphs:
+            graph = inputs.for_platform(read, platform)
             measurement, hit = client.query(
                 graph,
                 platform,
@@ -51,7 +56,9 @@ def query(
                 refresh=refresh,
                 on_progress=lambda text: output.err().print(text, style="dim"),
             )
-            answers.append({"model": str(file), "hit": hit} | measurement.to_json())
+            own = measurement.graph_hash == graph.hash
+            told = {"model": str(file), "hit": hit, "same_export": own}
+            answers.append(told | measurement.to_json())
             if not measurement.ok:
                 code = code or 1
                 output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
@@ -63,7 +70,14 @@ def query(
                     f"{measurement.mad_ms or 0:.3f}",
                     str(measurement.runs),
                     "store" if hit else "board",
-                    "unstable" if measurement.unstable else "",
+                    ", ".join(
+                        note
+                        for note, holds in (
+                            ("unstable", measurement.unstable),
+                            ("measured as another export of this network", not own),
+                        )
+                        if holds
+                    ),
                 ]
             )
     if as_json:

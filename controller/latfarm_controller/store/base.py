@@ -92,6 +92,7 @@ class Store(Protocol):
         platform: str,
         purpose: str = "",
         *,
+        network_hash: str = "",
         tier: str = "",
         fingerprint: str = "",
     ) -> Measurement | None:
@@ -99,6 +100,9 @@ class Store(Protocol):
 
         Good: ok and of the present protocol version. Empty filters select all. Runs under a
         profiler (those that carry layer times) do not say how long the graph takes: left out.
+
+        `network_hash` lets other exports of the same network answer as well; the graph's own
+        measurements go before theirs, and stable ones before both's unstable ones.
         """
         ...
 

@@ -175,22 +175,27 @@ class DuckDBStore:
         platform: str,
         purpose: str = "",
         *,
+        network_hash: str = "",
         tier: str = "",
         fingerprint: str = "",
     ) -> Measurement | None:
         """The newest good measurement of a graph, a stable one before an unstable one."""
         filters = {
-            "graph_hash": graph_hash,
             "platform": platform,
             "purpose": purpose,
             "tier": tier,
             "fingerprint": fingerprint,
         }
         where, values = _where(filters)
+        graphs, hashes = "graph_hash = ?", [graph_hash]
+        if network_hash:
+            others = "SELECT hash FROM graphs WHERE network_hash = ?"
+            graphs, hashes = f"({graphs} OR graph_hash IN ({others}))", [graph_hash, network_hash]
         found = self._all(
             f"SELECT {_READ} FROM measurements WHERE {where} AND {_GOOD} AND layers = '[]' "
-            "ORDER BY unstable, measured_at_s DESC, seq DESC LIMIT 1",
-            [*values, PROTOCOL_VERSION],
+            f"AND {graphs} "
+            "ORDER BY unstable, graph_hash != ?, measured_at_s DESC, seq DESC LIMIT 1",
+            [*values, PROTOCOL_VERSION, *hashes, graph_hash],
         )
         return rows.measurement_from_row(found[0]) if found else None
 

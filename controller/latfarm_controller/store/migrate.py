@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Protocol
 
 from latfarm_controller.errors import StoreError
+from latfarm_controller.store.fills import FILLS, Connection
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema: statements that lead from `version - 1` to `version`."""
+    """One step of the schema: statements that lead from `version - 1` to `version`.
+
+    `fill` computes, in the same transaction, what the new columns hold for old rows.
+    """
 
     version: int
     name: str
     sql: str
-
-
-class Connection(Protocol):
-    """What a migration needs of a database connection."""
-
-    def execute(self, query: str, parameters: Sequence[object] = ..., /) -> Any:
-        """Run statements; the result has `fetchall`."""
-        ...
+    fill: Callable[[Connection], None] | None = None
 
 
 def known_migrations() -> list[Migration]:
@@ -42,7 +38,8 @@ def known_migrations() -> list[Migration]:
     for file in folder.iterdir():
         match = _NAME.fullmatch(file.name)
         if match:
-            steps.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+            version, sql = int(match[1]), file.read_text(encoding="utf-8")
+            steps.append(Migration(version, match[2], sql, FILLS.get(version)))
     steps.sort(key=lambda step: step.version)
     if not steps or [step.version for step in steps] != list(range(1, len(steps) + 1)):
         raise StoreError("this installation lacks schema files of the store: install latfarm again")
@@ -97,6 +94,8 @@ def migrate(connection: Connection, steps: Sequence[Migration]) -> int:
                     "(version INTEGER PRIMARY KEY, name VARCHAR, applied_at_s DOUBLE)"
                 )
             connection.execute(step.sql)
+            if step.fill is not None:
+                step.fill(connection)
             connection.execute(
                 "INSERT INTO schema_version VALUES (?, ?, ?)",
                 [step.version, step.name, time.time()],

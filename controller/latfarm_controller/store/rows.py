@@ -57,6 +57,7 @@ GRAPH_COLUMNS: dict[str, Any] = {
     "graph": pa.string(),
     "ops": pa.int32(),
     "macs": pa.int64(),
+    "network_hash": pa.string(),
 }
 CAMPAIGN_COLUMNS = (
     "campaign_id",
@@ -153,6 +154,7 @@ def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
         columns["graph"].append(graph.dumps())
         columns["ops"].append(len(graph.nodes))
         columns["macs"].append(graph_totals(graph).macs)
+        columns["network_hash"].append(graph.network_hash)
     return _table(columns, GRAPH_COLUMNS)
 
 

@@ -12,6 +12,7 @@ import pytest
 from latfarm_controller import app
 from latfarm_controller.errors import ControllerError, StoreError, UsageError
 from latfarm_controller.store.base import CampaignRecord
+from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Outcome
 
 pytestmark = pytest.mark.timeout(90)
@@ -67,6 +68,35 @@ def test_a_question_is_measured_once_and_then_known(lab: Any) -> None:
 
     asyncio.run(main())
     assert len(measured(lab)) == 2
+
+
+def test_another_export_of_a_network_is_not_measured_again(lab: Any) -> None:
+    def export(batch_norm: bool) -> Any:
+        builder = GraphBuilder("net")
+        x = builder.conv(builder.input((1, 3, 16, 16)), 6, 3, bias=not batch_norm)
+        return builder.build([builder.relu(builder.batch_norm(x) if batch_norm else x)])
+
+    one, other = export(batch_norm=True), export(batch_norm=False)
+    assert one.hash != other.hash
+
+    async def main() -> None:
+        async with lab.controller() as controller:
+            first, second = await asyncio.gather(ask(controller, one), ask(controller, other))
+            assert first == second
+            assert first[0].graph_hash == one.hash
+            known, hit = await ask(controller, other)
+            assert hit
+            assert known == first[0]
+            # Once it is measured itself, that is the answer, whatever else is newer.
+            own, hit = await ask(controller, other, refresh=True)
+            assert not hit
+            assert own.graph_hash == other.hash
+            newer, _ = await ask(controller, one, refresh=True)
+            assert newer.graph_hash == one.hash
+            assert own.unstable or (await ask(controller, other))[0] == own
+
+    asyncio.run(main())
+    assert len(measured(lab)) == 3
 
 
 def test_what_was_published_answers_a_survey_but_not_the_reverse(lab: Any) -> None:

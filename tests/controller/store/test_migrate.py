@@ -7,12 +7,14 @@ import duckdb
 import pytest
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.store.fills import BATCH_ROWS
 from latfarm_controller.store.migrate import (
     Migration,
     known_migrations,
     migrate,
     schema_version,
 )
+from latfarm_predictors.graph_builder import GraphBuilder
 
 
 def tables(connection: Any) -> set[str]:
@@ -42,7 +44,26 @@ def test_an_older_file_gets_the_rest_and_keeps_its_rows(tmp_path: Path) -> None:
     with DuckDBStore(path) as store:
         assert store.bundles() == []
     with duckdb.connect(str(path)) as connection:
-        assert connection.execute("SELECT name FROM graphs").fetchall() == [("g",)]
+        rows = connection.execute("SELECT name, network_hash FROM graphs").fetchall()
+        assert rows == [("g", "")]
+
+
+def test_old_graphs_get_their_network_hash(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    b = GraphBuilder("g")
+    graph = b.build([b.batch_norm(b.conv(b.input((1, 3, 8, 8)), 4, 3))])
+    with duckdb.connect(str(path)) as connection:
+        migrate(connection, known_migrations()[:2])
+        rows = [(f"h{index}", "g", graph.dumps(), 2, 0) for index in range(BATCH_ROWS + 1)]
+        rows += [("broken", "g", "{}", 0, 0), ("torn", "g", "{", 0, 0)]
+        connection.executemany("INSERT INTO graphs VALUES (?, ?, ?, ?, ?)", rows)
+    with DuckDBStore(path) as store:
+        assert store.get_graph("h0") == graph
+    with duckdb.connect(str(path)) as connection:
+        found = connection.execute(
+            "SELECT network_hash, count(*) FROM graphs GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+    assert found == [("", 2), (graph.network_hash, BATCH_ROWS + 1)]
 
 
 def test_a_step_that_fails_leaves_no_trace() -> None:

@@ -15,7 +15,7 @@ from latfarm_controller.errors import StoreError
 from latfarm_controller.store import duckdb as store_module
 from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph import Graph, Node
 from latfarm_predictors.measurement import (
     LayerTime,
     Measurement,
@@ -283,6 +283,37 @@ def test_latest_prefers_stable_then_new(
     assert store.latest(graph_hash, "p", tier="survey") == stable
     assert store.latest(graph_hash, "p", fingerprint="f") == newer
     assert store.latest(graph_hash, "q") is None
+
+
+def test_latest_lets_other_exports_answer(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    own, graph = make_measurement(measured_at_s=1.0)
+    padded = Graph(
+        "padded",
+        ("x",),
+        ("z",),
+        (*graph.nodes, Node("i", "Identity", ("y",), ("z",))),
+        {},
+        {**graph.types, "z": graph.types["y"]},
+    )
+    assert padded.network_hash == graph.network_hash
+    other = replace(own, request_id="other", graph_hash=padded.hash, measured_at_s=2.0)
+    store.add_measurements("c", [(other, padded), make_measurement(size=9)])
+
+    def latest(wanted: Graph, network: str) -> Measurement | None:
+        return store.latest(wanted.hash, "p", network_hash=network)
+
+    network = graph.network_hash
+    assert latest(graph, "") is None
+    assert latest(graph, network) == other
+    assert latest(padded, "") == other
+    store.add_measurements("c", [(own, graph)])
+    assert latest(graph, network) == own
+    assert latest(padded, network) == other
+    unstable = replace(other, request_id="unstable", unstable=True, measured_at_s=3.0)
+    store.add_measurements("c", [(unstable, padded)])
+    assert latest(padded, network) == other
 
 
 def test_campaigns_are_found_by_id_then_by_newest_name(store: DuckDBStore) -> None:
