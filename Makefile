@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup demo test check format protos check-protos constraints bench-pool bench-regressors bench-repeatability clean
+.PHONY: help setup demo test check format protos check-protos constraints bench-graphs bench-hashes bench-pool bench-regressors bench-repeatability bench-zoo fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -62,6 +62,19 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
 	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
+
+bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)
+
+bench-hashes: setup ## no two of 100,000 variants share a hash
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hash_collisions.py $(BENCH_FLAGS)
+
+bench-zoo: setup ## how many graphs a second the zoo makes
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo_speed.py $(BENCH_FLAGS)
+
+fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_tflite.py $(BENCH_FLAGS)
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)

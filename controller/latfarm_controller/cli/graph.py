@@ -241,9 +241,14 @@ def build(
     from latfarm_predictors.batch_norm import fold_batch_norms, fold_values
     from latfarm_predictors.frontends.onnx import read_onnx_weights
 
-    from latfarm_controller.builders import build as build_model
+    from latfarm_controller import builders
     from latfarm_controller.errors import UsageError
 
+    known = builders.FORMATS.get(model_format)
+    if known is None:
+        raise UsageError(f"no format {model_format!r}; known: {', '.join(builders.FORMATS)}")
+    if dtype not in known:
+        raise UsageError(f"{model_format} is written as {' or '.join(known)}, not {dtype!r}")
     if out.exists() and not force:
         raise UsageError(f"{out}: exists; give --force to replace it")
     if not out.parent.is_dir():
@@ -254,7 +259,8 @@ def build(
     if fold_batch_norm:
         graph, folds = fold_batch_norms(graph)
         values = None if values is None else fold_values(values, folds)
-    data = build_model(graph, model_format, dtype, values)
+    with output.quiet_libraries():
+        data = builders.build(graph, model_format, dtype, values)
     part = out.with_name(f".{out.name}.part")
     try:
         part.write_bytes(data)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,6 +69,24 @@ def err() -> Console:
 def error(message: str) -> None:
     """One line on standard error."""
     print(f"latfarm: {' '.join(message.split())}", file=sys.stderr)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """What libraries write to standard error on their own is lost; nothing of ours is written.
+
+    LiteRT greets with a line for each interpreter, and offers no way to be quiet.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def json_text(data: Any) -> None:

@@ -14,6 +14,7 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import Graph
 
 from latfarm_controller import builders, zoo
+from latfarm_controller.cli.output import quiet_libraries
 from latfarm_controller.cli.progress import bars
 from latfarm_controller.errors import BuildError, UsageError
 from latfarm_controller.zoo import dataset
@@ -157,7 +158,8 @@ def _write(wanted: Plan, graph: Graph, stream: IO[bytes] | None) -> str:
     path = wanted.target / f"{graph.name}{batch}{dtype}{suffix}"
     if path.exists() and not wanted.force:
         raise UsageError(f"{path} exists; --force overwrites it")
-    data = builders.build(graph, wanted.model_format, wanted.dtype)
+    with quiet_libraries():
+        data = builders.build(graph, wanted.model_format, wanted.dtype)
     with _beside(path) as part:
         part.write_bytes(data)
     return str(path)

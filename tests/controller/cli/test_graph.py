@@ -12,6 +12,7 @@ import pytest
 from latfarm_controller.bundles import next_path
 from latfarm_controller.config import load_config
 from latfarm_predictors.bundle import save_bundle
+from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.predictor import PlatformPredictor
@@ -163,3 +164,40 @@ def test_wrong_usage(latfarm: Latfarm, tmp_path: Path) -> None:
     assert latfarm("graph", "show", file, "-p", "nowhere").code == 2
     assert latfarm("graph", "show", file, "--shape", "input").code == 2
     assert latfarm("graph", "diff", file).code == 2
+
+
+def test_build_writes_a_format_with_the_models_own_weights(
+    latfarm: Latfarm, tmp_path: Path
+) -> None:
+    file = write(net(), tmp_path / "net.onnx")
+    again = tmp_path / "again.onnx"
+    ended = latfarm("graph", "build", file, "-o", again)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"{again}: {again.stat().st_size} bytes\n"
+    kept = read_onnx_weights(again)[1]
+    given = read_onnx_weights(file)[1]
+    assert kept.keys() == given.keys()
+    assert all(np.array_equal(kept[name], given[name]) for name in given)
+    folded = tmp_path / "folded.onnx"
+    assert latfarm("graph", "build", file, "--fold-batch-norm", "-o", folded).code == 0
+    lines = latfarm("graph", "hash", file, folded).out.splitlines()
+    assert len({line.split()[0] for line in lines}) == 1
+    assert all(node.op != "BatchNormalization" for node in read_onnx(folded).nodes)
+    lite = tmp_path / "net.tflite"
+    ended = latfarm("graph", "build", file, "-f", "tflite", "--dtype", "int8", "-o", lite)
+    assert (ended.code, ended.err) == (0, "")
+    assert lite.read_bytes()[4:8] == b"TFL3"
+
+
+def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) -> None:
+    file = write(net(), tmp_path / "net.onnx")
+    for arguments, says in (
+        (("-f", "caffe", "-o", "x"), "no format 'caffe'; known: onnx, tflite"),
+        (("-f", "ncnn", "--dtype", "int8", "-o", "x"), "ncnn is written as fp32, not 'int8'"),
+        (("-o", file), "exists; give --force"),
+        (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),
+    ):
+        ended = latfarm("graph", "build", file, *arguments)
+        assert ended.code == 2, arguments
+        assert says in ended.line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx"]
