@@ -154,11 +154,14 @@ def _pass(graph: Graph, turned: Mapping[str, tuple[int, ...]]) -> _Parts:
     draft = Draft(graph, SPELLINGS, through, PATTERNS)
     readers, lazy = draft.readers, draft.lazy
     kept = _read_nodes(graph.nodes, graph.outputs)
-    for tensor in dict.fromkeys(graph.outputs):
+    for tensor in graph.outputs:
         readers[tensor] = 1
     for node in kept:
         for tensor in dict.fromkeys(node.inputs):
-            readers[tensor] = readers.get(tensor, 0) + 1
+            if tensor in readers:
+                readers[tensor] += 1
+            else:
+                readers[tensor] = 1
     inputs = list(graph.inputs)
     for tensor, perm in turned.items():
         kind = graph.types[tensor]
@@ -175,8 +178,11 @@ def _pass(graph: Graph, turned: Mapping[str, tuple[int, ...]]) -> _Parts:
     return _Parts(tuple(inputs), outputs, tuple(nodes), draft.weights, draft.types)
 
 
-def _read_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+def _read_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> Sequence[Node]:
     """The nodes that the outputs need."""
+    wanted = set(outputs).union(*[node.inputs for node in nodes])
+    if not any(wanted.isdisjoint(node.outputs) for node in nodes):
+        return nodes  # each has a reader, so each leads to an output
     wanted = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
@@ -191,6 +197,12 @@ def _remake(draft: Draft, node: Node, instead: dict[str, str]) -> None:
     """One op of the graph; `instead` says which tensors stand for those that are gone."""
     readers, lazy = draft.readers, draft.lazy
     inputs = node.inputs
+    waking = _WAKING.get(node.op)
+    if waking is not None and not lazy and instead.keys().isdisjoint(inputs):
+        maker, known = draft.makers.get(inputs[0]), inputs[0] in draft.weights
+        if not known and inputs[-1] and (maker is None or maker.op not in waking):
+            draft.keep(node)
+            return
     if instead and not instead.keys().isdisjoint(inputs):
         inputs = tuple([instead.get(tensor, tensor) for tensor in inputs])
     if inputs and not inputs[-1]:
@@ -216,6 +228,14 @@ def _remake(draft: Draft, node: Node, instead: dict[str, str]) -> None:
         instead[old] = new
         base = draft.root(new)
         readers[base] = readers.get(base, 0) + readers.pop(old, 0)
+
+
+# Most ops are these, and their rules look at one thing: by op, what makes the first operand.
+_WAKING: Mapping[str, frozenset[str]] = {
+    "Conv": frozenset({"Pad"}),
+    "Relu": frozenset({"Clip", "Relu"}),
+    "Sigmoid": frozenset(),
+}
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:

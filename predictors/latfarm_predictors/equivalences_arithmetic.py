@@ -24,13 +24,13 @@ def is_float(call: Call) -> bool:
 
 
 def one_constant(draft: Draft, call: Call) -> tuple[str, str] | None:
-    """Of two operands of which one is constant: the other one and the constant."""
+    """Of two operands of which one is constant: the other one, of the result's type, and it."""
     if len(call.inputs) != 2:
         return None
-    x, y = call.inputs
-    if y in draft.weights:
-        return None if x in draft.weights else (x, y)
-    return (y, x) if x in draft.weights else None
+    x, y = call.inputs if call.inputs[1] in draft.weights else call.inputs[::-1]
+    if y not in draft.weights or x in draft.weights or draft.type_of(x) != call.type:
+        return None
+    return x, y
 
 
 def known_operand(draft: Draft, node: Node | None) -> tuple[str, float] | None:
@@ -40,7 +40,9 @@ def known_operand(draft: Draft, node: Node | None) -> tuple[str, float] | None:
     x, y = node.inputs
     for one, other in ((x, y), (y, x)):
         value = draft.scalar(other)
-        if value is not None and one not in draft.weights:
+        if value is None or one in draft.weights:
+            continue
+        if draft.type_of(one) == draft.type_of(node.outputs[0]):
             return one, value
     return None
 
@@ -103,10 +105,10 @@ def subtracted_constant(draft: Draft, call: Call) -> Made | None:
     """Subtracting c is adding -c."""
     x, constant = call.inputs
     weight = draft.weights.get(constant)
-    if weight is None or x in draft.weights:
+    if weight is None or x in draft.weights or call.type.dtype.startswith("u"):
         return None
     value = draft.scalar(constant)
-    if value is not None:
+    if value is not None and draft.type_of(x) == call.type:
         constant = draft.number(-value, weight.type.dtype)
     elif weight.values is not None:
         return None
@@ -120,7 +122,7 @@ def divided_by_constant(draft: Draft, call: Call) -> Made | None:
     if weight is None or x in draft.weights or not is_float(call):
         return None
     value = draft.scalar(constant)
-    if value is not None:
+    if value is not None and draft.type_of(x) == call.type:
         if abs(value) < 1e-30:
             return None
         constant = draft.number(rounded(1 / value), weight.type.dtype)

@@ -140,6 +140,11 @@ class Draft(Tensors):
             self.types.update(zip(names, call.types, strict=True))
         return self.append(node)
 
+    def keep(self, node: Node) -> None:
+        """Take a node of the graph as it is: its operands were counted as read."""
+        self.made[_key(node)] = node
+        self.makers.update(dict.fromkeys(node.outputs, node))
+
     def append(self, node: Node) -> Made:
         """Take a node as it is; its results have their types."""
         self.made[_key(node)] = node

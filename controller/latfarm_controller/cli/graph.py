@@ -225,6 +225,7 @@ def build(
     force: Annotated[bool, typer.Option("--force", help="replace the file")] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
+    as_json: inputs.Json = False,
 ) -> None:
     """Write a model in another runtime's format, with its own weights.
 
@@ -267,7 +268,11 @@ def build(
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
-    print(f"{out}: {len(data)} bytes")
+    if as_json:
+        made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}
+        output.json_text(made | {"hash": graph.network_hash})
+    else:
+        print(f"{out}: {len(data)} bytes")
 
 
 def _read(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:

@@ -329,12 +329,21 @@ def mutations(graph: Graph) -> Iterator[tuple[str, Graph]]:
         for attr, value in node.attrs.items():
             changed = replace(node, attrs={**node.attrs, attr: _another(value)})
             yield f"{attr} of {node.op}", _with_node(graph, index, changed)
-        makers = {graph.producers[t].op if t in graph.producers else t for t in node.inputs}
+        # Twins may be swapped: they are told apart by nothing.
+        makers = {_made_by(graph, tensor) for tensor in node.inputs}
         if node.op in ("Sub", "Div", "Concat", "MatMul") and len(makers) > 1:
             swapped = replace(node, inputs=node.inputs[::-1])
             yield f"operands of {node.op}", _with_node(graph, index, swapped)
         if node.op in ("Relu", "Sigmoid", "Tanh"):
             yield f"op {node.op}", _with_node(graph, index, replace(node, op="Exp"))
+
+
+def _made_by(graph: Graph, tensor: str) -> str:
+    """The op that makes a tensor, whatever does nothing in between; "" for what is given."""
+    node = graph.producers.get(tensor)
+    while node is not None and node.op in ("Dropout", "Identity"):
+        node = graph.producers.get(node.inputs[0])
+    return "" if node is None else node.op
 
 
 def _another(value: AttrValue) -> AttrValue:

@@ -467,6 +467,14 @@ def test_what_nobody_reads_does_not_count() -> None:
     assert b.build([b.max_pool(y, 2, 1)]).network_hash == graph.network_hash
 
 
+def test_absent_operands_at_the_end_do_not_count() -> None:
+    b = GraphBuilder("absent")
+    x = b.input(MAP)
+    kernel = b.weight((4, 4, 1, 1))
+    spelled = b.build([b.op("Conv", [x, kernel, ""])])
+    assert spelled.network_hash == b.build([b.op("Conv", [x, kernel])]).network_hash
+
+
 def test_an_output_given_twice_is_one() -> None:
     b = GraphBuilder("twice")
     y = b.relu(b.input(MAP))

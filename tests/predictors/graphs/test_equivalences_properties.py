@@ -124,9 +124,7 @@ def test_real_networks_keep_their_hash(name: str) -> None:
     assert all(node.op != "BatchNormalization" for node in normal.nodes)
 
 
-@pytest.mark.parametrize(
-    "op", ["Concat", "Pad", "HardSigmoid", "ReduceMean", "Gemm", "Mul"]
-)
+@pytest.mark.parametrize("op", ["Concat", "Pad", "HardSigmoid", "ReduceMean", "Gemm", "Mul"])
 def test_an_op_that_lacks_what_its_kind_has_is_its_own_normal_form(op: str) -> None:
     kind = TensorType("float32", (1, 4, 6, 6))
     node = Node("n", op, ("x",), ("y",))
