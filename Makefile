@@ -60,7 +60,7 @@ check-protos: .venvs/protos/.ready ## fail if the checked-in stubs differ from t
 constraints: setup ## resolve the newest versions anew (no index address is recorded)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
-	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
+	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?

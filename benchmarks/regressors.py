@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.models.analytic import Linear, Lookup
+from latfarm_predictors.models.annette import AnnetteRoofline, RefinedRoofline
+from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.base import Model
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
@@ -34,6 +36,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     "FLOPs": lambda: Linear(traffic=False),
     "look-up": Lookup,
     "forest (nn-Meter)": Forest,
+    "ANNETTE roofline": AnnetteRoofline,
+    "ANNETTE refined": RefinedRoofline,
+    "ANNETTE statistical": Statistical,
+    "ANNETTE mixed": Mixed,
     "roofline": Roofline,
     "boosted": lambda: Boosted(sigma=0.1),
     "GP": RooflineGP,
@@ -125,12 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 }
             )
     print(
-        f"{'rows':>5} {'model':<18} {'+-10 %':>12} {'MAPE %':>8} {'fit s':>7} {'100 rows ms':>12}"
+        f"{'rows':>5} {'model':<19} {'+-10 %':>12} {'MAPE %':>8} {'fit s':>7} {'100 rows ms':>12}"
     )
     for row in results:
         share = f"{row['within10_percent']} ({row['within10_spread']})"
         print(
-            f"{row['rows']:>5} {row['model']:<18} {share:>12} {row['mape_percent']:>8} "
+            f"{row['rows']:>5} {row['model']:<19} {share:>12} {row['mape_percent']:>8} "
             f"{row['fit_s']:>7} {row['predict_100_ms']:>12}"
         )
     if chosen.json is not None:

@@ -241,7 +241,7 @@ class Bench:
         }
         if self._profile is not None:
             parts["board"] = repr(sorted(_frozen(self._profile).items()))
-        else:
+        elif spec.real_time:
             parts["board"] = [
                 self._hardware["cpu"],
                 self._hardware["arch"],
@@ -406,6 +406,8 @@ def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
         slow += data["slowed_share"] * runs
         if data["stride"] > 1:
             conditions["recorded_every"] = str(data["stride"])
+        for name, value in data["conditions"].items():
+            conditions.setdefault(name, value)
     sessions = sum(data["preempted_kept"] for data in done["sessions"])
     if sessions:
         conditions["preempted_kept"] = f"{sessions} of {len(done['sessions'])} sessions"

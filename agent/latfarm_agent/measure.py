@@ -32,7 +32,7 @@ class SessionTimes:
     `preempted_share`, `slowed_share`: of all timed runs, those that lost the core and those beside
     which it was slow; `preempted_kept`: too many lost it, so they stayed in `runs_ms`. `probe_us`:
     median time of the probe, `fastest_us`: of an undisturbed core, 0 where no core computes.
-    `stride`: every how many runs one was recorded.
+    `stride`: every how many runs one was recorded. `conditions`: the runtime's own.
     """
 
     load_ms: float
@@ -49,6 +49,7 @@ class SessionTimes:
     fastest_us: float
     stride: int
     warmup_runs: int
+    conditions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -226,6 +227,7 @@ def measure_session(
         fastest_us=runs.fastest_us,
         stride=step,
         warmup_runs=len(warmup),
+        conditions={str(name): str(value) for name, value in prepared.conditions.items()},
     )
 
 

@@ -83,6 +83,7 @@ class Prepared:
     `flush`: makes the next run a cold one; None: the host's caches are flushed by the protocol.
     `settles`: False where warming up for a time is pointless (simulated time). `probe`: work of a
     fixed length and of the model's kind, to be timed beside its runs; None: a plain loop.
+    `conditions`: what else to say of the result (that part of the model is left out of its time).
     """
 
     compile_ms: float = 0.0
@@ -90,6 +91,7 @@ class Prepared:
     flush: Callable[[], None] | None = None
     settles: bool = True
     probe: Callable[[], None] | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

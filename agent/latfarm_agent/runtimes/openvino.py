@@ -233,7 +233,7 @@ def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
     message = " ".join(str(error).split())[:600]
     low = message.lower()
     code = "MODEL_INVALID" if loading else "MODEL_FAILED"
-    if isinstance(error, MemoryError) or "bad_alloc" in low or "allocat" in low:
+    if isinstance(error, MemoryError) or "bad_alloc" in low or "alloc" in low:
         code = "OUT_OF_MEMORY"
     elif any(sign in low for sign in _UNSUPPORTED):
         code = "MODEL_UNSUPPORTED"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.metadata
+import resource
+from pathlib import Path
 from typing import Any, Sequence
 
 from latfarm_agent.runtimes.base import (
@@ -16,6 +18,7 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.probe import matrix_probe
+from latfarm_agent.runtimes.tflite_check import check_file
 
 _PACKAGES = (
     # module, distribution, name in a platform
@@ -39,6 +42,7 @@ class TfliteRuntime:
         self._threads = threads
         self._interpreter: Any = None
         self._inputs: list[tuple[int, Any]] = []
+        self._checked: tuple[object, ...] = ()
 
     def describe(self) -> Description:
         """Two platforms, fp32 and int8, of whichever package is here."""
@@ -54,11 +58,12 @@ class TfliteRuntime:
         )
 
     def prepare(self, job: Job) -> Prepared:
-        """Load the file, allocate its tensors, fill its inputs with noise."""
+        """Look the file over, load it, allocate its tensors, fill its inputs with noise."""
         self._interpreter = None
         self._inputs = []
         gc.collect()
         module = _import()[0]
+        self._check(job.model_path)
         try:
             interpreter = module.Interpreter(
                 model_path=str(job.model_path), num_threads=self._threads
@@ -100,6 +105,15 @@ class TfliteRuntime:
             "the interpreter's Python interface has no per-op profiler; "
             "use single-op models, or benchmark_model with --enable_op_profiling",
         )
+
+    def _check(self, path: Path) -> None:
+        """Look a file over, once for all sessions of a request."""
+        stat = path.stat()
+        same = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if same != self._checked:
+            bound = resource.getrlimit(resource.RLIMIT_DATA)[0]
+            check_file(path, 0 if bound == resource.RLIM_INFINITY else bound)
+            self._checked = same
 
     def _refill(self) -> None:
         for index, array in self._inputs:

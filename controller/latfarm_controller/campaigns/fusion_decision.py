@@ -26,7 +26,6 @@ _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 
 
 # An exporter's or a compiler's layout changes are no op of the model.
 _LAYOUT_LAYERS = LAYOUT_OPS | {
-    "Reorder",
     "Reformat",
     "Transpose",
     "Reshape",

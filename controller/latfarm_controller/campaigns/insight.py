@@ -21,7 +21,9 @@ from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
 
-LAYOUT_OPS = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"})
+LAYOUT_OPS = frozenset(
+    {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
+)
 """Layers that runtimes insert to change a tensor's layout or place; no model asks for them."""
 LEAST_SHARE = 0.02
 """Of a call's time that is the kernel's own, whatever noise says."""

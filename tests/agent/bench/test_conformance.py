@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from latfarm_agent.bench import Bench
@@ -22,6 +28,8 @@ PROFILE = {
     "unsupported_ops": ["Celu"],
 }
 REFERENCES = {
+    "mnn": "latfarm_agent.runtimes.mnn:MnnRuntime",
+    "ncnn": "latfarm_agent.runtimes.ncnn:NcnnRuntime",
     "onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime",
     "openvino": "latfarm_agent.runtimes.openvino:OpenVinoRuntime",
     "tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime",
@@ -133,6 +141,146 @@ class TestTflite(_Library):
         assert int8 != platform
         result = measure(bench, int8, self._write(tmp_path / "m.tflite", "add", "int8"))
         assert result.outcome == "ok", result.error_message
+
+
+# In a process of its own, and without the MNN.tools around it: that installs packages on import.
+MNN_CONVERT = """
+import _tools
+_tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "source", "--MNNModel", "target",
+                   "--bizCode", "latfarm", "--allowCustomOp"])
+"""
+
+
+@lru_cache(maxsize=None)
+def mnn_bytes(onnx_bytes: bytes) -> bytes:
+    """An ONNX model as MNN's converter writes it."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "source").write_bytes(onnx_bytes)
+        command = [sys.executable, "-c", MNN_CONVERT]
+        subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=60)
+        return (folder / "target").read_bytes()
+
+
+class TestMnn(_Library):
+    runtime = "mnn"
+    model_format = "mnn"
+    packages = ("MNN",)
+
+    @pytest.fixture(autouse=True)
+    def _converted(self, _files: None) -> None:
+        pytest.importorskip("_tools", reason="MNN's converter is not here")
+        write_onnx = self._write
+
+        def write(path: Path, kind: str = "conv") -> Path:
+            path.write_bytes(mnn_bytes(write_onnx(path, kind).read_bytes()))
+            return path
+
+        self._write = write
+
+    def make_model(self, directory: Path) -> Path:
+        return self._write(directory / "model.mnn")
+
+    def test_layers(self, bench: Bench, platform: str, model: Path) -> None:
+        result = measure(bench, platform, model, profile=True)
+        named = {layer.name: layer.op for layer in result.layers}
+        assert {name: named[name] for name in ("c0", "c1", "a1", "y")} == {
+            "c0": "Convolution",
+            "c1": "Convolution",
+            "a1": "BinaryOp",
+            "y": "UnaryOp",
+        }
+
+    def test_says_what_it_lacks(self, bench: Bench, platform: str, tmp_path: Path) -> None:
+        result = measure(bench, platform, self._write(tmp_path / "m.mnn", "custom"))
+        assert result.error_code == "MODEL_UNSUPPORTED"
+        assert "Extra" in result.error_message  # what MNN calls a custom op
+
+    def test_integer_inputs(self, bench: Bench, platform: str, tmp_path: Path) -> None:
+        result = measure(bench, platform, self._write(tmp_path / "m.mnn", "int"))
+        assert result.outcome == "ok", result.error_message
+
+
+NCNN_PARAMS = {
+    "conv": (
+        "Input in0 0 1 in0 0=16 1=16 2=8",
+        "Convolution conv0 1 1 in0 c0 0=8 1=3 4=1 5=1 6=576",
+        "Split split0 1 2 c0 s0 s1",
+        "ReLU relu0 1 1 s0 r0",
+        "BinaryOp add0 2 1 r0 s1 out0 0=0",
+    ),
+    "custom": ("Input in0 0 1 in0 0=4", "NoSuchLayer strange 1 1 in0 out0"),
+    "greedy": (
+        "Input in0 0 1 in0 0=1 1=30000",
+        "Input in1 0 1 in1 0=30000 1=1",
+        "BinaryOp add0 2 1 in0 in1 out0 0=0",
+    ),
+    "no shape": ("Input in0 0 1 in0", "ReLU relu0 1 1 in0 out0"),
+    "no number": ("Input in0 0 1 in0 0=x", "ReLU relu0 1 1 in0 out0"),
+    "no blob": ("Input in0 0 1 in0 0=4", "ReLU relu0 1 1 nowhere out0"),
+}
+
+
+def write_ncnn(path: Path, kind: str = "conv", method: int = zipfile.ZIP_STORED) -> Path:
+    """A packed ncnn model."""
+    layers = NCNN_PARAMS[kind]
+    blobs = {name for line in layers for name in line.split()[4:] if "=" not in name}
+    param = "\n".join(["7767517", f"{len(layers)} {len(blobs)}", *layers, ""])
+    # A tag, the convolution's weights and its biases.
+    data = bytes(4) + struct.pack("<584f", *(((i * 37) % 101 - 50) / 500 for i in range(584)))
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("model.param", param)
+        archive.writestr("model.bin", data if kind == "conv" else b"")
+    return path
+
+
+class TestNcnn(_Library):
+    runtime = "ncnn"
+    model_format = "ncnn"
+    packages = ("ncnn",)
+
+    @pytest.fixture(autouse=True)
+    def _packed(self, _files: None) -> None:
+        self._write = write_ncnn
+
+    def make_model(self, directory: Path) -> Path:
+        return self._write(directory / "model.ncnn")
+
+    def test_layers(self, bench: Bench, platform: str, model: Path) -> None:
+        result = measure(bench, platform, model, profile=True)
+        assert [(layer.name, layer.op) for layer in result.layers] == [
+            ("conv0", "Convolution"),
+            ("relu0", "ReLU"),
+            ("add0", "BinaryOp"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("kind", "code", "says"),
+        [
+            ("custom", "MODEL_UNSUPPORTED", "NoSuchLayer"),
+            ("no shape", "MODEL_INVALID", "'in0' has no shape"),
+            ("no number", "MODEL_INVALID", "not a packed ncnn model"),
+            ("no blob", "MODEL_FAILED", "ended with code"),
+        ],
+    )
+    def test_params(
+        self, bench: Bench, platform: str, tmp_path: Path, kind: str, code: str, says: str
+    ) -> None:
+        result = measure(bench, platform, write_ncnn(tmp_path / "m.ncnn", kind))
+        assert result.error_code == code
+        assert says in result.error_message
+
+    def test_containers(self, bench: Bench, platform: str, tmp_path: Path) -> None:
+        packed = write_ncnn(tmp_path / "packed", method=zipfile.ZIP_DEFLATED)
+        short = tmp_path / "short"
+        whole = zipfile.ZipFile(write_ncnn(tmp_path / "whole"))
+        with whole, zipfile.ZipFile(short, "w") as archive:
+            archive.writestr("model.param", whole.read("model.param"))
+            archive.writestr("model.bin", whole.read("model.bin")[:300])
+        for path, says in ((packed, "is compressed"), (short, "does not read model.bin")):
+            result = measure(bench, platform, path)
+            assert result.error_code == "MODEL_INVALID"
+            assert says in result.error_message
 
 
 class TestSimulated(RuntimeSuite):

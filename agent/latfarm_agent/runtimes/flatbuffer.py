@@ -1,0 +1,176 @@
+"""Bounded reading of a flatbuffer that nobody vouches for: no byte outside the file is looked at.
+
+Layouts give one letter a field, in the schema's order: "1", "2", "4", "8" for a scalar of so many
+bytes, "b", "h", "i", "l" for a vector of elements of 1, 2, 4, 8 bytes, "s" for a string, "o" for an
+offset (a table, a union, or a vector of tables, which the caller follows), "_" for a field that is
+gone. The format: https://flatbuffers.dev/internals
+"""
+
+from __future__ import annotations
+
+import mmap
+from functools import lru_cache
+from operator import add
+from struct import Struct, unpack_from
+from typing import Union
+
+Bytes = Union[bytes, mmap.mmap]
+
+MOST_WORK = 4_000_000
+"""Numbers read, and 8 for each table: offsets may lead to one table again and again."""
+
+_SCALARS = {"1": 1, "2": 2, "4": 4, "8": 8, "g": 4}
+VECTORS = {"s": 1, "b": 1, "h": 2, "i": 4, "l": 8, "G": 4}
+"""Bytes of an element of each kind of vector."""
+
+_U32 = Struct("<I").unpack_from
+_I32 = Struct("<i").unpack_from
+_U16_PAIR = Struct("<HH").unpack_from
+_TABLE_WORK = 8
+_STRING = -1  # the width of a string's characters
+
+
+@lru_cache(maxsize=None)
+def _vectors(layout: str) -> tuple[tuple[int, int], ...]:
+    """The vectors of a layout: which field, and bytes of an element."""
+    return tuple(
+        (index, _STRING if kind == "s" else VECTORS[kind])
+        for index, kind in enumerate(layout)
+        if kind in VECTORS
+    )
+
+
+class FlatbufferError(ValueError):
+    """The bytes are no flatbuffer of the wanted layout; the message says what is wrong."""
+
+
+class Flatbuffer:
+    """Reads tables, vectors and numbers; positions are bytes from the start of the file.
+
+    Every method may raise FlatbufferError.
+    """
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.size = len(data)
+        self._work = 0
+        # Tables share their vtables: each is looked at once for each layout.
+        self._vtables: dict[tuple[int, str], tuple[int, tuple[int, ...]]] = {}
+
+    def spend(self, work: int) -> None:
+        """Count numbers that are read; more than any model needs are an error."""
+        self._work += work
+        if self._work > MOST_WORK:
+            raise FlatbufferError("it holds more than a model can mean")
+
+    def root(self) -> int:
+        """Position of the root table."""
+        if self.size < 8:
+            raise FlatbufferError("it is too short")
+        return self.follow(0)
+
+    def follow(self, position: int) -> int:
+        """Where the offset that stands at `position` leads."""
+        target: int = position + _U32(self.data, position)[0]
+        if target & 3 or target + 4 > self.size:
+            raise FlatbufferError(f"an offset at byte {position} leads out of the file")
+        return target
+
+    def table(self, position: int, layout: str) -> tuple[int, ...]:
+        """Positions of a table's fields, 0 for those that are absent."""
+        self.spend(_TABLE_WORK)
+        vtable = position - _I32(self.data, position)[0]
+        known = self._vtables.get((vtable, layout))
+        if known is None:
+            known = self._vtables[vtable, layout] = self._vtable(vtable, layout)
+        inline, offsets = known
+        if position + inline > self.size:
+            raise FlatbufferError(f"the table at byte {position} is cut off")
+        return tuple([position + offset if offset else 0 for offset in offsets])
+
+    def vector(self, field: int, width: int) -> tuple[int, int]:
+        """A vector of elements of `width` bytes: where its first stands, and how many there are.
+
+        Two zeros for an absent field.
+        """
+        if not field:
+            return 0, 0
+        start = field + _U32(self.data, field)[0] + 4
+        if start & 3 or start > self.size:
+            raise FlatbufferError(f"an offset at byte {field} leads out of the file")
+        count = _U32(self.data, start - 4)[0]
+        if start + count * width > self.size:
+            raise FlatbufferError(f"the vector at byte {start} is cut off")
+        return start, count
+
+    def numbers(self, field: int, kind: str) -> tuple[int, ...]:
+        """Numbers of a vector; `kind` as in `struct`: "i", "f", "q"."""
+        if not field:
+            return ()
+        start, count = self.vector(field, 8 if kind == "q" else 4)
+        self.spend(count)
+        return unpack_from(f"<{count}{kind}", self.data, start)
+
+    def tables(self, field: int) -> list[int]:
+        """Positions of the tables in a vector of tables."""
+        if not field:
+            return []
+        start, count = self.vector(field, 4)
+        self.spend(count)
+        size = self.size - 4
+        offsets = unpack_from(f"<{count}I", self.data, start)
+        found = list(map(add, range(start, start + 4 * count, 4), offsets))
+        if any(target & 3 or target > size for target in found):
+            raise FlatbufferError(f"an offset in the vector at byte {start} leads out of the file")
+        return found
+
+    def u8(self, field: int) -> int:
+        """One byte; 0 for an absent field."""
+        return self.data[field] if field else 0
+
+    def i32(self, field: int, default: int = 0) -> int:
+        """A signed number of 4 bytes."""
+        return int(_I32(self.data, field)[0]) if field else default
+
+    def u32(self, field: int) -> int:
+        """An unsigned number of 4 bytes; 0 for an absent field."""
+        return int(_U32(self.data, field)[0]) if field else 0
+
+    def u64(self, field: int) -> int:
+        """An unsigned number of 8 bytes; 0 for an absent field."""
+        return int(unpack_from("<Q", self.data, field)[0]) if field else 0
+
+    def whole(self, position: int, layout: str) -> tuple[int, ...]:
+        """`table`, with a look at the vectors and strings that it holds."""
+        fields = self.table(position, layout)
+        for index, width in _vectors(layout):
+            field = fields[index]
+            if field:
+                # As in `vector`: this is where the time goes.
+                start = field + _U32(self.data, field)[0] + 4
+                if start & 3 or start > self.size:
+                    raise FlatbufferError(f"an offset at byte {field} leads out of the file")
+                end = start + _U32(self.data, start - 4)[0] * abs(width)
+                if end > self.size:
+                    raise FlatbufferError(f"the vector at byte {start} is cut off")
+                if width == _STRING and (end == self.size or self.data[end]):
+                    raise FlatbufferError(f"the string at byte {start} has no end")
+        return fields
+
+    def _vtable(self, position: int, layout: str) -> tuple[int, tuple[int, ...]]:
+        """Size of the table's own part, and the fields' offsets in it."""
+        if position < 0 or position & 1 or position + 4 > self.size:
+            raise FlatbufferError("a table's description lies outside of the file")
+        length, inline = _U16_PAIR(self.data, position)
+        if length < 4 or length & 1 or position + length > self.size or inline < 4:
+            raise FlatbufferError(f"the description of a table at byte {position} is broken")
+        count = min(len(layout), (length - 4) // 2)
+        offsets = list(unpack_from(f"<{count}H", self.data, position + 4))
+        for index, offset in enumerate(offsets):
+            if layout[index] == "_":
+                offsets[index] = 0
+            elif offset:
+                width = _SCALARS.get(layout[index], 4)
+                if offset < 4 or offset + width > inline:
+                    raise FlatbufferError(f"a field of the table at byte {position} is cut off")
+        return inline, tuple(offsets) + (0,) * (len(layout) - count)
