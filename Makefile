@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup demo test check format protos check-protos constraints bench-graphs bench-hashes bench-pool bench-regressors bench-repeatability bench-zoo fuzz clean
+.PHONY: help setup demo test check format protos check-protos constraints bench-graphs bench-hashes bench-pool bench-regressors bench-repeatability bench-speed fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -69,8 +69,9 @@ bench-graphs: setup ## every network in every runtime: does it run, does it comp
 bench-hashes: setup ## no two of 100,000 variants share a hash
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hash_collisions.py $(BENCH_FLAGS)
 
-bench-zoo: setup ## how many graphs a second the zoo makes
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo_speed.py $(BENCH_FLAGS)
+bench-speed: setup ## how many graphs a second the zoo makes; reading, hashing, building of models
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo_speed.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/graph_speed.py
 
 fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)

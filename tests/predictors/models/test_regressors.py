@@ -12,6 +12,8 @@ from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import extract
 from latfarm_predictors.models.analytic import Linear, Lookup
+from latfarm_predictors.models.annette import AnnetteRoofline, RefinedRoofline
+from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
@@ -28,6 +30,10 @@ MAKERS: dict[str, Callable[[], Model]] = {
     "flops_mac": lambda: Linear(traffic=True),
     "lookup": Lookup,
     "forest": lambda: Forest(trees=30),
+    "annette_roofline": AnnetteRoofline,
+    "annette_refined_roofline": RefinedRoofline,
+    "annette_statistical": lambda: Statistical(trees=30),
+    "annette_mixed": lambda: Mixed(trees=30),
     "roofline": Roofline,
     "boosted": lambda: Boosted(sigma=0.1),
     "gp": RooflineGP,

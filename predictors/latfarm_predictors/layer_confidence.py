@@ -1,0 +1,199 @@
+"""Confidence metrics of one layer type (smart padding paper, section III-C); see `confidence.py`.
+
+Difficulty and scores follow the conformal library that the paper uses: raw difficulties are scaled
+to 0..1 over the calibration rows, plus a small beta; out-of-bag calibration spares a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.features import distances
+from latfarm_predictors.intervals import widened_quantile
+from latfarm_predictors.models.annette import operations, raw_features
+from latfarm_predictors.models.annette_forest import Statistical
+from latfarm_predictors.models.base import check_targets
+from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.workload import Workload
+
+Metric = Literal["TV", "LV", "O"]
+METRICS: tuple[Metric, ...] = ("TV", "LV", "O")
+
+NEIGHBOURS = 25
+BETA = 0.01
+"""Neighbours of CM_O, and what is added to each scaled difficulty: the published defaults."""
+
+LEAST_ROWS = 10
+_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class LayerIntervals:
+    """Intervals of n layers, each array of shape (n,).
+
+    Attributes:
+        latency_ms: the statistical model's predictions.
+        half_ms: half the width. An interval may reach below zero: it then says that the layer is
+            like nothing measured, and no latency (section III-C).
+        promised: whether enough scores stand behind the coverage.
+    """
+
+    latency_ms: Array
+    half_ms: Array
+    promised: npt.NDArray[np.bool_]
+
+    @property
+    def low_ms(self) -> Array:
+        """Lower ends."""
+        return self.latency_ms - self.half_ms
+
+    @property
+    def high_ms(self) -> Array:
+        """Upper ends."""
+        return self.latency_ms + self.half_ms
+
+    @property
+    def relative_width(self) -> Array:
+        """Width over prediction: the normalised interval size of Fig. 10."""
+        return 2.0 * self.half_ms / self.latency_ms
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Scales raw difficulties as calibrated: the easiest known row has beta, the hardest 1 + beta.
+
+    Beyond the hardest it goes on growing, so that a layer far from everything has a far wider
+    interval.
+    """
+
+    least: float
+    span: float
+    beta: float = BETA
+
+    @staticmethod
+    def of(raw: Array, beta: float = BETA) -> Difficulty:
+        """From the raw difficulties of the calibration rows, shape (n,)."""
+        return Difficulty(float(raw.min()), float(np.ptp(raw)) or 1.0, beta)
+
+    def sigma(self, raw: Array) -> Array:
+        """Normalising factor of each row, shape (n,), at least beta."""
+        return np.maximum((raw - self.least) / self.span, 0.0) + self.beta
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Measured feature vectors, each feature scaled to 0..1 over them (constant ones shifted)."""
+
+    points: Array
+    least: Array
+    span: Array
+
+    @staticmethod
+    def of(features: Array) -> Neighbourhood:
+        """From the features of the measured rows, shape (n, f)."""
+        least, span = features.min(axis=0), np.ptp(features, axis=0)
+        span = np.where(span > 0, span, 1.0)
+        return Neighbourhood((features - least) / span, least, span)
+
+    def distance(self, features: Array, k: int = NEIGHBOURS) -> Array:
+        """Mean distance to the k nearest measured rows, shape (n,)."""
+        scaled = (features - self.least) / self.span
+        parts = [scaled[start : start + _BLOCK] for start in range(0, len(scaled), _BLOCK)]
+        gaps = [np.sort(distances(part, self.points), axis=1)[:, :k].mean(axis=1) for part in parts]
+        return np.concatenate([np.zeros(0), *gaps])
+
+    def own_distance(self, k: int = NEIGHBOURS) -> Array:
+        """The same of each measured row to the others."""
+        gaps = distances(self.points, self.points)
+        np.fill_diagonal(gaps, np.inf)
+        near = min(k, len(gaps) - 1)
+        return np.asarray(np.sort(gaps, axis=1)[:, :near].mean(axis=1))
+
+
+@dataclass(frozen=True)
+class LayerConfidence:
+    """The three metrics of one layer type; see `of`."""
+
+    model: Statistical
+    known: Neighbourhood
+    neighbours: int
+    difficulties: Mapping[Metric, Difficulty]
+    scores: Mapping[Metric, Array]
+
+    @staticmethod
+    def of(
+        workloads: Sequence[Workload] | Table,
+        latency_ms: npt.ArrayLike,
+        *,
+        low_ms: npt.ArrayLike | None = None,
+        high_ms: npt.ArrayLike | None = None,
+        k: int = NEIGHBOURS,
+        trees: int = 150,
+        seed: int = 0,
+    ) -> LayerConfidence:
+        """Fit the statistical model and calibrate on its out-of-bag errors (section III-C b).
+
+        Args:
+            workloads: n measured layers of one type.
+            latency_ms: their median latencies, shape (n,).
+            low_ms: lower ends of the smart padding intervals (III-B), where there are any.
+            high_ms: their upper ends. The error is then that of the end farther from the
+                prediction: never less than the median's, so that intervals never get narrower.
+            k: neighbours of CM_O; all others where there are fewer.
+            trees: of the forest.
+            seed: of the forest.
+
+        Raises:
+            NotEnoughDataError: fewer than 10 rows.
+            ValueError: latencies that are no positive finite numbers, or an interval that does
+                not hold its median.
+        """
+        table = as_table(workloads)
+        latency, _ = check_targets(table, latency_ms, None, least=LEAST_ROWS)
+        low = latency if low_ms is None else np.asarray(low_ms, dtype=np.float64)
+        high = latency if high_ms is None else np.asarray(high_ms, dtype=np.float64)
+        if not ((low <= latency) & (latency <= high)).all():
+            raise ValueError("a padding interval must hold its median")
+        model = Statistical(trees=trees, seed=seed).fit(table, latency)
+        unseen_ms, variance = model.out_of_bag(table)
+        error = np.maximum(np.abs(low - unseen_ms), np.abs(high - unseen_ms))
+        work = operations(table)
+        known = Neighbourhood.of(raw_features(table))
+        raw: dict[Metric, Array] = {
+            "TV": variance / work**2,
+            "LV": variance,
+            "O": known.own_distance(k),
+        }
+        scales = {metric: Difficulty.of(values) for metric, values in raw.items()}
+        errors: dict[Metric, Array] = {"TV": error / work, "LV": error, "O": error}
+        scores = {
+            metric: errors[metric] / scales[metric].sigma(values) for metric, values in raw.items()
+        }
+        return LayerConfidence(model, known, min(k, len(table) - 1), scales, scores)
+
+    def reach_ms(self, table: Table, metric: Metric) -> Array:
+        """Half-width in ms that a score of 1 gives each layer, shape (n,)."""
+        if metric == "O":
+            distance = self.known.distance(raw_features(table), self.neighbours)
+            return self.difficulties["O"].sigma(distance)
+        variance = self.model.tree_latency_ms(table).var(axis=0)
+        if metric == "LV":
+            return self.difficulties["LV"].sigma(variance)
+        work = operations(table)
+        return work * self.difficulties["TV"].sigma(variance / work**2)
+
+    def intervals(
+        self, workloads: Sequence[Workload] | Table, metric: Metric, coverage: float = 0.9
+    ) -> LayerIntervals:
+        """Intervals of layers of this type."""
+        table = as_table(workloads)
+        factor, promised = widened_quantile(self.scores[metric], coverage)
+        half = factor * self.reach_ms(table, metric)
+        return LayerIntervals(
+            self.model.predict(table)[0], half, np.full(len(table), promised, dtype=np.bool_)
+        )
