@@ -20,6 +20,7 @@ from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns import kernels, networks
 from latfarm_controller.campaigns.insight import in_context, layout_share, sample_of
+from latfarm_controller.campaigns.padding_results import padded_samples
 from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
@@ -86,6 +87,9 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         # One sample a pass: what lies between passes tells the fit how noisy a kernel is.
         share = layout_share(answers)
         result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
+    padded = padded_samples(record.outcome, store.get_graph)
+    better = {sample.kernel.kernel_id for sample in padded}
+    result.kernels = [s for s in result.kernels if s.kernel.kernel_id not in better] + padded
     for graph, answers in _with_graphs(store, usable[networks.PURPOSE], left_out):
         sample = networks.pooled_network(graph, answers)
         if sample is not None:
@@ -122,7 +126,7 @@ def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:
     if "rules" not in outcome:
         raise UsageError(
             f"campaign {record.name or record.campaign_id!r} ({record.kind}, {record.state}) has "
-            "no fusion rules yet; train from a finished characterize or kernels campaign"
+            "no fusion rules yet; train from a finished characterize, kernels or padding campaign"
         )
     try:
         rules = FusionRules.from_json(outcome["rules"])

@@ -26,8 +26,8 @@ class KernelSample:
     """A measured kernel. Latency and median absolute deviation in ms, call overhead included.
 
     `cold_ms`: latency with flushed caches, where measured. `insight`: how the kernel was isolated:
-    a model of its own (single), smart padding (padded), or the runtime's profiler (profile). A
-    profiled time holds no call overhead.
+    a model of its own (single), smart padding (padded), or the runtime's profiler (profile). Only a
+    single time holds the call overhead.
     """
 
     kernel: Kernel
@@ -84,7 +84,7 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
 def _pooled(pool: Sequence[KernelSample], call_overhead_ms: float) -> tuple[float, float, float]:
     """Net latency, variance of its log, extra cold latency (NaN when unknown) of one kernel."""
     totals = np.array(
-        [s.latency_ms + (call_overhead_ms if s.insight == "profile" else 0.0) for s in pool]
+        [s.latency_ms + (0.0 if s.insight == "single" else call_overhead_ms) for s in pool]
     )
     total = float(np.median(totals))
     between = float(np.median(np.abs(totals - total)))

@@ -127,7 +127,8 @@ def _ends_in_layer(graph: Graph, tensor: str) -> bool:
         passes = node.op in _PASSING or (
             node.op in ("Add", "Mul") and len(graph.data_inputs(node)) == 1
         )
-        if not passes:
+        reads = graph.data_inputs(node)
+        if not passes or not reads:  # nothing but constants: a class token expanded to the batch
             return False
-        tensor = graph.data_inputs(node)[0]
+        tensor = reads[0]
     return False

@@ -53,6 +53,9 @@ class _Converter:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # It keeps weights for a while in a file of one name in the working directory: two
+            # converters in one directory would mix theirs up.
+            cwd=self._log.parent,
         )
 
     @property

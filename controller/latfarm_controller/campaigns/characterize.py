@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from latfarm_controller.campaigns.options import (
     read_options,
 )
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
+from latfarm_controller.campaigns.sampling import SamplerName
 
 
 class CharacterizeOptions(Options):
@@ -30,7 +31,7 @@ class CharacterizeOptions(Options):
     budget: int = Field(default=450, ge=1, description="kernels to measure")
     calibration: int = Field(default=20, ge=1)
     seed: int = 0
-    sampler: Literal["prior", "adaptive"] = "prior"
+    sampler: SamplerName = "prior"
     held_out: list[dict[str, Any]] = Field(default_factory=list)
     exclude_kernels: list[str] = Field(default_factory=list)
     exclude_lineages: list[str] = Field(default_factory=list)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import repeat
 from random import Random
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.kernels import Kernel
@@ -23,12 +23,8 @@ from latfarm_controller.campaigns.fusion_prior import prior_rules
 from latfarm_controller.campaigns.insight import layout_share, sample_of
 from latfarm_controller.campaigns.options import Options, SettingsChange, read_graph, read_rules
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
-from latfarm_controller.campaigns.samplers import (
-    AdaptiveSampler,
-    Excluded,
-    PriorSampler,
-    Sampler,
-)
+from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.sampling import REGRESSORS, Judge, SamplerName, make_sampler
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
     drift_of,
@@ -50,12 +46,20 @@ class KernelOptions(Options):
     none of whose kernels may be. `rules` are fusion rules as JSON; without them the usual ones of
     convolutional runtimes hold. `remeasure` caps the share of measurements asked again for drift.
     `profile` asks for layer times in the first pass, where the platform is known to give them.
+
+    The budget is `count` kernels and, where given, `board_minutes` of the boards' time. With a
+    `target` the survey also ends as soon as that share of the kernels kept back (`held_out` of
+    them, which no sampler is shown) is predicted within 10 %. `families` are those that samplers
+    draw from; `random` and `annette` draw from none.
     """
 
     count: int = Field(default=450, ge=1)
     passes: int = Field(default=2, ge=1)
     seed: int = 0
-    sampler: Literal["prior", "adaptive"] = "prior"
+    sampler: SamplerName = "prior"
+    board_minutes: float | None = Field(default=None, gt=0)
+    target: float | None = Field(default=None, gt=0, le=1)
+    held_out: float = Field(default=0.2, gt=0, lt=1)
     initial: int = Field(default=100, ge=1)
     batch: int = Field(default=50, ge=2)
     families: list[str] = Field(default_factory=list)
@@ -69,8 +73,10 @@ class KernelOptions(Options):
 
     @model_validator(mode="after")
     def _counts_fit(self) -> KernelOptions:
-        if self.sampler == "adaptive" and self.initial > self.count:
+        if self.sampler in ("adaptive", "latfarm", "nn-meter") and self.initial > self.count:
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
+        if self.families and self.sampler in ("random", "annette"):
+            raise ValueError(f"sampler {self.sampler!r} draws from no families")
         return self
 
 
@@ -132,32 +138,63 @@ class KernelCampaign(PlannedCampaign):
         self._excluded = Excluded()
         self._asked = 0
         self._reasked = 0
+        self._board_ms = 0.0
+        self._stopped = ""
+        self._judge = Judge(options.held_out, REGRESSORS[options.sampler])
 
-    def _sampler(self) -> Sampler:
+    def _batches(self) -> Iterator[Sequence[Kernel]]:
+        """The sampler's batches, in parts where a target or the boards' time may end them."""
         options = self._options
-        families = options.families or None
-        if options.sampler == "prior":
-            return PriorSampler(
-                options.count, self.rules, self._excluded, seed=options.seed, families=families
-            )
-        return AdaptiveSampler(
+        sampler = make_sampler(
+            options.sampler,
             options.count,
             self.rules,
             self._excluded,
             seed=options.seed,
-            families=families,
+            families=options.families or None,
             initial=options.initial,
             batch=options.batch,
+            target=options.target,
         )
+        parted = options.target is not None or options.board_minutes is not None
+        while kernels := sampler.next_batch(self._shown()):
+            left = kernels
+            while left:
+                size = min(options.batch, self._affordable()) if parted else len(left)
+                if size == 0 or self._is_accurate():
+                    self._stopped = "target" if size else "board_minutes"
+                    return
+                yield left[:size]
+                left = left[size:]
+        self._stopped = "target" if self._is_accurate() else "count"
+
+    def _shown(self) -> list[KernelSample]:
+        samples = self.samples()
+        return samples if self._options.target is None else self._judge.shown(samples)
+
+    def _is_accurate(self) -> bool:
+        target = self._options.target
+        reached = None if target is None else self._judge.accuracy(self.samples())
+        return target is not None and reached is not None and reached >= target
+
+    def _affordable(self) -> int:
+        """How many kernels the boards have time for, at what one has cost so far."""
+        if self._options.board_minutes is None:
+            return self._options.count
+        left_ms = self._options.board_minutes * 60_000 - self._board_ms
+        if left_ms <= 0:
+            return 0
+        if not self._kernels:
+            return self._options.count
+        return int(left_ms * len(self._kernels) / max(self._board_ms, 1e-9))
 
     def plan(self) -> Plan:
         """The sampler's batches, each in as many passes; then the void windows once more."""
         self._excluded = Excluded.of(self._held_out, self.rules, self._options.exclude)
         if self._measures_overhead:
             yield from self._overhead()
-        sampler = self._sampler()
         random = Random(self._options.seed)
-        while kernels := sampler.next_batch(self.samples()):
+        for kernels in self._batches():
             for kernel in kernels:
                 self._kernels[kernel.kernel_id] = kernel
             for number in range(self._options.passes):
@@ -175,6 +212,7 @@ class KernelCampaign(PlannedCampaign):
         ]
         answers = yield Batch("kernels", requests, 0, self._planned())
         self._asked += len(requests)
+        self._board_ms += sum(m.board_ms for m in answers.values())
         times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
         self.call_overhead_ms = median(times) if times else 0.0
 
@@ -201,6 +239,7 @@ class KernelCampaign(PlannedCampaign):
     def _take(self, requests: Sequence[MeasurementRequest], answers: Answers) -> None:
         for request in requests:
             answer = answers[request.request_id]
+            self._board_ms += answer.board_ms
             if request.purpose == SENTINEL:
                 self._sentinels.append(answer)
                 continue
@@ -250,6 +289,9 @@ class KernelCampaign(PlannedCampaign):
             **known,
             "rules": self.rules.to_json(),
             "kernels": len(samples),
+            "board_ms": self._board_ms,
+            "stopped": self._stopped,
+            **({} if self._options.target is None else {"accuracy": self._judge.accuracy(samples)}),
             "drawn": len(self._kernels),
             "types": dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
             "excluded": len(self._excluded.ids),

@@ -12,6 +12,7 @@ from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import read_options
+from latfarm_controller.campaigns.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.errors import UsageError
 
 Config = Mapping[str, Any]
@@ -29,6 +30,10 @@ def _networks(platform: str, config: Config) -> Campaign:
     return NetworkCampaign(platform, read_options(NetworkOptions, "networks", config))
 
 
+def _padding(platform: str, config: Config) -> Campaign:
+    return PaddingCampaign(platform, read_options(PaddingOptions, "padding", config))
+
+
 def _characterize(platform: str, config: Config) -> Campaign:
     options = read_options(CharacterizeOptions, "characterize", config)
     return CharacterizeCampaign(platform, options)
@@ -39,6 +44,7 @@ KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
         "fusion": _fusion,
         "kernels": _kernels,
         "networks": _networks,
+        "padding": _padding,
         "characterize": _characterize,
     }
 )

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     fusion = "fusion"
     kernels = "kernels"
     networks = "networks"
+    padding = "padding"
     characterize = "characterize"
 
 

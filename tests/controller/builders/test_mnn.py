@@ -325,3 +325,25 @@ def test_nothing_of_ours_imports_what_installs_packages() -> None:
                 )
             }
             assert not any(name.startswith("MNN.tools") for name in names), file
+
+
+BUILD_MANY = """
+import hashlib
+from latfarm_controller import zoo
+from latfarm_controller.builders.mnn import build_mnn
+
+graph = zoo.build("alexnet", width=0.25)
+print({hashlib.sha256(build_mnn(graph)).hexdigest() for _ in range(6)})
+"""
+
+
+def test_converters_beside_each_other_do_not_mix_up_their_weights(tmp_path: Path) -> None:
+    """MNN's converter parks weights in a file of one name in the working directory."""
+    command = [sys.executable, "-c", BUILD_MANY]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(3)
+    ]
+    told = [process.communicate(timeout=100)[0].strip().splitlines()[-1] for process in running]
+    assert len(set(told)) == 1
+    assert told[0].count("'") == 2  # one hash
+    assert not any(tmp_path.iterdir())

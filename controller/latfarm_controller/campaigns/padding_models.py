@@ -1,0 +1,143 @@
+"""Models of smart padding (Wess et al. 2024, section III-B, Fig. 5): padding-only and padded.
+
+A pad leads from one channel to a tensor of the layer under measurement (LUM), or from it to one
+channel: a 1x1 convolution and a non-linearity, so that no compiler can simplify it away and hardly
+any data goes in or out. Matrices and sequences of tokens are padded by a product with a vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from latfarm_predictors.canonical import POOLS
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.graph import Graph, TensorType
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.kernels import Kernel
+
+Form = Literal["base", "fork", "twin"]
+"""A padding-only model: one pad in and one out (the paper's); one in and two out; two of the base.
+
+Their differences tell what a pad out (fork - base) and a pad in (twin - fork) cost.
+"""
+
+_CHANNELS_FIRST = frozenset({"Conv", "ConvTranspose", "BatchNormalization", *POOLS})
+_FLOATS = frozenset({"float32", "float16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """What a pad leads to or from: a tensor's type, and along which axis it is made of one channel.
+
+    `features`: along the last axis in place of axis 1. `separated`: a pooling or softmax that no op
+    joins stands behind the pad in, for LUMs that would otherwise run within its convolution.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    features: bool = False
+    separated: bool = False
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A padded model (Fig. 5c), the pads of its inputs and outputs, names of the LUM's nodes."""
+
+    graph: Graph
+    pads_in: tuple[Pad, ...]
+    pads_out: tuple[Pad, ...]
+    own: frozenset[str]
+
+    def fuses(self, rules: FusionRules) -> bool:
+        """Whether a part of the LUM runs within one kernel with a part of a pad."""
+        return any(
+            0 < len(self.own.intersection(kernel.node_names)) < len(kernel.node_names)
+            for kernel in split(self.graph, rules)
+        )
+
+
+def padding_only(pad: Pad, form: Form) -> Graph:
+    """A model without the LUM (Fig. 5b): both pads have the LUM tensor's shape.
+
+    Raises:
+        GraphError: the pads do not fit the tensor, as a matrix's channels.
+    """
+    b = GraphBuilder(f"padding-{form}")
+    chains = 2 if form == "twin" else 1
+    outputs = []
+    for _ in range(chains):
+        x = _enter(b, pad)
+        outputs += [_leave(b, pad, x) for _ in range(2 if form == "fork" else 1)]
+    return b.build(outputs)
+
+
+def padded(kernel: Kernel, *, separated: bool = False) -> Padded:
+    """The LUM between pads, one for each tensor that it reads or writes.
+
+    Raises:
+        GraphError: it cannot be padded; says why.
+    """
+    graph = kernel.graph
+    if not graph.inputs:
+        raise GraphError(f"{graph.name}: reads no activation")
+    pads_in = tuple(_pad(kernel, graph.type_of(t), separated) for t in graph.inputs)
+    pads_out = tuple(_pad(kernel, graph.type_of(t), separated) for t in graph.outputs)
+    b = GraphBuilder(f"padded {graph.name}")
+    names = {"": ""}
+    for tensor, pad in zip(graph.inputs, pads_in, strict=True):
+        names[tensor] = _enter(b, pad)
+    for tensor, weight in graph.weights.items():
+        names[tensor] = b.weight(weight.type.shape, weight.type.dtype, weight.values)
+    before = set(names.values())
+    for node in graph.nodes:
+        operands = [names[t] for t in node.inputs]
+        if len(node.outputs) == 1:
+            names[node.outputs[0]] = b.op(node.op, operands, node.attrs)
+        else:
+            made = b.op(node.op, operands, node.attrs, len(node.outputs))
+            names.update(zip(node.outputs, made, strict=True))
+    own = {name for tensor, name in names.items() if tensor and name not in before}
+    outputs = [
+        _leave(b, pad, names[tensor]) for tensor, pad in zip(graph.outputs, pads_out, strict=True)
+    ]
+    whole = b.build(outputs)
+    nodes = frozenset(node.name for node in whole.nodes if own.intersection(node.outputs))
+    return Padded(whole, pads_in, pads_out, nodes)
+
+
+def _pad(kernel: Kernel, kind: TensorType, separated: bool) -> Pad:
+    rank = len(kind.shape)
+    if kind.dtype not in _FLOATS:
+        raise GraphError(f"{kernel.graph.name}: no pad makes {kind.dtype}")
+    if rank < 2 or rank > 5:
+        raise GraphError(f"{kernel.graph.name}: no pad makes a tensor of {rank} axes")
+    # (batch, channels, length) of a 1-D convolution, (batch, tokens, features) of a transformer.
+    ops = {node.op for node in kernel.graph.nodes}
+    features = rank == 2 or (not ops & _CHANNELS_FIRST if rank == 3 else "MatMul" in ops)
+    return Pad(kind.shape, kind.dtype, features, separated)
+
+
+def _enter(b: GraphBuilder, pad: Pad) -> str:
+    """From an input of one channel to the pad's tensor."""
+    shape = pad.shape
+    if not pad.features:
+        x = b.relu(b.conv(b.input((shape[0], 1, *shape[2:]), pad.dtype), shape[1], 1))
+        return b.max_pool(x, 3, 1, "same") if pad.separated else x
+    x = b.input((*shape[:-1], 1), pad.dtype)
+    if len(shape) == 2:
+        x = b.fc(x, shape[-1], bias=False)
+    else:
+        x = b.matmul(x, b.weight((1, shape[-1]), pad.dtype))
+    x = b.relu(x)
+    return b.softmax(x) if pad.separated else x
+
+
+def _leave(b: GraphBuilder, pad: Pad, x: str) -> str:
+    """From the pad's tensor to an output of one channel."""
+    if not pad.features:
+        return b.relu(b.conv(x, 1, 1))
+    if len(pad.shape) == 2:
+        return b.relu(b.fc(x, 1, bias=False))
+    return b.relu(b.matmul(x, b.weight((pad.shape[-1], 1), pad.dtype)))
