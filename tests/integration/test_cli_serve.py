@@ -157,14 +157,14 @@ def test_a_second_controller_names_the_first(served: Any, shell: Any) -> None:
 def test_campaigns_outlive_their_clients(
     shell: Any, characterized: Any, farm: Any, models: Callable[..., Path], quick: str
 ) -> None:
-    folder = models(120, 200)
+    folder = models(240, 200)
     config = json.loads(quick) | {"passes": 3}
     config["settings"]["sessions"] = 3
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
     command += ("--model", folder, "--config", json.dumps(config), "--name", "many", "--json")
     before = measured(characterized)
     with shell.start(*command, alone=False) as client:
-        assert client.line() == "networks: 360 steps\n"
+        assert client.line() == "networks: 720 steps\n"
         ended = client.signal(signal.SIGINT)
     assert ended.code == 130
     assert "the campaign goes on; latfarm campaign cancel" in ended.err

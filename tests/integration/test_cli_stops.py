@@ -13,7 +13,7 @@ import pytest
 from latfarm_controller.store.lock import StoreLock
 
 pytestmark = pytest.mark.timeout(240)
-COUNT = 40
+COUNT = 80
 
 
 @pytest.fixture(scope="module")
