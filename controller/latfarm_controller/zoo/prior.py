@@ -21,11 +21,14 @@ from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
 from latfarm_controller.zoo.family import Family
 
-# Share of each kind of kernel (workload families) in a draw.
+# Share of each kind of kernel in a draw: workload families, and grouped convolutions of 1 x 1, as
+# ShuffleNet has them, apart from those of k x k, as RegNet has them: other code runs, and almost
+# all that a plain draw finds are of the latter.
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.44,
-        "grouped_conv": 0.06,
+        "conv": 0.42,
+        "grouped_conv": 0.05,
+        "grouped_pointwise": 0.03,
         "dwconv": 0.10,
         "fc": 0.07,
         "pool": 0.07,
@@ -47,6 +50,15 @@ _TURNS = {"synthetic": 4}  # it stands for the many constructions that no other 
 _MOST_A_NETWORK = {"conv": 4}  # of each kind; 2 of all others
 _WEIGHT = 0.5  # power of a kernel's work by which it is preferred within its network
 _PATIENCE = 60  # networks without a new kernel of a kind before the kind counts as exhausted
+
+
+def kind_of(kernel: Kernel) -> str:
+    """The kind of a kernel, a key of `SHARES`."""
+    main = main_node(kernel.graph)
+    family = family_of(kernel.graph, main)
+    if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
+        return "grouped_pointwise"
+    return family
 
 
 class KernelPrior:
@@ -107,7 +119,7 @@ class KernelPrior:
             kernels = self._network(family, rules)
             hits: dict[str, int] = {}
             for kernel in self._heavy_first(kernels):
-                kind = family_of(kernel.graph, main_node(kernel.graph))
+                kind = kind_of(kernel)
                 if kind not in wanted:
                     continue
                 self._yields.setdefault(kind, set()).add(family.name)

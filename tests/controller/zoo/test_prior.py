@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.zoo.prior import MAX_BYTES, MAX_MACS, SHARES, KernelPrior
+from latfarm_controller.zoo.prior import MAX_BYTES, MAX_MACS, SHARES, KernelPrior, kind_of
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.workload import workload
@@ -31,7 +31,7 @@ def ids(kernels: list[Kernel]) -> list[str]:
 def test_shares_are_met(rules: FusionRules) -> None:
     kernels = KernelPrior(seed=1).draw(400, rules)
     assert len(kernels) == len(set(ids(kernels))) == 400
-    counts = Counter(workload(kernel).family for kernel in kernels)
+    counts = Counter(kind_of(kernel) for kernel in kernels)
     for kind, share in SHARES.items():
         if kind not in ("norm", "move"):  # fused away, or nearly so
             assert counts[kind] >= 0.9 * int(400 * share), kind
