@@ -22,6 +22,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
+from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 
@@ -126,7 +127,7 @@ class MnnRuntime:
         return net, session
 
     def _fill(self, module: Any, name: str, tensor: Any) -> None:
-        """Deterministic inputs: normal noise for floats, else zeros and ones (safe as indices)."""
+        """Deterministic inputs; see `input_noise`."""
         import numpy as np
 
         shape = tuple(int(size) for size in tensor.getShape())
@@ -135,9 +136,9 @@ class MnnRuntime:
         draw = np.random.default_rng(0)
         kind = tensor.getDataType()
         if kind == module.Halide_Type_Float:
-            data = draw.standard_normal(shape).astype(np.float32)
+            data = input_noise(draw, shape, np.float32)
         elif kind == module.Halide_Type_Int:
-            data = draw.integers(0, 2, shape).astype(np.int32)
+            data = input_noise(draw, shape, np.int32)
         else:
             raise RuntimeFailure("MODEL_INVALID", f"input {name!r} is neither float nor int32")
         host = module.Tensor(shape, kind, data, module.Tensor_DimensionType_Caffe)

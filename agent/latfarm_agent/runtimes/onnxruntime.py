@@ -15,6 +15,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
+from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnx_layers import Cover, covers
 from latfarm_agent.runtimes.onnx_wire import read_nodes
 from latfarm_agent.runtimes.probe import matrix_probe
@@ -159,7 +160,7 @@ def _session(ort: Any, path: Path, options: Any) -> Any:
 
 
 def _noise(inputs: Sequence[Any]) -> dict[str, Any]:
-    """Deterministic inputs: normal noise for floats, else zeros and ones (safe as indices)."""
+    """Deterministic inputs; see `input_noise`."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -171,11 +172,7 @@ def _noise(inputs: Sequence[Any]) -> dict[str, Any]:
             raise RuntimeFailure(
                 "MODEL_INVALID", f"input {item.name!r} has an open dimension: {list(item.shape)}"
             )
-        kind = np.dtype(_TYPES[item.type])
-        if kind.kind == "f":
-            made[item.name] = draw.standard_normal(item.shape).astype(kind)
-        else:
-            made[item.name] = draw.integers(0, 2, item.shape).astype(kind)
+        made[item.name] = input_noise(draw, item.shape, _TYPES[item.type])
     return made
 
 

@@ -17,6 +17,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
+from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnx_layers import covers
 from latfarm_agent.runtimes.onnx_wire import WireNode, read_nodes
 from latfarm_agent.runtimes.probe import matrix_probe
@@ -101,8 +102,9 @@ class OpenVinoRuntime:
         except Exception as error:
             raise _failure(error, loading=False) from error
         nodes = read_nodes(job.model_path)
-        ran = [op for op in compiled.get_runtime_model().get_ordered_ops() if _name(op) in times]
-        wired = _wired(compiled.get_runtime_model().get_ordered_ops(), nodes, times)
+        ops = compiled.get_runtime_model().get_ordered_ops()
+        ran = [op for op in ops if _name(op) in times]
+        wired = _wired(ops, nodes, times)
         inputs = {str(port.any_name) for port in compiled.inputs}
         found = covers(nodes, wired, inputs)
         device = _device(job.settings)
@@ -144,18 +146,13 @@ class OpenVinoRuntime:
             raise _failure(error, loading=True) from error
 
     def _fill(self, request: Any, compiled: Any) -> None:
-        """Deterministic inputs: normal noise for floats, else zeros and ones (safe as indices)."""
+        """Deterministic inputs; see `input_noise`."""
         import numpy as np
 
         ov = _import()
         draw = np.random.default_rng(0)
         for index, port in enumerate(compiled.inputs):
-            kind = np.dtype(port.element_type.to_dtype())
-            shape = tuple(port.shape)
-            if kind.kind == "f":
-                array = draw.standard_normal(shape).astype(kind)
-            else:
-                array = draw.integers(0, 2, shape).astype(kind)
+            array = input_noise(draw, tuple(port.shape), port.element_type.to_dtype())
             request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
 
 

@@ -13,7 +13,7 @@ from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOption
 from latfarm_controller.campaigns.options import (
     Options,
     SettingsChange,
-    read_graph,
+    read_graphs,
     read_options,
 )
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
@@ -53,8 +53,7 @@ class CharacterizeCampaign(PlannedCampaign):
     def __init__(self, platform: str, options: CharacterizeOptions) -> None:
         super().__init__(platform)
         self._options = options
-        for index, data in enumerate(options.held_out):
-            read_graph(self.kind, f"held_out.{index}", data)
+        read_graphs(self.kind, "held_out", options.held_out)
         self.fusion = FusionCampaign(platform, options.fusion)
         # Both are checked now, before anything is measured, not when their turn comes.
         network_options = read_options(

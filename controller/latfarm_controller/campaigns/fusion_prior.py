@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from latfarm_predictors.fusion import FusionRules, Verdict
 
 from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, OPERATORS
 from latfarm_controller.campaigns.fusion_decision import prior_log_odds
+from latfarm_controller.campaigns.options import read_rules
+
+
+def rules_for(
+    kind: str, platform: str, known: FusionRules | None, given: Mapping[str, Any] | None
+) -> FusionRules:
+    """The rules that a campaign of `kind` cuts by: those known already, those given, the usual.
+
+    Raises:
+        UsageError: what is given are no rules.
+    """
+    if known is not None:
+        return known
+    return prior_rules(platform) if given is None else read_rules(kind, given)
 
 
 def prior_rules(platform: str) -> FusionRules:

@@ -19,9 +19,9 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion import OVERHEAD_REPEATS
 from latfarm_controller.campaigns.fusion import SETTINGS as FUSION_SETTINGS
 from latfarm_controller.campaigns.fusion_cases import empty_model
-from latfarm_controller.campaigns.fusion_prior import prior_rules
+from latfarm_controller.campaigns.fusion_prior import rules_for
 from latfarm_controller.campaigns.insight import layout_share, sample_of
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graph, read_rules
+from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.campaigns.sampling import REGRESSORS, Judge, SamplerName, make_sampler
@@ -119,16 +119,8 @@ class KernelCampaign(PlannedCampaign):
         # Within a characterisation the call's cost is known already, as are the rules.
         self._measures_overhead = rules is None
         self.call_overhead_ms: float | None = None
-        if rules is not None:
-            self.rules = rules
-        elif options.rules is not None:
-            self.rules = read_rules(self.kind, options.rules)
-        else:
-            self.rules = prior_rules(platform)
-        self._held_out = [
-            read_graph(self.kind, f"exclude_graphs.{index}", data)
-            for index, data in enumerate(options.exclude_graphs)
-        ]
+        self.rules = rules_for(self.kind, platform, rules, options.rules)
+        self._held_out = read_graphs(self.kind, "exclude_graphs", options.exclude_graphs)
         self._sentinel = sentinel_kernel()
         self._sentinels: list[Measurement] = []
         self._kernels: dict[str, Kernel] = {}

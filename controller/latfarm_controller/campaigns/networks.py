@@ -14,7 +14,7 @@ from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns.calibration import calibration_networks
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graph
+from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 SETTINGS = replace(NETWORK, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=700.0)
@@ -75,10 +75,7 @@ class NetworkCampaign(PlannedCampaign):
         super().__init__(platform)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
-        self._given = [
-            read_graph(self.kind, f"graphs.{index}", data)
-            for index, data in enumerate(options.graphs)
-        ]
+        self._given = read_graphs(self.kind, "graphs", options.graphs)
         self._graphs: dict[str, Graph] = {}
         self._answers: dict[str, list[Measurement]] = {}
 

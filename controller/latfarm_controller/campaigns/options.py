@@ -97,6 +97,15 @@ def read_graph(kind: str, key: str, data: Any) -> Graph:
         raise UsageError(f"campaign {kind}: key {key!r}: {error}") from error
 
 
+def read_graphs(kind: str, key: str, data: Sequence[Any]) -> list[Graph]:
+    """Graphs from their JSON forms.
+
+    Raises:
+        UsageError: one is none; names the key and its place.
+    """
+    return [read_graph(kind, f"{key}.{index}", item) for index, item in enumerate(data)]
+
+
 def read_rules(kind: str, data: Mapping[str, Any]) -> FusionRules:
     """Fusion rules from their JSON form.
 

@@ -25,10 +25,10 @@ from pydantic import Field, model_validator
 from latfarm_controller.campaigns.fusion import OVERHEAD_REPEATS
 from latfarm_controller.campaigns.fusion import SETTINGS as FUSION_SETTINGS
 from latfarm_controller.campaigns.fusion_cases import empty_model
-from latfarm_controller.campaigns.fusion_prior import prior_rules
+from latfarm_controller.campaigns.fusion_prior import rules_for
 from latfarm_controller.campaigns.kernels import PURPOSE as KERNEL
 from latfarm_controller.campaigns.kernels import SETTINGS, pooled
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graph, read_rules
+from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
 from latfarm_controller.campaigns.padding_bounds import (
     Bounds,
     Model,
@@ -104,20 +104,9 @@ class PaddingCampaign(PlannedCampaign):
         super().__init__(platform)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
-        if rules is not None:
-            self.rules = rules
-        elif options.rules is not None:
-            self.rules = read_rules(self.kind, options.rules)
-        else:
-            self.rules = prior_rules(platform)
-        self._given = [
-            Kernel(read_graph(self.kind, f"graphs.{index}", data))
-            for index, data in enumerate(options.graphs)
-        ]
-        self._held_out = [
-            read_graph(self.kind, f"exclude_graphs.{index}", data)
-            for index, data in enumerate(options.exclude_graphs)
-        ]
+        self.rules = rules_for(self.kind, platform, rules, options.rules)
+        self._given = [Kernel(graph) for graph in read_graphs(self.kind, "graphs", options.graphs)]
+        self._held_out = read_graphs(self.kind, "exclude_graphs", options.exclude_graphs)
         self.call_overhead_ms: float | None = None
         self._cases: dict[str, _Case] = {}
         self._graphs: dict[Model, Graph] = {}

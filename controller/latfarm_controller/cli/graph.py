@@ -245,11 +245,7 @@ def build(
     from latfarm_controller import builders
     from latfarm_controller.errors import UsageError
 
-    known = builders.FORMATS.get(model_format)
-    if known is None:
-        raise UsageError(f"no format {model_format!r}; known: {', '.join(builders.FORMATS)}")
-    if dtype not in known:
-        raise UsageError(f"{model_format} is written as {' or '.join(known)}, not {dtype!r}")
+    inputs.check_format(model_format, dtype)
     if out.exists() and not force:
         raise UsageError(f"{out}: exists; give --force to replace it")
     if not out.parent.is_dir():
@@ -262,12 +258,8 @@ def build(
         values = None if values is None else fold_values(values, folds)
     with output.quiet_libraries():
         data = builders.build(graph, model_format, dtype, values)
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with output.beside(out) as part:
         part.write_bytes(data)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
     if as_json:
         made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}
         output.json_text(made | {"hash": graph.network_hash})

@@ -68,6 +68,21 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return bound
 
 
+def check_format(model_format: str, dtype: str) -> None:
+    """See that there is a builder of this format and element type.
+
+    Raises:
+        UsageError: there is none; says which there are.
+    """
+    from latfarm_controller import builders
+
+    known = builders.FORMATS.get(model_format)
+    if known is None:
+        raise UsageError(f"no format {model_format!r}; known: {', '.join(builders.FORMATS)}")
+    if dtype not in known:
+        raise UsageError(f"{model_format} is written as {' or '.join(known)}, not {dtype!r}")
+
+
 def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool = False) -> Graph:
     """Read an ONNX file.
 

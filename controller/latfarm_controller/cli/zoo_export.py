@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -14,7 +13,8 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import Graph
 
 from latfarm_controller import builders, zoo
-from latfarm_controller.cli.output import quiet_libraries
+from latfarm_controller.cli.inputs import check_format
+from latfarm_controller.cli.output import beside, quiet_libraries
 from latfarm_controller.cli.progress import bars
 from latfarm_controller.errors import BuildError, UsageError
 from latfarm_controller.zoo import dataset
@@ -71,11 +71,7 @@ def plan(
         raise UsageError("say where to write to: either -o FOLDER or --jsonl FILE")
     target = cast(Path, out if jsonl is None else jsonl)
     wanted = model_format or ("onnx" if jsonl is None else "graph-json")
-    known = builders.FORMATS.get(wanted)
-    if known is None:
-        raise UsageError(f"no format {wanted!r}; known: {', '.join(builders.FORMATS)}")
-    if dtype not in known:
-        raise UsageError(f"{wanted} is written as {' or '.join(known)}, not {dtype!r}")
+    check_format(wanted, dtype)
     if jsonl is not None and wanted != "graph-json":
         raise UsageError(f"--jsonl holds graph-json, not {wanted}")
     if rule not in RULES:
@@ -160,7 +156,7 @@ def _write(wanted: Plan, graph: Graph, stream: IO[bytes] | None) -> str:
         raise UsageError(f"{path} exists; --force overwrites it")
     with quiet_libraries():
         data = builders.build(graph, wanted.model_format, wanted.dtype)
-    with _beside(path) as part:
+    with beside(path) as part:
         part.write_bytes(data)
     return str(path)
 
@@ -171,23 +167,10 @@ def _lines(wanted: Plan) -> Iterator[IO[bytes] | None]:
     if not wanted.as_lines:
         yield None
         return
-    with _beside(wanted.target) as part, part.open("wb") as raw:
+    with beside(wanted.target) as part, part.open("wb") as raw:
         if wanted.target.suffix != ".gz":
             yield raw
             return
         # No name and no time inside: the same graphs make the same file.
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
             yield cast("IO[bytes]", packed)
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A file that becomes `path` when the block ends well, and is gone when not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
