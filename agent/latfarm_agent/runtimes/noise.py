@@ -1,0 +1,24 @@
+"""What the inputs of a model are filled with while its latency is measured."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+
+def input_noise(draw: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """Noise for one input: normal for floats, else zeros and ones (safe as indices).
+
+    Args:
+        draw: a numpy Generator.
+        shape: of the input.
+        dtype: a numpy dtype, or its name.
+
+    Returns:
+        an array of that shape and dtype.
+    """
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return draw.standard_normal(shape).astype(kind)
+    return draw.integers(0, 2, shape).astype(kind)
