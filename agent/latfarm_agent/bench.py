@@ -12,13 +12,14 @@ import shutil
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import rules
+from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, check_names
 from latfarm_agent.channel import Message
 from latfarm_agent.conditions import Sensors, fingerprint, shares, shown, spoiled_by
 from latfarm_agent.errors import UsageError
@@ -59,7 +60,7 @@ class Bench:
             needs none.
         runtimes: name -> "module:Class"; None: what is registered as entry points.
         search_path: folders added to the workers' module search path.
-        threads: of a runtime; it is pinned to as many cores.
+        config: thread counts (a runtime is pinned to as many cores), and what runtimes are given.
         root: where /proc, /sys and /etc are found.
 
     Raises:
@@ -76,7 +77,7 @@ class Bench:
         *,
         runtimes: Mapping[str, str] | None = None,
         search_path: Sequence[Path] = (),
-        threads: int = 1,
+        config: AgentConfig | None = None,
         limits: Limits | None = None,
         root: Path = Path("/"),
     ) -> None:
@@ -89,12 +90,16 @@ class Bench:
                 self._profile = Profile.read(self._simulate)
             except (OSError, ValueError) as error:
                 raise UsageError(f"--simulate: {error}") from error
-        self._cores = () if self._simulate else _measuring_cores(cpu, threads)
+        config = config or AgentConfig()
+        cores = {
+            threads: () if self._simulate else _measuring_cores(cpu, threads)
+            for threads in config.threads
+        }
         self._work_dir = Path(work_dir).absolute()
         self._work_dir.mkdir(parents=True, exist_ok=True)
         for left in self._work_dir.glob(_SCRATCH + "*"):
             shutil.rmtree(str(left), ignore_errors=True)  # an agent that was killed
-        self._sensors = Sensors(self._cores, root)
+        self._sensors = Sensors(cores[config.threads[0]], root)
         self._hardware = self._sensors.hardware()
         self._software = self._sensors.software()
         self._board_id = self._sensors.board_id(self._work_dir)
@@ -102,11 +107,17 @@ class Bench:
             self._board_id = fingerprint({"host": self._board_id, "simulated": board_name})
         if runtimes is None:
             runtimes = base.discover()
+            check_names(config, runtimes)
             if self._simulate:
                 runtimes = {_SIMULATED: "latfarm_agent.runtimes.simulated:SimulatedRuntime"}
-        options: dict[str, dict[str, object]] = {name: {"threads": threads} for name in runtimes}
-        if self._simulate and _SIMULATED in options:
-            options[_SIMULATED]["profile"] = str(self._simulate)
+        configured = dict(config.runtimes)
+        runtimes = {
+            name: reference
+            for name, reference in runtimes.items()
+            if configured.get(name, RuntimeConfig()).enabled
+        }
+        if self._simulate:
+            configured[_SIMULATED] = RuntimeConfig(options={"profile": str(self._simulate)})
         limits = limits or Limits()
         memory = self._hardware["memory_bytes"]
         if not limits.memory_bytes and memory.isdigit():
@@ -116,11 +127,18 @@ class Bench:
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self._workers = Workers(
-            runtimes, options, self._work_dir, self._cores, search_path, limits, self._closing
+            runtimes, configured, self._work_dir, cores, search_path, limits, self._closing
         )
         self._sequence = 0
         self._fastest_us = 0.0
-        self._readiness = Readiness(self._sensors, self._cores, limits.busy_wait_s, self._closing)
+        self._seats = {
+            threads: _Seat(
+                mine, sensors, Readiness(sensors, mine, limits.busy_wait_s, self._closing)
+            )
+            for threads, mine in cores.items()
+            for sensors in [self._sensors if threads == config.threads[0] else Sensors(mine, root)]
+        }
+        self._readiness = self._seats[config.threads[0]].readiness
 
     def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
         """The board, and its runtimes with their platforms; missing ones say why.
@@ -135,7 +153,7 @@ class Bench:
             temperature_c=shown(reading.temperature_c),
             throttling=shown(reading.throttles),
             load_1m=self._sensors.load(),
-            core_mask=self._core_mask(),
+            core_mask=self._seats[next(iter(self._seats))].core_mask,
         )
         hardware = dict(self._hardware, **self._software)
         hardware["name"] = self._hardware_name
@@ -160,10 +178,12 @@ class Bench:
                         model_format=spec.model_format,
                         dtype=spec.dtype,
                         settings=dict(spec.settings),
-                        fingerprint=self._fingerprint(name, entry.version, spec),
+                        fingerprint=self._fingerprint(
+                            name, entry.version, spec, self._seats[threads]
+                        ),
                         real_time=spec.real_time,
                     )
-                    for platform, spec in self._named(entry).items()
+                    for platform, (spec, threads) in self._named(entry).items()
                 ],
             )
             for name, entry in sorted(found.items())
@@ -224,14 +244,14 @@ class Bench:
         with self._lock:
             self._workers.close()
 
-    def _named(self, entry: Found) -> dict[str, PlatformSpec]:
-        """The platforms of a runtime by their full names."""
+    def _named(self, entry: Found) -> dict[str, tuple[PlatformSpec, int]]:
+        """The platforms of a runtime by their full names, each with its number of threads."""
         return {
-            spec.name if spec.whole_name else f"{self._hardware_name}-{spec.name}": spec
-            for spec in entry.platforms
+            spec.name if spec.whole_name else f"{self._hardware_name}-{spec.name}": (spec, threads)
+            for spec, threads in zip(entry.platforms, entry.threads)
         }
 
-    def _fingerprint(self, runtime: str, version: str, spec: PlatformSpec) -> str:
+    def _fingerprint(self, runtime: str, version: str, spec: PlatformSpec, seat: _Seat) -> str:
         parts: dict[str, object] = {
             "runtime": runtime,
             "version": version,
@@ -248,12 +268,9 @@ class Bench:
                 self._hardware["model"],
             ]
             parts["software"] = self._software
-            parts["policy"] = self._sensors.policy()
-            parts["core_mask"] = self._core_mask()
+            parts["policy"] = seat.sensors.policy()
+            parts["core_mask"] = seat.core_mask
         return fingerprint(parts)
-
-    def _core_mask(self) -> str:
-        return ",".join(map(str, self._cores)) if self._cores else "any"
 
     def _measure(
         self,
@@ -268,18 +285,20 @@ class Bench:
             raise WorkerFailure("CANCELLED", "the agent is shutting down")
         settings = rules.effective(_settings_of(request.settings))
         result.settings.CopyFrom(pb.Settings(**settings.to_json()))
-        name, version, spec = self._platform(request.platform)
-        result.fingerprint = self._fingerprint(name, version, spec)
+        name, version, spec, threads = self._platform(request.platform)
+        seat = self._seats[threads]
+        sensors, readiness = seat.sensors, seat.readiness
+        result.fingerprint = self._fingerprint(name, version, spec, seat)
         if not model_path.is_file():
             raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
         conditions: dict[str, str] = {"runtime_version": version}
         if spec.real_time:
             conditions.update(self._software)
-            conditions.update(self._sensors.policy())
-            self._readiness.wait_until_quiet(conditions, stage, cancelled)
+            conditions.update(sensors.policy())
+            readiness.wait_until_quiet(conditions, stage, cancelled)
             if settings.tier == "publish":
-                self._readiness.wait_until_cool(stage, cancelled)
-        monitor = Monitor(self._sensors, active=spec.real_time and settings.tier == "publish")
+                readiness.wait_until_cool(stage, cancelled)
+        monitor = Monitor(sensors, active=spec.real_time and settings.tier == "publish")
         message: Message = {
             "model_path": str(model_path),
             "platform_settings": dict(spec.settings),
@@ -296,22 +315,22 @@ class Bench:
             monitor.watch(event["name"] in ("timing", "cold"))
             stage(event["name"], event["session"])
 
-        before, ticks = self._readiness.read(), self._sensors.ticks()
+        before, ticks = readiness.read(), sensors.ticks()
         begun = time.monotonic()
         # Ours to remove, as a worker that crashes removes nothing.
         scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
         message["scratch_dir"] = scratch
         try:
             done, crashed = self._workers.ask(
-                name, message, on_event, cancelled, settings.compile_timeout_ms
+                name, threads, message, on_event, cancelled, settings.compile_timeout_ms
             )
             if crashed:
                 conditions["tried_again_after"] = crashed
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             monitor.close()
-            after, ticks_after = self._readiness.read(), self._sensors.ticks()
-            self._readiness.measured(ticks_after)
+            after, ticks_after = readiness.read(), sensors.ticks()
+            readiness.measured(ticks_after)
         if spec.real_time:
             # The kernel counts in steps of 10 ms: of a shorter time no share can be told.
             long_enough = time.monotonic() - begun >= 0.1
@@ -324,7 +343,7 @@ class Bench:
                 temperature_c_after=shown(after.temperature_c),
                 throttling=shown(after.throttles),
                 steal_share=shown(steal),
-                load_1m=self._sensors.load(),
+                load_1m=sensors.load(),
                 core_mask=",".join(map(str, hello["cpus"])),
                 nice=str(hello["nice"]),
                 involuntary_switches=str(done["switches"]),
@@ -338,12 +357,12 @@ class Bench:
             raise WorkerFailure("THROTTLED", reason, alive=True)
         result.outcome = "ok"
 
-    def _platform(self, wanted: str) -> tuple[str, str, PlatformSpec]:
+    def _platform(self, wanted: str) -> tuple[str, str, PlatformSpec, int]:
         found = self._workers.found()
         for name, entry in found.items():
             named = self._named(entry)
             if wanted in named:
-                return name, entry.version, named[wanted]
+                return (name, entry.version, *named[wanted])
         offered = sorted(name for entry in found.values() for name in self._named(entry))
         lacking = [f"{name}: {entry.missing}" for name, entry in found.items() if entry.missing]
         raise WorkerFailure(
@@ -351,6 +370,19 @@ class Bench:
             f"this board does not offer {wanted!r}; it offers: {', '.join(offered) or 'nothing'}"
             + (f"; missing: {'; '.join(lacking)}" if lacking else ""),
         )
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """Where runtimes of one number of threads measure; `cores` empty: wherever they run."""
+
+    cores: tuple[int, ...]
+    sensors: Sensors
+    readiness: Readiness
+
+    @property
+    def core_mask(self) -> str:
+        return ",".join(map(str, self.cores)) if self.cores else "any"
 
 
 def _measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:

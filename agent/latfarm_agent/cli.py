@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -27,12 +28,14 @@ examples:
   latfarm-agent serve --name local --listen 127.0.0.1:50051
   latfarm-agent serve --name imx8-3 --hardware imx8mplus --listen 0.0.0.0:50051 \\
       --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem --metrics-port 9101
+  latfarm-agent serve --name imx8-3 --config /etc/latfarm/agent.json
   latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
 """
 DESCRIBE_EXAMPLES = """\
 examples:
   latfarm-agent describe
   latfarm-agent describe --name local --json
+  latfarm-agent describe --threads 1,2,4
 """
 
 
@@ -99,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
             "--simulate", type=Path, metavar="PROFILE", help="be the simulated board of a profile"
         )
         command.add_argument("--cpu", type=int, help="core to measure on; default: chosen")
+        command.add_argument(
+            "--config", type=Path, metavar="FILE", help="thread counts, and options of runtimes"
+        )
+        command.add_argument(
+            "--threads", metavar="N,...", help="offer CPU platforms with so many threads each"
+        )
         command.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
     describe.add_argument("--json", action="store_true", help="for programs")
     _add_serve_arguments(serve)
@@ -227,9 +236,15 @@ def _describe(
 
 
 def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
+    from latfarm_agent.agent_config import AgentConfig, parse_threads, read_config
     from latfarm_agent.bench import Bench
 
-    return Bench(args.name, args.hardware, work_dir, simulate=args.simulate, cpu=args.cpu)
+    config = AgentConfig() if args.config is None else read_config(args.config)
+    if args.threads is not None:
+        config = dataclasses.replace(config, threads=parse_threads(args.threads))
+    return Bench(
+        args.name, args.hardware, work_dir, simulate=args.simulate, cpu=args.cpu, config=config
+    )
 
 
 def _tls_files(args: argparse.Namespace) -> TlsFiles | None:

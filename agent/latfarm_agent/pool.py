@@ -1,4 +1,8 @@
-"""The workers of a board: one process per runtime, started when needed, replaced when worn."""
+"""The workers of a board: one process per runtime, started when needed, replaced when worn.
+
+A worker has one number of threads, for libraries keep the thread pools that they once made: another
+number is another process, and the one before it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
+from latfarm_agent.agent_config import RuntimeConfig
 from latfarm_agent.channel import Message
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.worker import Launcher, Worker, WorkerFailure
@@ -17,11 +22,15 @@ from latfarm_agent.worker_main import Config
 
 @dataclass(frozen=True)
 class Found:
-    """What discovery learned about one runtime; `missing` is empty where it is there."""
+    """What discovery learned about one runtime; `missing` is empty where it is there.
+
+    `threads`: of each of its platforms, how many.
+    """
 
     version: str = ""
     missing: str = ""
     platforms: tuple[PlatformSpec, ...] = ()
+    threads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,9 @@ class Workers:
 
     Args:
         runtimes: name -> "module:Class".
-        options: keyword arguments of each runtime.
+        configured: of each runtime, its interpreter and the keyword arguments of its class.
         work_dir: where workers run.
-        cores: what they are pinned to; empty: nothing.
+        cores: by number of threads, what they are pinned to; empty: nothing.
         search_path: folders added to their module search path.
         limits: their bounds.
         closing: set when a start in progress must end.
@@ -59,22 +68,22 @@ class Workers:
     def __init__(
         self,
         runtimes: Mapping[str, str],
-        options: Mapping[str, Mapping[str, object]],
+        configured: Mapping[str, RuntimeConfig],
         work_dir: Path,
-        cores: tuple[int, ...],
+        cores: Mapping[int, tuple[int, ...]],
         search_path: Sequence[Path],
         limits: Limits,
         closing: threading.Event,
     ) -> None:
         self._runtimes = runtimes
-        self._options = options
+        self._configured = configured
         self._work_dir = work_dir
         self._cores = cores
         self._search_path = tuple(str(folder) for folder in search_path)
         self._limits = limits
         self._closing = closing
         self._launcher = Launcher()
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, tuple[int, Worker]] = {}
         self._looking = threading.Lock()
         self._found: dict[str, Found] | None = None
 
@@ -90,6 +99,7 @@ class Workers:
     def ask(
         self,
         name: str,
+        threads: int,
         message: Message,
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
@@ -103,7 +113,7 @@ class Workers:
         Raises:
             WorkerFailure: the typed error that it ended in.
         """
-        worker = self._worker(name, cancelled)
+        worker = self._worker(name, threads, cancelled)
         try:
             return worker.request(message, on_event, cancelled, patience_ms), ""
         except WorkerFailure as failure:
@@ -112,16 +122,16 @@ class Workers:
                 raise
             crashed = failure.code
         worker.close()
-        worker = self._worker(name, cancelled)
+        worker = self._worker(name, threads, cancelled)
         return worker.request(message, on_event, cancelled, patience_ms), crashed
 
     def hello(self, name: str) -> Message:
         """What the present worker of a runtime said when it started."""
-        return self._workers[name].hello
+        return self._workers[name][1].hello
 
     def restart(self) -> None:
         """End the workers that wait."""
-        for worker in self._workers.values():
+        for _, worker in self._workers.values():
             worker.close()
         self._workers.clear()
 
@@ -133,41 +143,46 @@ class Workers:
 
     def _look(self, name: str) -> Found:
         try:
-            worker = self._start(name, self._closing.is_set)
+            worker = self._start(name, next(iter(self._cores)), self._closing.is_set)
         except WorkerFailure as failure:
             return Found(missing=failure.message)
         hello = worker.hello
         worker.close()
+        threads = tuple(int(data.pop("threads")) for data in hello["platforms"])
         platforms = tuple(PlatformSpec(**data) for data in hello["platforms"])
-        return Found(version=hello["version"], platforms=platforms)
+        return Found(version=hello["version"], platforms=platforms, threads=threads)
 
-    def _start(self, name: str, cancelled: Callable[[], bool]) -> Worker:
-        options: dict[str, Any] = dict(self._options.get(name, {}))
+    def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
+        configured = self._configured.get(name, RuntimeConfig())
         config = Config(
             runtime=self._runtimes[name],
             agent_pid=os.getpid(),
-            options=options,
+            options=dict(configured.options, threads=threads),
             search_path=self._search_path,
-            cpus=self._cores,
+            cpus=self._cores[threads],
             memory_bytes=self._limits.memory_bytes,
             nice=self._limits.nice,
+            describe_threads=tuple(self._cores),
+            cache_dir=str(self._work_dir / "cache" / name),
         )
         return Worker(
             self._launcher,
             config,
             self._work_dir,
+            python=configured.python,
             start_timeout_ms=self._limits.start_timeout_ms,
             cancelled=cancelled,
         )
 
-    def _worker(self, name: str, cancelled: Callable[[], bool]) -> Worker:
-        worker = self._workers.get(name)
+    def _worker(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
+        had, worker = self._workers.get(name, (0, None))
         if worker is not None:
             grown = worker.rss_bytes - worker.hello["rss_bytes"]
             young = worker.requests < self._limits.models and grown <= self._limits.growth_bytes
-            if worker.alive and young:
+            if worker.alive and young and had == threads:
                 return worker
             worker.close()
             del self._workers[name]
-        self._workers[name] = self._start(name, cancelled)
-        return self._workers[name]
+        worker = self._start(name, threads, cancelled)
+        self._workers[name] = (threads, worker)
+        return worker

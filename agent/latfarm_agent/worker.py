@@ -98,6 +98,9 @@ class Launcher:
 class Worker:
     """One runtime's worker process. Used by one thread at a time.
 
+    `python`: an interpreter with an environment of its own, which need not hold this distribution;
+    empty: the agent's.
+
     Raises:
         WorkerFailure: on construction, RUNTIME_MISSING when the runtime cannot be used here.
     """
@@ -108,6 +111,7 @@ class Worker:
         config: Config,
         directory: Path,
         *,
+        python: str = "",
         start_timeout_ms: float = START_TIMEOUT_MS,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -116,8 +120,10 @@ class Worker:
         self._oom_kills = _oom_kills()
         self._tail = bytearray()
         self._decoder = Decoder()
-        arguments = [sys.executable, "-m", "latfarm_agent.worker_main", config.dumps()]
+        arguments = [python or sys.executable, "-m", "latfarm_agent.worker_main", config.dumps()]
         environment = dict(os.environ)
+        if python:
+            environment["PYTHONPATH"] = str(_only_the_agent(directory))
         # A runtime's own thread pools obey the platform's setting, not the host's core count.
         environment["OMP_NUM_THREADS"] = str(config.options.get("threads", 1))
         # The probe tells of one core: numpy's own matrix product must not spread over several.
@@ -297,6 +303,24 @@ class Worker:
             self._drain()
         lines = bytes(self._tail).decode(errors="replace").strip().splitlines()
         return "; it printed: " + " | ".join(lines[-3:])[-600:] if lines else ""
+
+
+def _only_the_agent(directory: Path) -> Path:
+    """A folder from which another interpreter can import this distribution and nothing else.
+
+    The folder that this distribution lies in may hold libraries built for another Python.
+    """
+    here = Path(__file__).absolute().parent
+    folder = directory / "import"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / here.name
+    if not link.is_symlink() or os.readlink(str(link)) != str(here):
+        made = folder / f".{here.name}.{os.getpid()}.{threading.get_ident()}"
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        made.symlink_to(here)
+        made.replace(link)
+    return folder
 
 
 def _oom_kills() -> int | None:

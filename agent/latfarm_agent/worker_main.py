@@ -29,6 +29,8 @@ class Config:
     """What a worker is told when it starts. `cpus`: cores to pin to; empty: where the agent runs.
 
     `memory_bytes`: bound on private memory, 0 for none. `nice`: asked priority, kept where refused.
+    `describe_threads`: for which thread counts to say, when it starts, what it offers; empty: for
+    that of its options. `cache_dir`: see `base.load`.
     """
 
     runtime: str
@@ -38,6 +40,8 @@ class Config:
     cpus: tuple[int, ...] = ()
     memory_bytes: int = 0
     nice: int = 0
+    describe_threads: tuple[int, ...] = ()
+    cache_dir: str = ""
 
     def dumps(self) -> str:
         """As one command line argument."""
@@ -47,7 +51,7 @@ class Config:
     def loads(text: str) -> Config:
         """Read what `dumps` wrote."""
         data = json.loads(text)
-        for name in ("search_path", "cpus"):
+        for name in ("search_path", "cpus", "describe_threads"):
             data[name] = tuple(data[name])
         return Config(**data)
 
@@ -96,11 +100,11 @@ class _Server:
         """Load the runtime and say whether it is there."""
 
         def load() -> Message:
-            self._runtime = base.load(self._config.runtime, self._config.options)
-            found = self._runtime.describe()
+            self._runtime = self._load(self._config.options)
+            version, platforms = self._offers(self._runtime)
             return {
-                "version": found.version,
-                "platforms": [asdict(platform) for platform in found.platforms],
+                "version": version,
+                "platforms": platforms,
                 "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
                 "nice": os.getpriority(os.PRIO_PROCESS, 0),
                 "rss_bytes": _status_bytes("VmRSS"),
@@ -110,6 +114,23 @@ class _Server:
         # What was imported stays: the collections before each session need not look at it again.
         gc.collect()
         gc.freeze()
+
+    def _load(self, options: dict[str, Any]) -> Runtime:
+        return base.load(self._config.runtime, options, self._config.cache_dir)
+
+    def _offers(self, runtime: Runtime) -> tuple[str, list[Message]]:
+        """Version and platforms at each thread count; what no thread count changes, once."""
+        version = ""
+        offers: dict[str, Message] = {}
+        own = int(self._config.options.get("threads", 1))
+        for threads in self._config.describe_threads or (own,):
+            if threads != own:
+                runtime = self._load(dict(self._config.options, threads=threads))
+            found = runtime.describe()
+            version = found.version
+            for platform in found.platforms:
+                offers.setdefault(platform.name, dict(asdict(platform), threads=threads))
+        return version, list(offers.values())
 
     def handle(self, request: Message) -> None:
         """Measure, or profile and measure, as the request says."""

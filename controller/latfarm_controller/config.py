@@ -49,6 +49,10 @@ class Config(BaseModel):
     """Whether this machine is a board too, named `local`."""
     local_cpu: int | None = Field(default=None, ge=0)
     """The core that the local agent measures on; none: it chooses."""
+    local_threads: str = Field(default="", pattern=r"^(\d+(,\d+)*)?$")
+    """Thread counts that the local agent offers, as 1,2,4; empty: its configuration's, or 1."""
+    local_config: AbsolutePath | None = None
+    """The local agent's configuration file; see `latfarm-agent serve --help`."""
     start_timeout_ms: float = Field(default=60_000.0, gt=0.0)
     """How long the local agent may take to be ready."""
     ray_address: str = ""

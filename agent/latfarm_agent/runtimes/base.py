@@ -152,18 +152,25 @@ def discover() -> dict[str, str]:
     return {point.name: point.value for point in sorted(chosen, key=lambda point: str(point.name))}
 
 
-def load(reference: str, options: Mapping[str, Any]) -> Runtime:
+def load(reference: str, options: Mapping[str, Any], cache_dir: str = "") -> Runtime:
     """Instantiate the runtime that `reference` ("module:Class") names.
 
-    A class is called with `options` as keyword arguments: "threads" for all, "profile" for a
-    simulated board.
+    A class is called with `options` as keyword arguments: "threads" for all, the board's own from
+    the agent's configuration file, "profile" for a simulated board. One with an attribute
+    `wants_cache_dir = True` is given `cache_dir` too (unless the options name another): a folder of
+    its own that outlives the agent, made by the runtime when it needs it.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING when the module or class cannot be imported.
+        RuntimeFailure: RUNTIME_MISSING when the module or class cannot be imported, or refuses an
+            option.
     """
     module_name, _, class_name = reference.partition(":")
     try:
-        made = getattr(importlib.import_module(module_name), class_name)(**options)
+        found = getattr(importlib.import_module(module_name), class_name)
+        given = dict(options)
+        if cache_dir and getattr(found, "wants_cache_dir", False):
+            given.setdefault("cache_dir", cache_dir)
+        made = found(**given)
     except RuntimeFailure:
         raise
     except Exception as error:

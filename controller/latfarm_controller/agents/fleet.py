@@ -96,6 +96,8 @@ class Fleet:
                         log_path=self._config.logs_dir / "agent-local.log",
                         name=LOCAL,
                         cpu=self._config.local_cpu,
+                        threads=self._config.local_threads,
+                        config=self._config.local_config,
                     )
                 )
                 await asyncio.to_thread(local.start, self._config.start_timeout_ms)

@@ -29,8 +29,9 @@ HEALTH_MS = 2_000.0
 class LocalAgentOptions:
     """How to start an agent; see `latfarm-agent serve --help`.
 
-    `simulate` is the profile of a simulated board; `cpu` the core to measure on. The agent's output
-    goes to `log_path`, the one before it beside that as `<name>.1`.
+    `simulate` is the profile of a simulated board; `cpu` the core to measure on, `threads` the
+    numbers of threads to offer ("1,2,4"), `config` the agent's configuration file. The
+    agent's output goes to `log_path`, the one before it beside that as `<name>.1`.
     """
 
     state_dir: Path
@@ -39,6 +40,8 @@ class LocalAgentOptions:
     hardware: str = ""
     simulate: Path | None = None
     cpu: int | None = None
+    threads: str = ""
+    config: Path | None = None
     metrics_port: int | None = None
 
     def command(self, port_file: Path) -> list[str]:
@@ -53,6 +56,10 @@ class LocalAgentOptions:
             words += ["--simulate", str(self.simulate)]
         if self.cpu is not None:
             words += ["--cpu", str(self.cpu)]
+        if self.threads:
+            words += ["--threads", self.threads]
+        if self.config is not None:
+            words += ["--config", str(self.config)]
         if self.metrics_port is not None:
             words += ["--metrics-port", str(self.metrics_port)]
         return words

@@ -1,0 +1,141 @@
+"""The agent's configuration file: thread counts, and what each runtime is given.
+
+```json
+{
+  "threads": [1, 2, 4],
+  "runtimes": {
+    "tflite": {"options": {"delegates": [{"name": "vx", "library": "/usr/lib/libvx_delegate.so"}]}},
+    "openvino2021": {"python": "/opt/ncs2/bin/python"},
+    "vela": {"enabled": false}
+  }
+}
+```
+
+Only the file's own shape is judged here; a runtime judges its options itself, in its worker, and is
+reported as missing where they are wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Iterable, Mapping
+
+from latfarm_agent.errors import UsageError
+
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """One runtime's entry.
+
+    `python`: the interpreter of its workers, where its library needs an environment of its own;
+    empty: the agent's. `options`: keyword arguments of its class. `enabled`: False: it is not
+    looked for at all.
+    """
+
+    python: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """All of the file. `threads`: each platform of a CPU is offered with so many threads."""
+
+    threads: tuple[int, ...] = (1,)
+    runtimes: Mapping[str, RuntimeConfig] = field(default_factory=dict)
+
+
+def read_config(path: Path) -> AgentConfig:
+    """Read a configuration file.
+
+    Raises:
+        UsageError: it cannot be read, or a value is wrong; says which and what belongs there.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"--config {path}: is no JSON: {error}") from error
+    try:
+        return _config(data)
+    except UsageError as error:
+        raise UsageError(f"--config {path}: {error}") from None
+
+
+def parse_threads(text: str) -> tuple[int, ...]:
+    """Thread counts as a flag gives them: "1,2,4".
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in words):
+        raise UsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
+    return _threads([int(word) for word in words], "--threads")
+
+
+def check_names(config: AgentConfig, known: Iterable[str]) -> None:
+    """Refuse settings for runtimes that nobody registered.
+
+    Raises:
+        UsageError: names the nearest known runtime.
+    """
+    names = sorted(known)
+    for name in config.runtimes:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+            raise UsageError(f"--config: no runtime {name!r} is registered; {hint}")
+
+
+def _config(data: Any) -> AgentConfig:
+    known = _object(data, "the file", ("threads", "runtimes"))
+    entries = known.get("runtimes", {})
+    if not isinstance(entries, dict):
+        raise UsageError("runtimes must be an object, runtime name to its settings")
+    return AgentConfig(
+        threads=_threads(known.get("threads", [1]), "threads"),
+        runtimes={name: _runtime(name, entry) for name, entry in entries.items()},
+    )
+
+
+def _runtime(name: str, data: Any) -> RuntimeConfig:
+    where = f"runtimes.{name}"
+    known = _object(data, where, ("python", "options", "enabled"))
+    python = known.get("python", "")
+    options = known.get("options", {})
+    enabled = known.get("enabled", True)
+    if not isinstance(python, str) or (python and not Path(python).is_absolute()):
+        raise UsageError(f"{where}.python must be the absolute path of an interpreter")
+    if not isinstance(options, dict):
+        raise UsageError(f"{where}.options must be an object")
+    if "threads" in options:
+        raise UsageError(f"{where}.options.threads: thread counts are set at the top, for all")
+    if not isinstance(enabled, bool):
+        raise UsageError(f"{where}.enabled must be true or false")
+    return RuntimeConfig(python, options, enabled)
+
+
+def _object(data: Any, where: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} must be an object")
+    for key in data:
+        if key not in keys:
+            raise UsageError(f"{where} has an unknown key {key!r}; known: {', '.join(keys)}")
+    return data
+
+
+def _threads(values: Any, where: str) -> tuple[int, ...]:
+    right = isinstance(values, list) and values
+    if not right or not all(
+        isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_THREADS
+        for value in values
+    ):
+        raise UsageError(f"{where} must be a list of thread counts from 1 to {MOST_THREADS}")
+    return tuple(dict.fromkeys(values))
