@@ -23,7 +23,6 @@ from pydantic import Field
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import (
     CORE_PAIRS,
-    SIZES,
     WINDOWED,
     JoinCase,
     PairCase,
@@ -47,6 +46,7 @@ from latfarm_controller.campaigns.fusion_decision import (
     profile_says_fused,
     work_layers,
 )
+from latfarm_controller.campaigns.fusion_operators import SIZES
 from latfarm_controller.campaigns.fusion_results import PairResult, combined, score
 from latfarm_controller.campaigns.options import Options, SettingsChange
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign

@@ -1,4 +1,4 @@
-"""Test cases of fusion detection: operators, the pairs of them, and the models to be measured.
+"""Test cases of fusion detection: the pairs of operators, and the models to be measured.
 
 Every case has a wide tensor between its two operators, large enough that the cheaper of both takes
 a measurable time; convolutions and fully connected layers have few channels on their other side, so
@@ -7,184 +7,31 @@ that they do not drown it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Literal
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 
-
-@dataclass(frozen=True, slots=True)
-class CaseSize:
-    """Shape of the wide tensor: (1, channels, side, side), or (rows, features) between matrices.
-
-    `narrow` is the number of channels on the other side of a convolution or fully connected layer.
-    """
-
-    channels: int
-    side: int
-    rows: int
-    features: int
-    narrow: int = 8
-
-
-SIZES: Mapping[str, CaseSize] = MappingProxyType(
-    {
-        # 0.4 MB stays in a cache; 3.2 MB leaves it. Some devices fuse a pair only when it is large.
-        "small": CaseSize(channels=32, side=56, rows=64, features=1024),
-        "large": CaseSize(channels=64, side=112, rows=128, features=4096),
-    }
+from latfarm_controller.campaigns.fusion_operators import (
+    OPERATORS,
+    SIZES,
+    CaseSize,
+    Operator,
 )
 
 Branch = Literal[0, 1, 2]
 """Which branch of a join or fork is fused: 0 none, 1 the first, 2 the last."""
-
-First = Callable[[GraphBuilder, CaseSize], str]
-Second = Callable[[GraphBuilder, str, str, CaseSize], str]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One entry of the operator list.
-
-    `op` is the name in the rules. `first` makes the wide tensor from inputs of its own; `second`
-    reads the wide tensor and, where it takes two operands, another of the same shape. None: the
-    operator is not tested in that place. `flat`: the wide tensor is a matrix.
-    """
-
-    name: str
-    op: str
-    first: First | None = None
-    second: Second | None = None
-    operands: int = 1
-    flat: bool = False
-
-    @property
-    def binary(self) -> bool:
-        """Whether it takes two data operands."""
-        return self.operands == 2
-
-
-def _wide(b: GraphBuilder, size: CaseSize) -> str:
-    return b.input((1, size.channels, size.side, size.side))
-
-
-def _flat(b: GraphBuilder, size: CaseSize) -> str:
-    return b.input((size.rows, size.features))
-
-
-def _unary(name: str, op: str, apply: Callable[[GraphBuilder, str], str]) -> Operator:
-    return Operator(
-        name,
-        op,
-        first=lambda b, size: apply(b, _wide(b, size)),
-        second=lambda b, x, _y, _size: apply(b, x),
-    )
-
-
-def _pointwise_pair(name: str, op: str, apply: Callable[[GraphBuilder, str, str], str]) -> Operator:
-    return Operator(
-        name,
-        op,
-        first=lambda b, size: apply(b, _wide(b, size), _wide(b, size)),
-        second=lambda b, x, y, _size: apply(b, x, y),
-        operands=2,
-    )
-
-
-def _conv_first(kernel: int) -> First:
-    return lambda b, size: b.conv(
-        b.input((1, size.narrow, size.side, size.side)), size.channels, kernel
-    )
-
-
-def _per_channel(b: GraphBuilder, x: str) -> str:
-    return b.weight((b.type_of(x).shape[1], 1, 1))
-
-
-def _concat_first(b: GraphBuilder, size: CaseSize) -> str:
-    half = (1, size.channels // 2, size.side, size.side)
-    return b.concat([b.input(half), b.input(half)])
-
-
-OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {
-        operator.name: operator
-        for operator in (
-            Operator(
-                "conv",
-                "Conv",
-                first=_conv_first(1),
-                second=lambda b, x, _y, size: b.conv(x, size.narrow, 1),
-            ),
-            Operator(
-                "dwconv",
-                "Conv",
-                first=lambda b, size: b.depthwise(_wide(b, size), 3),
-                second=lambda b, x, _y, _size: b.depthwise(x, 3),
-            ),
-            _unary("bn", "BatchNormalization", lambda b, x: b.batch_norm(x)),
-            _unary("relu", "Relu", lambda b, x: b.relu(x)),
-            _unary("relu6", "Clip", lambda b, x: b.relu6(x)),
-            _unary("leaky_relu", "LeakyRelu", lambda b, x: b.leaky_relu(x, 0.1)),
-            _unary("sigmoid", "Sigmoid", lambda b, x: b.sigmoid(x)),
-            _unary("hard_sigmoid", "HardSigmoid", lambda b, x: b.hard_sigmoid(x)),
-            _unary("tanh", "Tanh", lambda b, x: b.tanh(x)),
-            _unary("max_pool", "MaxPool", lambda b, x: b.max_pool(x, 3, 1, "same")),
-            _unary("avg_pool", "AveragePool", lambda b, x: b.avg_pool(x, 3, 1, "same")),
-            _unary("lrn", "LRN", lambda b, x: b.lrn(x, 5)),
-            Operator(
-                "global_pool",
-                "GlobalAveragePool",
-                second=lambda b, x, _y, _size: b.global_avg_pool(x),
-            ),
-            _pointwise_pair("add", "Add", lambda b, x, y: b.add(x, y)),
-            _pointwise_pair("mul", "Mul", lambda b, x, y: b.mul(x, y)),
-            _unary("scale", "Mul:const", lambda b, x: b.mul(x, _per_channel(b, x))),
-            _unary("shift", "Add:const", lambda b, x: b.add(x, _per_channel(b, x))),
-            Operator(
-                "concat",
-                "Concat",
-                first=_concat_first,
-                second=lambda b, x, y, _size: b.concat([x, y]),
-                operands=2,
-            ),
-            Operator(
-                "fc",
-                "Gemm",
-                first=lambda b, size: b.fc(b.input((size.rows, size.narrow)), size.features),
-                second=lambda b, x, _y, size: b.fc(x, size.narrow),
-                flat=True,
-            ),
-            Operator(
-                "flat_relu",
-                "Relu",
-                first=lambda b, size: b.relu(_flat(b, size)),
-                second=lambda b, x, _y, _size: b.relu(x),
-                flat=True,
-            ),
-            Operator(
-                "softmax",
-                "Softmax",
-                first=lambda b, size: b.softmax(_flat(b, size)),
-                second=lambda b, x, _y, _size: b.softmax(x),
-                flat=True,
-            ),
-        )
-    }
-)
 
 WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LRN"})
 """Ops over a neighbourhood or a whole map, whose tensors may have a layout of their own."""
 
 _FOLLOWERS = {
     "conv": (
-        "bn relu relu6 leaky_relu sigmoid hard_sigmoid add mul scale shift concat conv max_pool "
-        "avg_pool"
+        "bn relu relu6 leaky_relu prelu sigmoid hard_sigmoid add mul scale shift concat conv "
+        "max_pool avg_pool"
     ),
     "dwconv": "bn relu relu6 conv",
     "bn": "relu relu6 sigmoid add conv scale shift",
@@ -201,6 +48,8 @@ _FOLLOWERS = {
     "concat": "conv bn relu avg_pool",
     "lrn": "max_pool conv",
     "fc": "flat_relu softmax",
+    "matmul": "flat_shift flat_add softmax",
+    "conv_transpose": "bn relu",
     "flat_relu": "fc",
 }
 

@@ -12,11 +12,9 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import (
-    SIZES,
     Branch,
     ForkCase,
     JoinCase,
-    Operator,
     PairCase,
     single_second,
 )
@@ -28,6 +26,7 @@ from latfarm_controller.campaigns.fusion_decision import (
     together,
     work_layers,
 )
+from latfarm_controller.campaigns.fusion_operators import SIZES, Operator
 from latfarm_controller.campaigns.plans import Answers
 
 Ask = Callable[[Graph, str], MeasurementRequest]

@@ -7,8 +7,9 @@ from typing import Any
 
 from latfarm_predictors.fusion import FusionRules, Verdict
 
-from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, OPERATORS
+from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS
 from latfarm_controller.campaigns.fusion_decision import prior_log_odds
+from latfarm_controller.campaigns.fusion_operators import OPERATORS
 from latfarm_controller.campaigns.options import read_rules
 
 

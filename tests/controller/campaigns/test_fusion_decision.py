@@ -142,6 +142,9 @@ def test_the_plan_closest_in_time_wins() -> None:
 
 def test_every_pair_can_be_built_and_has_the_rules_names() -> None:
     assert 40 <= len(CORE_PAIRS) <= 70
+    # nn-Meter's Table 2: 26, 21 and 27 operators, 668, 434 and 720 rules.
+    assert len({rule for first, second in all_pairs() for rule in (first, second)}) >= 27
+    assert len({pair_case(*pair, "small").rule for pair in all_pairs()}) >= 720
     assert set(CORE_PAIRS) <= set(all_pairs())
     for first, second in all_pairs():
         case = pair_case(first, second, "small")
