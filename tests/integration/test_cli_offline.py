@@ -174,6 +174,8 @@ def test_bundle_export_and_import(
     assert rules == characterized.ended.json["rules"]
     shown = other.run("fusion", "show", "-p", platform)
     assert re.search(r"Conv +Relu +as one kernel", shown.out)
+    same = other.run("fusion", "compare", platform, platform)
+    assert "cut every network alike" in same.out
 
     before = other.listing()
     damaged = tmp_path / "damaged.zip"

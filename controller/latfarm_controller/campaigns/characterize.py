@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from latfarm_predictors.fusion import FusionRules
 from pydantic import Field
 
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
@@ -15,6 +17,7 @@ from latfarm_controller.campaigns.options import (
     SettingsChange,
     read_graphs,
     read_options,
+    read_rules,
 )
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.sampling import SamplerName
@@ -23,15 +26,21 @@ from latfarm_controller.campaigns.sampling import SamplerName
 class CharacterizeOptions(Options):
     """Configuration of a characterisation.
 
-    `held_out` are networks (as JSON) that the predictor will be judged on: none of their exact
-    kernels is measured. `exclude_lineages` keeps their relatives out of the calibration networks.
-    The parts' own configurations (`fusion`, `kernels`, `networks`) hold what is not named here.
+    `rules` (as JSON) are taken for the platform's instead of detecting them. The kernels' budget is
+    `budget` of them and, where given, `board_minutes`; with a `target` they end as soon as that
+    share of some kept back is predicted within 10 %. `held_out` are networks (as JSON) that the
+    predictor will be judged on: none of their exact kernels is measured. `exclude_lineages` keeps
+    their relatives out of the calibration networks. The parts' own configurations (`fusion`,
+    `kernels`, `networks`) hold what is not named here.
     """
 
     budget: int = Field(default=450, ge=1, description="kernels to measure")
     calibration: int = Field(default=20, ge=1)
     seed: int = 0
     sampler: SamplerName = "prior"
+    rules: dict[str, Any] | None = None
+    board_minutes: float | None = Field(default=None, gt=0)
+    target: float | None = Field(default=None, gt=0, le=1)
     held_out: list[dict[str, Any]] = Field(default_factory=list)
     exclude_kernels: list[str] = Field(default_factory=list)
     exclude_lineages: list[str] = Field(default_factory=list)
@@ -54,7 +63,12 @@ class CharacterizeCampaign(PlannedCampaign):
         super().__init__(platform)
         self._options = options
         read_graphs(self.kind, "held_out", options.held_out)
-        self.fusion = FusionCampaign(platform, options.fusion)
+        self._rules = None if options.rules is None else read_rules(self.kind, options.rules)
+        fusion = options.fusion
+        if self._rules is not None:
+            # What a call costs and whether the runtime profiles is still to be found out.
+            fusion = fusion.model_copy(update={"pairs": []})
+        self.fusion = FusionCampaign(platform, fusion)
         # Both are checked now, before anything is measured, not when their turn comes.
         network_options = read_options(
             NetworkOptions,
@@ -77,6 +91,8 @@ class CharacterizeCampaign(PlannedCampaign):
                 "passes": options.kernel_passes,
                 "seed": options.seed,
                 "sampler": options.sampler,
+                "board_minutes": options.board_minutes,
+                "target": options.target,
                 "initial": min(100, options.budget),
                 "exclude": options.exclude_kernels,
                 "exclude_graphs": options.held_out,
@@ -91,12 +107,17 @@ class CharacterizeCampaign(PlannedCampaign):
         """Fusion (with the overhead), then kernels cut by its rules, then networks."""
         yield from self.fusion.plan()
         options = self._kernel_options.model_copy(update={"profile": self.fusion.profiles})
-        self.kernels = KernelCampaign(self.platform, options, self.fusion.rules())
+        self.kernels = KernelCampaign(self.platform, options, self._used_rules())
         self.kernels.call_overhead_ms = self.fusion.outcome()["call_overhead_ms"]
         yield from self.kernels.plan()
         chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
         self.networks = NetworkCampaign(self.platform, chosen)
         yield from self.networks.plan()
+
+    def _used_rules(self) -> FusionRules:
+        if self._rules is None:
+            return self.fusion.rules()
+        return replace(self._rules, platform=self.platform)
 
     def outcome(self) -> Mapping[str, Any]:
         """Rules, call overhead, counts and sentinels on top; each stage's own outcome below."""
@@ -104,7 +125,7 @@ class CharacterizeCampaign(PlannedCampaign):
         kernels = self.kernels.outcome() if self.kernels is not None else {}
         networks = self.networks.outcome()
         return {
-            "rules": fusion["rules"],
+            "rules": self._used_rules().to_json(),
             "call_overhead_ms": fusion["call_overhead_ms"],
             "kernels_measured": kernels.get("kernels", 0),
             "networks_measured": len(networks["networks"]),

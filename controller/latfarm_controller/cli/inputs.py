@@ -13,6 +13,7 @@ from latfarm_controller.cli import output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
+    from latfarm_predictors.fusion import FusionRules
     from latfarm_predictors.graph import Graph
 
 # Whether a file can be read is told by its reader, in one line.
@@ -110,6 +111,35 @@ def read_models(
         except ModelFileError as error:
             output.error(str(error))
     return graphs
+
+
+def read_rules(path: Path) -> FusionRules:
+    """Read a file of fusion rules.
+
+    Raises:
+        UsageError: it cannot be read, or holds none.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: cannot be read: {reason}") from error
+    return parse_rules(text, str(path))
+
+
+def parse_rules(text: str, origin: str) -> FusionRules:
+    """Fusion rules from JSON text.
+
+    Raises:
+        UsageError: they are none; names `origin` and the entry.
+    """
+    from latfarm_predictors.errors import FusionRulesError
+    from latfarm_predictors.fusion import FusionRules
+
+    try:
+        return FusionRules.loads(text)
+    except FusionRulesError as error:
+        raise UsageError(f"{origin}: {error}") from error
 
 
 def for_platform(graph: Graph, platform: str) -> Graph:

@@ -74,6 +74,28 @@ def keep(
     )
 
 
+def test_given_rules_are_not_detected_and_cut_the_kernels() -> None:
+    given = RULES.replace_pairs({("Conv", "Relu"): "separate"})
+    config = {**CONFIG, "rules": given.to_json(), "board_minutes": 60.0, "sampler": "latfarm"}
+    campaign = make_campaign("characterize", PLATFORM, config)
+    requests = run(campaign, board())
+    outcome = campaign.outcome()
+    assert outcome["rules"] == {**given.to_json(), "platform": PLATFORM}
+    assert outcome["fusion"]["pairs"] == []
+    assert outcome["call_overhead_ms"] > 0
+    assert outcome["kernels_measured"] == 30
+    types = set(outcome["kernels"]["types"])
+    assert "Conv+BatchNormalization" in types
+    assert not any(name.endswith("+Relu") for name in types)
+    detected = make_campaign("characterize", PLATFORM, CONFIG)
+    assert len(requests) < len(run(detected, board()))
+
+
+def test_rules_that_are_none_are_refused_before_anything_is_measured() -> None:
+    with pytest.raises(UsageError, match="rules"):
+        make_campaign("characterize", PLATFORM, {**CONFIG, "rules": {"pairs": {}}})
+
+
 def test_all_stages_run_and_hold_out_what_is_held_out() -> None:
     held_out = zoo.build("squeezenet", resolution=128)
     platform = board()
