@@ -63,6 +63,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm campaign",
         "latfarm results export",
         "latfarm fusion",
+        "latfarm fusion edit",
         "latfarm bundle export",
         "latfarm bundle import",
         "latfarm graph",
