@@ -1,8 +1,8 @@
 """Graph -> TFLite, float32 or full-integer int8, written straight to the flatbuffer schema.
 
 Images are channels-last (NHWC) from input to output; tensors of other ranks keep the Graph's order.
-Activations stay operators of their own, since fusing them is the runtime's job. A batch norm is
-folded into the conv before it, as every converter does, else it becomes MUL and ADD.
+As every converter does, clamps (Relu, Clip to 0..6 or -1..1) are drawn into the operator before
+them, and a batch norm into the conv before it, else it becomes MUL and ADD.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from latfarm_controller.builders import (
 )
 from latfarm_controller.builders.tflite_file import Model, serialise
 from latfarm_controller.builders.tflite_functions import is_divisor
+from latfarm_controller.builders.tflite_fuse import fuse_activations
 from latfarm_controller.builders.tflite_layout import Layout, Translation
 from latfarm_controller.builders.tflite_recognise import emit, wholes
 from latfarm_controller.errors import BuildError
@@ -61,7 +62,8 @@ def build_tflite(
     if dtype not in ("fp32", "int8"):
         raise BuildError(f"tflite is built as fp32 or int8, not {dtype!r}")
     t = _translated(graph, weights)
-    return serialise(t.model if dtype == "fp32" else _integers(t, weights is not None))
+    model = t.model if dtype == "fp32" else _integers(t, weights is not None)
+    return serialise(fuse_activations(model))
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
             )
         ]
     layouts = {tensor: t.layout(tensor) for tensor in (*graph.inputs, *graph.outputs)}
-    codes = Counter(operator.code for operator in model.operators)
+    codes = Counter(operator.code for operator in fuse_activations(model).operators)
     return TfliteReport(codes, tuple(islands), layouts)
 
 
