@@ -1,0 +1,177 @@
+"""The options of the TensorRT runtime, and the platforms that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Mapping
+
+from latfarm_agent.runtimes.base import PlatformSpec, RuntimeFailure
+from latfarm_agent.runtimes.cuda import Device
+
+TYPINGS = ("auto", "strong", "weak")
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "device": (int,),
+    "cuda_graph": (bool,),
+    "transfers": (bool,),
+    "gpu_latency": (bool,),
+    "dla_core": (int, type(None)),
+    "tf32": (bool,),
+    "spin_wait": (bool,),
+    "typing": (str,),
+    "workspace_mib": (int, type(None)),
+    "optimization_level": (int, type(None)),
+    "cache_dir": (str, type(None)),
+}
+_LARGEST = {"device": 1 << 10, "dla_core": 1 << 4, "workspace_mib": 1 << 20}
+_LARGEST_LEVEL = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the owner of a board may set.
+
+    Args:
+        device: which GPU, in CUDA's order.
+        cuda_graph: offer platforms that launch each inference as one CUDA graph, too.
+        transfers: offer platforms that copy inputs and outputs in each run, too.
+        gpu_latency: offer platforms whose latency is the GPU's own, too.
+        dla_core: offer platforms on this deep-learning accelerator of a Jetson, too.
+        tf32: whether fp32 may be computed as TF32 (TensorRT's default, where the GPU can).
+        spin_wait: wait for the GPU by spinning (steadier) or by sleeping.
+        typing: "strong": each tensor has the type that the model gives it; "weak": TensorRT may
+            compute in higher precision where that is faster; "auto": strong from TensorRT 10 on,
+            except on a DLA.
+        workspace_mib: bound on a layer's scratch memory; None: all of the GPU's.
+        optimization_level: 0 to 5, how long the builder looks for fast kernels; None: its default.
+        cache_dir: where timings of kernels are kept from one build to the next; None: nowhere.
+    """
+
+    device: int = 0
+    cuda_graph: bool = False
+    transfers: bool = False
+    gpu_latency: bool = False
+    dla_core: int | None = None
+    tf32: bool = True
+    spin_wait: bool = True
+    typing: str = "auto"
+    workspace_mib: int | None = None
+    optimization_level: int | None = None
+    cache_dir: str | None = None
+
+    @staticmethod
+    def read(given: Mapping[str, Any]) -> Options:
+        """Options as the agent's configuration gives them.
+
+        Raises:
+            RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or ill-typed.
+        """
+        known = [field.name for field in fields(Options)]
+        for name, value in given.items():
+            if name not in known:
+                raise _wrong(name, f"is unknown; there are {', '.join(known)}")
+            kinds = _KINDS[name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                wanted = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
+                raise _wrong(name, f"is {value!r}; it must be of type {wanted}")
+        made = Options(**given)
+        for name, largest in _LARGEST.items():
+            value = getattr(made, name)
+            if value is not None and not 0 <= value <= largest:
+                raise _wrong(name, f"is {value}; it must be within 0 and {largest}")
+        level = made.optimization_level
+        if level is not None and not 0 <= level <= _LARGEST_LEVEL:
+            raise _wrong("optimization_level", f"is {level}; it must be within 0 and 5")
+        if made.typing not in TYPINGS:
+            raise _wrong("typing", f"is {made.typing!r}; it must be one of {', '.join(TYPINGS)}")
+        return made
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a TensorRT and its GPU can do.
+
+    `strong`, `weak`: whether networks can be strongly, weakly typed. `dla_cores`: how many there
+    are.
+    """
+
+    version: str
+    device: Device
+    dtypes: tuple[str, ...]
+    strong: bool
+    weak: bool
+    dla_cores: int
+
+
+def platforms(options: Options, offer: Offer) -> tuple[PlatformSpec, ...]:
+    """The plain platform of each element type, then the variants that the options ask for."""
+    variants: list[tuple[str, dict[str, str]]] = [("", {})]
+    if options.cuda_graph:
+        variants.append(("graph", {"cuda_graph": "yes"}))
+    if options.transfers:
+        variants.append(("transfers", {"transfers": "each run"}))
+    if options.gpu_latency:
+        variants.append(("gputime", {"latency": "gpu"}))
+    if options.dla_core is not None and options.dla_core < offer.dla_cores:
+        variants.append((f"dla{options.dla_core}", {"dla_core": str(options.dla_core)}))
+    short = ".".join(offer.version.split(".")[:2])
+    common = {
+        "gpu": offer.device.name,
+        "compute_capability": ".".join(map(str, offer.device.capability)),
+        "cuda_driver": offer.device.driver,
+        "latency": "host",
+        "transfers": "no",
+        "cuda_graph": "no",
+        "dla_core": "none",
+        "device": str(options.device),
+        "spin_wait": "yes" if options.spin_wait else "no",
+        "workspace_mib": _told(options.workspace_mib, "all"),
+        "optimization_level": _told(options.optimization_level, "default"),
+    }
+    found = []
+    for variant, changed in variants:
+        for dtype in offer.dtypes:
+            on_dla = "dla_core" in changed
+            if on_dla and dtype == "fp32":
+                continue  # a DLA computes in fp16 and int8
+            settings = {**common, **changed, "typing": typing_of(options, offer, on_dla=on_dla)}
+            if dtype == "fp32":
+                settings["tf32"] = "allowed" if options.tf32 else "no"
+            parts = [f"tensorrt{short}", variant, dtype]
+            if options.device:
+                parts.insert(1, f"gpu{options.device}")
+            name = "-".join(part for part in parts if part)
+            found.append(PlatformSpec(name, "onnx", dtype, settings))
+    return tuple(found)
+
+
+def lacking(options: Options, offer: Offer) -> tuple[str, ...]:
+    """What was asked for and this board does not have."""
+    core = options.dla_core
+    if core is None or core < offer.dla_cores:
+        return ()
+    return (
+        f"dla{core}: {offer.device.name} has {offer.dla_cores} deep-learning accelerators; "
+        "take the option 'dla_core' away, or count from 0",
+    )
+
+
+def typing_of(options: Options, offer: Offer, *, on_dla: bool) -> str:
+    """What was asked for, "strong" or "weak", as far as this TensorRT has it."""
+    wanted = options.typing
+    if wanted == "auto":
+        wanted = "weak" if on_dla else "strong"
+    if wanted == "strong":
+        return "strong" if offer.strong else "weak"
+    return "weak" if offer.weak else "strong"
+
+
+def _told(value: int | None, default: str) -> str:
+    return default if value is None else str(value)
+
+
+def _wrong(name: str, what: str) -> RuntimeFailure:
+    return RuntimeFailure(
+        "RUNTIME_MISSING",
+        f"tensorrt's option {name!r} {what}; correct it in the agent's configuration",
+    )
