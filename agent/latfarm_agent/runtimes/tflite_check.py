@@ -68,6 +68,7 @@ class _Model:
         self._flat = flat
         self._memory_bytes = memory_bytes
         self._codes: list[int] = []
+        self._streams: set[int] = set()  # which codes are Vela's command streams
         self._buffers: list[tuple[int, int]] = []  # where a buffer's data stands, and its bytes
         self._subgraphs: list[int] = []
         self._tensor_counts: list[int] = []
@@ -112,11 +113,14 @@ class _Model:
 
     def _code(self, position: int) -> None:
         flat = self._flat
-        old, _, _, new = flat.whole(position, schema.OPERATOR_CODE)
+        old, custom, _, new = flat.whole(position, schema.OPERATOR_CODE)
         # Two fields for the same: the older one is a signed byte with room for 127.
         code = max((flat.u8(old) ^ 128) - 128, flat.i32(new))
         if code < 0:
             _wrong(f"operator code {len(self._codes)} is {code}")
+        start, count = flat.vector(custom, 1)
+        if code == schema.CUSTOM and bytes(flat.data[start : start + count]) == schema.ETHOS_U:
+            self._streams.add(len(self._codes))
         self._codes.append(code)
 
     def _buffer(self, position: int) -> None:
@@ -277,7 +281,8 @@ class _Model:
                 if index == -1 and operand >= optional_from:
                     continue
                 _wrong(f"{name} refers to tensor {index} of {count}")
-            if there[index] == _ABSENT:
+            if there[index] == _ABSENT and flat.u32(opcode) not in self._streams:
+                # A command stream takes the memory that it works in as an operand.
                 _wrong(f"{name} reads tensor {index}, which nothing has made")
         for index in writes:
             if not 0 <= index < count:

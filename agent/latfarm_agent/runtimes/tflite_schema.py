@@ -183,6 +183,10 @@ a dilation (1 where absent), "." anything."""
 PADDINGS, ACTIVATIONS = 2, 6
 
 PACK, SPLIT, SPLIT_V, UNPACK = 83, 49, 102, 88
+CUSTOM = 32
+
+ETHOS_U = b"ethos-u"
+"""Name of the custom operator into which Vela compiles what an Ethos-U NPU runs."""
 
 OPTIONAL_FROM = {
     **dict.fromkeys((3, 4, 9, 132), 2),  # convolutions and fully connected: no bias

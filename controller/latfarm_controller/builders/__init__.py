@@ -14,10 +14,13 @@ from latfarm_controller.errors import BuildError
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("fp32", "fp16", "int8"),
     "tflite": ("fp32", "int8"),
-    "ncnn": ("fp32",),
-    "mnn": ("fp32",),
+    "ncnn": ("fp32", "fp16"),
+    "mnn": ("fp32", "fp16"),
     "graph-json": ("fp32", "fp16", "int8"),
 }
+
+# Of a format with a target, "tflite-vela:ethos-u65-256", the part before the colon.
+_TARGETED: Mapping[str, tuple[str, ...]] = {"tflite-vela": ("int8",)}
 
 _Builder = Callable[[Graph, str, Mapping[str, NDArray[Any]] | None], bytes]
 
@@ -31,6 +34,17 @@ _BUILDERS: Mapping[str, tuple[str, str]] = {
 }
 
 
+def dtypes_of(model_format: str) -> tuple[str, ...] | None:
+    """The element types that a format can be built with; None for one that is unknown."""
+    kind, _, target = model_format.partition(":")
+    return _TARGETED.get(kind) if target else FORMATS.get(model_format)
+
+
+def known_formats() -> str:
+    """All formats in words, for messages and help."""
+    return ", ".join((*FORMATS, *(f"{kind}:TARGET" for kind in _TARGETED)))
+
+
 def build(
     graph: Graph, model_format: str, dtype: str, weights: Mapping[str, NDArray[Any]] | None = None
 ) -> bytes:
@@ -38,7 +52,8 @@ def build(
 
     Args:
         graph: what to build; its activations are float32, whatever `dtype` says.
-        model_format: a key of `FORMATS`; "graph-json" is for simulated boards.
+        model_format: a key of `FORMATS`, or "tflite-vela:" and an accelerator that Vela knows;
+            "graph-json" is for simulated boards.
         dtype: one that the format has: "fp32", "fp16" or "int8".
         weights: values of the graph's weights by name, of their shape and element type; the others
             become noise. graph-json carries none.
@@ -47,11 +62,16 @@ def build(
         BuildError: the format, or the element type in it, is unknown, or cannot express the graph
             (names node and op), or a given weight does not fit (names it).
     """
-    known = FORMATS.get(model_format)
+    known = dtypes_of(model_format)
     if known is None:
-        raise BuildError(f"unknown model format {model_format!r}; known: {', '.join(FORMATS)}")
+        raise BuildError(f"unknown model format {model_format!r}; known: {known_formats()}")
     if dtype not in known:
         raise BuildError(f"{model_format} is built as {' or '.join(known)}, not {dtype!r}")
+    kind, _, target = model_format.partition(":")
+    if kind in _TARGETED:
+        from latfarm_controller.builders.vela import build_vela
+
+        return build_vela(graph, target, dtype, weights)
     module, function = _BUILDERS[model_format]
     builder = cast(_Builder, getattr(import_module(f"{__name__}.{module}"), function))
     return builder(graph, dtype, weights)

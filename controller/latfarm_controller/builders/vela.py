@@ -1,0 +1,164 @@
+"""Graph -> int8 TFLite as Arm's Vela compiles it for an Ethos-U NPU.
+
+The format is "tflite-vela:<accelerator>", "tflite-vela:ethos-u65-256" say; what the board is given
+runs as it is. Vela runs in a process of its own, since it prints, counts in globals and may crash.
+Its estimate of the latency, and what it left to the CPU, stand behind the end of the file, where
+the board's agent finds them: on a real board they are a predictor to compare ours with.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from latfarm_predictors.graph import Graph
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.tflite import build_tflite
+from latfarm_controller.errors import BuildError
+
+FORMAT = "tflite-vela"
+ACCELERATORS = (
+    *(f"ethos-u55-{macs}" for macs in (32, 64, 128, 256)),
+    *(f"ethos-u65-{macs}" for macs in (256, 512)),
+    *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
+)
+MAGIC = b"latfarm-vela-1\0\0"
+"""Ends a file that carries an estimate; the agent's `tflite_vela` looks for the same word."""
+
+REMEDY = "install it with: pip install 'latfarm-controller[vela]'"
+TIMEOUT_S = 600.0
+_OLDEST = 5
+_CUSTOM = 32
+_STREAM = b"ethos-u"
+_SHOWN_CHARS = 400
+
+
+@dataclass(frozen=True)
+class VelaEstimate:
+    """What Vela says of a file: latency of the NPU in ms, and the operators that stay on the CPU.
+
+    `version`: Vela's. The latency is 0 where nothing runs on the NPU.
+    """
+
+    latency_ms: float
+    on_cpu: tuple[str, ...]
+    version: str
+
+
+def build_vela(
+    graph: Graph,
+    accelerator: str,
+    dtype: str = "int8",
+    weights: Mapping[str, NDArray[Any]] | None = None,
+) -> bytes:
+    """A compiled model, with Vela's estimate behind its end.
+
+    Args:
+        graph: what to build.
+        accelerator: one of `ACCELERATORS`.
+        dtype: "int8": the NPU knows no floats.
+        weights: values of weights by name; the others become noise.
+
+    Raises:
+        BuildError: TFLite cannot express the graph, the accelerator is unknown, Vela is not
+            installed (with the remedy), or it refuses the model, in its own words.
+    """
+    if accelerator not in ACCELERATORS:
+        raise BuildError(
+            f"{FORMAT}: no accelerator {accelerator!r}; known: {', '.join(ACCELERATORS)}"
+        )
+    if dtype != "int8":
+        raise BuildError(f"{FORMAT} is built as int8, not {dtype!r}")
+    version = _version()
+    data, latency_ms = _compile(graph, build_tflite(graph, "int8", weights), accelerator)
+    return with_estimate(data, VelaEstimate(latency_ms, on_cpu(data), version))
+
+
+def with_estimate(data: bytes, estimate: VelaEstimate) -> bytes:
+    """A file with an estimate behind its end."""
+    text = json.dumps(asdict(estimate), sort_keys=True).encode()
+    return data + text + len(text).to_bytes(8, "little") + MAGIC
+
+
+def estimate_of(data: bytes) -> VelaEstimate | None:
+    """The estimate behind a file's end; None where there is none."""
+    tail = 8 + len(MAGIC)
+    if data[-len(MAGIC) :] != MAGIC:
+        return None
+    length = int.from_bytes(data[-tail : -len(MAGIC)], "little")
+    told = json.loads(data[-tail - length : -tail])
+    return VelaEstimate(told["latency_ms"], tuple(told["on_cpu"]), told["version"])
+
+
+def on_cpu(data: bytes) -> tuple[str, ...]:
+    """The operators of a compiled file that are no command stream of the NPU: "Softmax 'y'"."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if name.isupper()}
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    found = []
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            if code.builtinCode == _CUSTOM and code.customCode == _STREAM:
+                continue
+            makes = graph.tensors[operator.outputs[0]].name.decode()
+            found.append(f"{names[code.builtinCode]} {makes!r}")
+    return tuple(found)
+
+
+def _version() -> str:
+    try:
+        version = metadata.version("ethos-u-vela")
+    except metadata.PackageNotFoundError:
+        raise BuildError(f"{FORMAT} needs ethos-u-vela, which is not installed; {REMEDY}") from None
+    if int(version.split(".", maxsplit=1)[0]) < _OLDEST:
+        raise BuildError(
+            f"{FORMAT} needs ethos-u-vela {_OLDEST}.0 or newer, {version} is here; {REMEDY}"
+        )
+    return version
+
+
+def _compile(graph: Graph, model: bytes, accelerator: str) -> tuple[bytes, float]:
+    """Vela's file, and its estimate in milliseconds.
+
+    Raises:
+        BuildError: it refuses, crashes, or does not end.
+    """
+    with tempfile.TemporaryDirectory(prefix="vela-") as name:
+        folder = Path(name)
+        (folder / "model.tflite").write_bytes(model)
+        # As told nothing else: the system and memories that Vela itself takes for an accelerator.
+        command = [sys.executable, "-W", "ignore", "-m", "ethosu.vela", "model.tflite"]
+        command += ["--output-dir", ".", f"--accelerator-config={accelerator}"]
+        try:
+            done = subprocess.run(
+                command, cwd=name, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"{graph.name}: Vela did not end within {TIMEOUT_S:.0f} s") from None
+        made = folder / "model_vela.tflite"
+        summaries = list(folder.glob("model_summary_*.csv"))
+        if done.returncode or not made.exists() or len(summaries) != 1:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no word"]
+            raise BuildError(
+                f"{graph.name}: Vela cannot compile it for {accelerator} "
+                f"(exit status {done.returncode}): {said[-1][:_SHOWN_CHARS]}"
+            )
+        return made.read_bytes(), _latency_ms(summaries[0])
+
+
+def _latency_ms(summary: Path) -> float:
+    """Cycles over clock; 0 where Vela scheduled nothing for the NPU."""
+    with summary.open(newline="") as file:
+        (totals,) = csv.DictReader(file)
+    return float(totals["cycles_total"]) / float(totals["core_clock"]) * 1e3

@@ -1,0 +1,208 @@
+"""Per-operator times of XNNPACK and of the interpreter's own kernels, by name and place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable, Sequence
+
+import pytest
+from latfarm_agent.runtimes import tflite, tflite_profile
+from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
+from latfarm_agent.runtimes.tflite import TfliteRuntime
+from latfarm_agent.runtimes.tflite_context import Scout, Step
+from latfarm_agent.runtimes.tflite_litert import CompiledModel, Device, Event
+from latfarm_agent.runtimes.tflite_model import Operator, op_name
+from latfarm_agent.runtimes.tflite_xnnpack import lay_along
+
+CONV = "Convolution (NHWC, F32) IGEMM"
+FC = "Fully Connected (NC, F32) GEMM"
+CLAMP = "Clamp (NC, F32)"
+
+
+def operators(*codes: str) -> list[Operator]:
+    """A chain of operators; each reads what the one before it makes, unless "CODE<3" says else."""
+    found = []
+    for index, text in enumerate(codes):
+        code, _, reads = text.partition("<")
+        inputs = tuple(int(part) for part in reads.split(",")) if reads else (index,)
+        found.append(Operator(index, f"n{index}", op_name(code), code, inputs, (index + 1,)))
+    return found
+
+
+def laid(codes: Sequence[str], kernels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    groups = lay_along(operators(*codes), kernels)
+    return [("+".join(op.name for op in group.operators), group.kernels) for group in groups]
+
+
+def test_activations_and_paddings_go_into_their_neighbours() -> None:
+    codes = ["PAD", "CONV_2D", "RELU6", "DEPTHWISE_CONV_2D", "RELU", "CONV_2D"]
+    assert laid(codes, [CONV, "Convolution (NHWC, F32) DWConv", FC]) == [
+        ("n0+n1+n2", (0,)),
+        ("n3+n4", (1,)),
+        ("n5", (2,)),
+    ]
+
+
+def test_an_activation_with_a_kernel_of_its_own_was_not_fused() -> None:
+    assert laid(["CONV_2D", "RELU", "CONV_2D"], [CONV, CLAMP, CONV]) == [
+        ("n0", (0,)),
+        ("n1", (1,)),
+        ("n2", (2,)),
+    ]
+
+
+def test_an_activation_behind_other_operators_finds_its_own() -> None:
+    # Two branches: both convolutions come first, then both activations, then the sum.
+    codes = ["CONV_2D", "CONV_2D<0", "RELU<1", "RELU<2", "ADD<3,4"]
+    assert laid(codes, [CONV, CONV, "Add (ND)"]) == [
+        ("n0+n2", (0,)),
+        ("n1+n3", (1,)),
+        ("n4", (2,)),
+    ]
+
+
+def test_kernels_that_only_move_belong_to_the_operator_behind_them() -> None:
+    codes = ["MEAN", "RESHAPE", "FULLY_CONNECTED"]
+    kernels = ["Mean (ND) Reduce2", "Static Reshape (NC)", "Static Reshape (NC)", FC]
+    found = laid(codes, kernels)
+    assert [name for name, _ in found] == ["n0", "n1", "n2"]
+    assert [number for _, numbers in found for number in numbers] == [0, 1, 2, 3]
+    assert found[0] == ("n0", (0,))
+    assert 3 in found[2][1]
+
+
+def test_every_kernel_is_in_one_group_whatever_it_is_called() -> None:
+    codes = ["CONV_2D", "NEW_OPERATOR", "CONV_2D", "CONCATENATION"]
+    kernels = [CONV, "Something New (NC)", CONV, "Copy (NC)", "Copy (NC)"]
+    assert laid(codes, kernels) == [("n0", (0,)), ("n1", (1,)), ("n2", (2,)), ("n3", (3, 4))]
+    assert laid(["CONV_2D"], ["Unheard Of"]) == [("n0", (0,))]
+    more = laid(["CONV_2D"], [CONV, CONV, CONV])
+    assert more == [("n0", (0, 1, 2))]
+
+
+def test_names_of_operators() -> None:
+    assert op_name("DEPTHWISE_CONV_2D") == "DepthwiseConv2D"
+    assert op_name("RELU6") == "Relu6"
+    assert op_name("ethos-u") == "ethos-u"
+
+
+def event(tag: str, number: int, *, inside: bool = True, ms: float = 1.0) -> Event:
+    return Event(tag, inside, number, ms)
+
+
+PLAN = [Step(4, "TfLiteXNNPackDelegate", (0, 1), 9), Step(2, "", (2,), 0), Step(3, "X", (3,), 9)]
+
+
+def test_events_become_rows_of_the_plan() -> None:
+    named = operators("CONV_2D", "RELU", "SOFTMAX", "CONV_2D")
+    run = [event(CONV, 0), event("SOFTMAX", 2, inside=False, ms=2.0), event(CONV, 0, ms=3.0)]
+    assert tflite_profile.by_events(PLAN, named, [run, run]) == [
+        LayerTime("n0+n1", "Conv2D+Relu", 1.0, "XNNPACK"),
+        LayerTime("n2", "Softmax", 2.0, "CPU"),
+        LayerTime("n3", "Conv2D", 3.0, "XNNPACK"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [[event(CONV, 0), event("SOFTMAX", 1, inside=False), event(CONV, 0)]],
+        [[event(CONV, 0), event("SOFTMAX", 2, inside=False)]],
+        [[event("SOFTMAX", 2, inside=False), event(CONV, 0)]],
+        [[event(CONV, 0), event("SOFTMAX", 2, inside=False), event(CONV, 0), event(CONV, 0)]],
+        [
+            [event(CONV, 0), event("SOFTMAX", 2, inside=False), event(CONV, 0)],
+            [event(FC, 0), event("SOFTMAX", 2, inside=False), event(CONV, 0)],
+        ],
+    ],
+)
+def test_events_of_another_plan_are_refused(runs: list[list[Event]]) -> None:
+    named = operators("CONV_2D", "RELU", "SOFTMAX", "CONV_2D")
+    with pytest.raises(RuntimeFailure) as failure:
+        tflite_profile.by_events(PLAN, named, runs)
+    assert failure.value.code == "PROFILE_UNAVAILABLE"
+
+
+def test_a_step_that_ran_unseen_is_no_row() -> None:
+    with pytest.raises(RuntimeFailure, match="runs its node 2 unseen"):
+        tflite_profile.by_steps([Step(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
+
+
+class TestReal:
+    """On the package that is installed."""
+
+    @pytest.fixture(autouse=True)
+    def _present(self) -> None:
+        pytest.importorskip("ai_edge_litert.interpreter")
+
+    @pytest.fixture
+    def job(self, chain: Callable[..., Path], tmp_path: Path) -> Job:
+        model = chain(tmp_path / "m.tflite", ["ABS", "RELU", "TANH", "NEG", "LOGISTIC"], side=64)
+        return Job(model, {"delegate": "xnnpack"}, "fp32", tmp_path)
+
+    def test_kernels_of_xnnpack_have_rows_of_their_own(self, job: Job) -> None:
+        layers = TfliteRuntime(1).profile(job, 4)
+        assert {layer.device for layer in layers} == {"XNNPACK"}
+        covered = [name for layer in layers for name in layer.name.split("+")]
+        assert sorted(covered) == ["t1", "t2", "t3", "t4", "t5"]
+        assert len(layers) >= 4
+        assert sum(layer.latency_ms for layer in layers) > 0
+
+    def test_without_its_profiler_a_partition_is_one_row(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tflite, "OLDEST", (99, 0))
+        (layer,) = TfliteRuntime(1).profile(job, 4)
+        assert layer.name == "t1+t2+t3+t4+t5"
+        assert layer.op == "Abs+Relu+Tanh+Neg+Logistic"
+        assert layer.device == "XNNPACK"
+        assert layer.latency_ms > 0
+
+    def test_the_compiled_model_computes_what_the_interpreter_does(self, job: Job) -> None:
+        from ai_edge_litert import interpreter
+
+        runtime = TfliteRuntime(1)
+        runtime.prepare(job)
+        runtime.run()
+        session = runtime._session
+        assert session is not None
+        folder = Path(interpreter.__file__).parent
+        model = CompiledModel(folder, job.model_path, Device(), profiling=True)
+        try:
+            model.fill(0, session.interpreter.get_tensor(0).tobytes())
+            model.run()
+            assert model.read(0) == session.interpreter.get_tensor(5).tobytes()
+            assert all(event.inside for event in model.profile())
+            with pytest.raises(RuntimeFailure, match="input 0 takes"):
+                model.fill(0, b"too short")
+        finally:
+            model.close()
+            model.close()
+
+    def test_a_model_that_cannot_be_compiled_leaves_nothing(self, tmp_path: Path) -> None:
+        from ai_edge_litert import interpreter
+
+        broken = tmp_path / "broken.tflite"
+        broken.write_bytes(b"no model")
+        folder = Path(interpreter.__file__).parent
+        with pytest.raises(RuntimeFailure, match="LiteRtCreateModelFromFile ended"):
+            CompiledModel(folder, broken, Device(), profiling=False)
+        with pytest.raises(RuntimeFailure, match=r"libLiteRt\.so"):
+            CompiledModel(tmp_path, broken, Device(), profiling=False)
+
+    def test_clocks_are_taken_off_again(self, job: Job) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        scout = Scout()
+        interpreter = Interpreter(str(job.model_path), experimental_delegates=[scout])
+        interpreter.allocate_tensors()
+        with scout.clocks() as times_ms:
+            for _ in range(3):
+                interpreter.invoke()
+        assert [len(spent) for spent in times_ms.values()] == [3]
+        interpreter.invoke()
+        assert [len(spent) for spent in times_ms.values()] == [3]
+
+    def test_a_scout_that_was_given_to_nobody_says_so(self) -> None:
+        with pytest.raises(RuntimeFailure, match="prepared no delegate"):
+            Scout().steps()
