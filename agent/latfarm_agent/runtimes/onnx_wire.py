@@ -44,6 +44,64 @@ def read_nodes(path: Path) -> list[WireNode]:
         return nodes
 
 
+def external_tensors(path: Path) -> list[str]:
+    """Names of weights that lie in another file, in the main graph and in its nodes' attributes.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no ONNX file.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found: list[str] = []
+        for number, graph in _fields(data, 0, len(data)):
+            if number != 7 or not isinstance(graph, tuple):  # ModelProto.graph
+                continue
+            for inner, span in _fields(data, *graph):
+                if inner == 5 and isinstance(span, tuple):  # GraphProto.initializer
+                    found += _external(data, *span)
+                elif inner == 1 and isinstance(span, tuple):  # GraphProto.node
+                    for part, attribute in _fields(data, *span):
+                        if part == 5 and isinstance(attribute, tuple):  # NodeProto.attribute
+                            for field, tensor in _fields(data, *attribute):
+                                if field == 5 and isinstance(tensor, tuple):  # AttributeProto.t
+                                    found += _external(data, *tensor)
+        return found
+
+
+def _external(data: mmap.mmap, begin: int, end: int) -> list[str]:
+    """The name of a TensorProto whose data_location says EXTERNAL, or that names a location."""
+    name, outside = "", False
+    for number, value in _fields(data, begin, end):
+        if number == 8 and isinstance(value, tuple):  # TensorProto.name
+            name = _text(data, value)
+        elif number == 13 or (number == 14 and value == 1):  # external_data, data_location
+            outside = True
+    return [name] if outside else []
+
+
+def read_opset(path: Path) -> int:
+    """The version of ONNX's own operator set that a file is written in; 0 where it does not say.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no ONNX file.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = 0
+        for number, value in _fields(data, 0, len(data)):
+            if number != 8 or not isinstance(value, tuple):  # ModelProto.opset_import
+                continue
+            domain, version = "", 0
+            for inner, told in _fields(data, *value):
+                if inner == 1 and isinstance(told, tuple):  # OperatorSetIdProto.domain
+                    domain = _text(data, told)
+                elif inner == 2 and isinstance(told, int):  # OperatorSetIdProto.version
+                    version = told
+            if domain in ("", "ai.onnx"):
+                found = version
+        return found
+
+
 def _node(data: mmap.mmap, begin: int, end: int) -> WireNode:
     texts: dict[int, list[str]] = {}
     activation = ""

@@ -24,8 +24,10 @@ Answer = Literal["fused", "separate", "undecided"]
 # top of 1.4826: without it, three rounds that agree by chance would look certain.
 _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
-# An exporter's or a compiler's layout changes are no op of the model.
+# An exporter's or a compiler's changes of layout or element type are no op of the model.
 _LAYOUT_LAYERS = LAYOUT_OPS | {
+    "DequantizeLinear",
+    "QuantizeLinear",
     "Reformat",
     "Transpose",
     "Reshape",

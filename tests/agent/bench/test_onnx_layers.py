@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.runtimes.onnx_layers import Cover, covers
-from latfarm_agent.runtimes.onnx_wire import WireNode, read_nodes
+from latfarm_agent.runtimes.onnx_wire import WireNode, read_nodes, read_opset
 
 
 def node(name: str, op: str, read: str, made: str, activation: str = "") -> WireNode:
@@ -63,6 +63,49 @@ def test_what_kernels_cover() -> None:
         Cover("add1", "Add"),
         Cover("relu1+y", "Relu+Sigmoid"),
     ]
+
+
+def test_what_channels_last_kernels_cover() -> None:
+    """Graphs as onnxruntime 1.31 runs them on aarch64."""
+    optimised = [
+        node("Transpose", "Transpose", "x", "Transpose_out0"),
+        node("conv0_token_1", "NhwcFusedConv", "Transpose_out0,fold_w0,b", "conv0", "Relu"),
+        node("conv1_token_4", "NhwcFusedConv", "conv0,w1", "conv1"),
+        node("add1", "Add", "conv1,conv0", "add1"),
+        node("Transpose_token_6", "Transpose", "add1", "a1"),
+        node("relu1", "Relu", "a1", "r1"),
+        node("", "Sigmoid", "r1", "y"),
+    ]
+    assert [(cover.name, cover.op) for cover in covers(ORIGINAL, optimised, {"x"})] == [
+        ("Transpose", "Reorder"),
+        ("conv0+bn0+relu0", "Conv+BatchNormalization+Relu"),
+        ("conv1", "Conv"),
+        ("add1", "Add"),
+        ("Transpose_token_6", "Reorder"),
+        ("relu1", "Relu"),
+        ("y", "Sigmoid"),
+    ]
+
+
+def test_what_is_folded_into_channels_last_kernels() -> None:
+    original = [
+        node("conv0", "Conv", "x,w0", "c0"),
+        node("bn0", "BatchNormalization", "c0,s", "b0"),
+        node("", "Conv", "b0,w1", "c1"),  # without a name, and with nothing behind it
+        node("conv2", "Conv", "c1,w2", "c2"),
+        node("sum2", "Add", "c2,b0", "a2"),  # of two branches: it is in no weight
+    ]
+    optimised = [
+        node("Transpose", "Transpose", "x", "t"),
+        node("conv0_token_1", "NhwcFusedConv", "t,ConvBnFusion_W_w0,b", "conv0"),
+        node("_token_9", "NhwcFusedConv", "conv0,w1", "_token_8"),
+        node("conv2_token_2", "NhwcFusedConv", "_token_8,w2", "conv2"),
+        node("Transpose_token_1", "Transpose", "conv2", "c2"),
+        node("Transpose_token_2", "Transpose", "conv0", "b0"),
+        node("sum2", "Add", "c2,b0", "a2"),
+    ]
+    kept = [cover.name for cover in covers(original, optimised, {"x"}) if cover.op != "Reorder"]
+    assert kept == ["conv0+bn0", "c1", "conv2", "sum2"]
 
 
 def test_what_blocked_kernels_cover() -> None:
@@ -150,3 +193,134 @@ def test_a_tensor_that_only_ends_like_one_keeps_its_name() -> None:
         node("ReorderOutput", "ReorderOutput", "t1", "y"),
     ]
     assert [c.name for c in covers(original, optimised, {"x"})][:2] == ["c", "d"]
+
+
+def qdq(tensor: str, real: str = "") -> list[WireNode]:
+    """A real tensor's two conversions: `tensor`_q holds the integers, `tensor` their values."""
+    parts = f"{tensor}_s,{tensor}_z"
+    return [
+        node(
+            f"{tensor}_q/Q", "QuantizeLinear", f"{real or tensor + '_real'},{parts}", f"{tensor}_q"
+        ),
+        node(f"{tensor}/DQ", "DequantizeLinear", f"{tensor}_q,{parts}", tensor),
+    ]
+
+
+INTEGERS = [
+    *qdq("x", "input"),
+    node("w/DQ", "DequantizeLinear", "w_q,w_s,w_z", "w"),
+    node("conv0", "Conv", "x,w", "c0_inner"),
+    node("relu0", "Relu", "c0_inner", "r0_real"),
+    *qdq("r0"),
+    node("conv1", "Conv", "r0,w", "c1_real"),
+    *qdq("c1"),
+    node("conv2", "Conv", "r0,w", "c2_real"),
+    *qdq("c2"),
+    node("add", "Add", "c1,c2", "a_inner"),
+    node("relu1", "Relu", "a_inner", "a_real"),
+    *qdq("a"),
+    node("sigmoid", "HardSigmoid", "a", "y"),
+]
+
+
+def test_what_integer_kernels_cover_in_channels_last_layout() -> None:
+    optimised = [
+        node("x_q/Q", "QuantizeLinear", "input,x_s,x_z", "x_q"),
+        node("Transpose", "Transpose", "x_q", "Transpose_out0"),
+        node(
+            "conv0_token_1", "QLinearConv", "Transpose_out0,x_s,x_z,w_q,w_s,w_z,r0_s,r0_z", "conv0"
+        ),
+        node("conv2_token_9", "QLinearConv", "conv0,r0_s,r0_z,w_q,w_s,w_z,c2_s,c2_z", "conv2"),
+        node("conv1_token_5", "QLinearConv", "conv0,r0_s,r0_z,w_q,w_s,w_z,c1_s,c1_z", "conv1"),
+        node("add", "QLinearAdd", "conv1,c1_s,c1_z,conv2,c2_s,c2_z,a_s,a_z", "add_token_12"),
+        node("Transpose_token_7", "Transpose", "add_token_12", "a_q"),
+        node("a/DQ", "DequantizeLinear", "a_q,a_s,a_z", "a"),
+        node("sigmoid", "HardSigmoid", "a", "y"),
+    ]
+    assert covers(INTEGERS, optimised, {"input"}) == [
+        Cover("x_q/Q", "QuantizeLinear"),
+        Cover("Transpose", "Reorder"),
+        Cover("conv0+relu0", "QLinearConv+Relu"),
+        Cover("conv2", "QLinearConv"),
+        Cover("conv1", "QLinearConv"),
+        Cover("add+relu1", "QLinearAdd+Relu"),
+        Cover("Transpose_token_7", "Reorder"),
+        Cover("a/DQ", "DequantizeLinear"),
+        Cover("sigmoid", "HardSigmoid"),
+    ]
+
+
+def test_float_kernels_between_conversions_stay_float_kernels() -> None:
+    """A DequantizeLinear that the optimiser made twice runs twice; no kernel swallowed it."""
+    original = [
+        *qdq("x", "input"),
+        node("sigmoid", "HardSigmoid", "x", "s"),
+        node("mul", "Mul", "x,s", "m_real"),
+        *qdq("m"),
+    ]
+    optimised = [
+        node("x_q/Q", "QuantizeLinear", "input,x_s,x_z", "x_q"),
+        node("x/DQ/duplicated", "DequantizeLinear", "x_q,x_s,x_z", "x/DQ/duplicated"),
+        node("x/DQ", "DequantizeLinear", "x_q,x_s,x_z", "x/DQ"),
+        node("sigmoid", "HardSigmoid", "x/DQ", "sigmoid_token_2"),
+        node("mul", "Mul", "x/DQ/duplicated,sigmoid_token_2", "mul_token_3"),
+        node("m_q/Q", "QuantizeLinear", "mul_token_3,m_s,m_z", "m_q/Q"),
+        node("m/DQ", "DequantizeLinear", "m_q/Q,m_s,m_z", "m"),
+    ]
+    assert [(c.name, c.op) for c in covers(original, optimised, {"input"})] == [
+        ("x_q/Q", "QuantizeLinear"),
+        ("x/DQ/duplicated", "DequantizeLinear"),
+        ("x/DQ", "DequantizeLinear"),
+        ("sigmoid", "HardSigmoid"),
+        ("mul", "Mul"),
+        ("m_q/Q", "QuantizeLinear"),
+        ("m/DQ", "DequantizeLinear"),
+    ]
+
+
+def test_all_results_of_an_integer_split_are_its_own() -> None:
+    original = [
+        *qdq("x", "input"),
+        node("split", "Split", "x,sizes", "a_real,b_real"),
+        *qdq("a"),
+        *qdq("b"),
+        node("conv", "Conv", "b,w", "y"),
+    ]
+    optimised = [
+        node("x_q/Q", "QuantizeLinear", "input,x_s,x_z", "x_q"),
+        node("split", "Split", "x_q,sizes", "a_q,b_q"),
+        node("b/DQ", "DequantizeLinear", "b_q,b_s,b_z", "b"),
+        node("conv", "Conv", "b,w", "y"),
+    ]
+    assert [c.name for c in covers(original, optimised, {"input"})] == [
+        "x_q/Q",
+        "split",
+        "b/DQ",
+        "conv",
+    ]
+
+
+def test_a_fusion_inside_a_blocked_section_is_named_after_its_last_node() -> None:
+    original = [
+        node("conv0", "Conv", "x,w0", "c0"),
+        node("sig", "Sigmoid", "c0", "s0"),
+        node("mul", "Mul", "c0,s0", "m0"),
+        node("conv1", "Conv", "m0,w1", "y"),
+    ]
+    optimised = [
+        node("c0_nchwc", "Conv", "x,w0", "t0"),
+        node("mul/QuickGeluFusion/", "QuickGelu", "t0", "t1"),
+        node("y_nchwc", "Conv", "t1,w1", "t2"),
+        node("ReorderOutput", "ReorderOutput", "t2", "y"),
+    ]
+    assert [c.name for c in covers(original, optimised, {"x"})] == [
+        "conv0",
+        "sig+mul",
+        "conv1",
+        "ReorderOutput",
+    ]
+
+
+def test_the_opset_of_a_file(tmp_path: Path, onnx_file: Callable[..., Path]) -> None:
+    assert read_opset(onnx_file(tmp_path / "m.onnx")) == 13
+    assert read_opset(onnx_file(tmp_path / "m.onnx", "future")) == 9999
