@@ -1,4 +1,4 @@
-"""ncnn models on the CPU: a zip that holds `model.param` and `model.bin`, both stored.
+"""ncnn models on the CPU and on Vulkan GPUs: a zip of `model.param` and `model.bin`, both stored.
 
 The shapes of ncnn's inputs stand in no file; the param's Input layers carry them as our builder,
 and ncnn's own converters, write them (0=w, 1=h, 11=d, 2=c).
@@ -7,11 +7,13 @@ and ncnn's own converters, write them (0=w, 1=h, 11=d, 2=c).
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
 import zipfile
 from pathlib import Path
 from typing import Any, Sequence
 
+from latfarm_agent.runtimes import ncnn_vulkan
 from latfarm_agent.runtimes.base import (
     Description,
     Job,
@@ -20,6 +22,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
+from latfarm_agent.runtimes.gpu_options import read_options
 from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 
@@ -36,35 +39,53 @@ _OPTIONS = (
 
 
 class NcnnRuntime:
-    """ncnn in float32; a run extracts every output of a fresh extractor."""
+    """ncnn in float32, on GPUs in half precision too; a run extracts all outputs anew.
 
-    def __init__(self, threads: int = 1) -> None:
+    Args:
+        threads: of the CPU.
+        options: "vulkan" (true): whether to look for GPUs. "software_devices" (false): whether to
+            offer drivers that compute on the CPU, as lavapipe does, as if they were GPUs.
+
+    Raises:
+        RuntimeFailure: RUNTIME_MISSING, an option is unknown or ill-typed.
+    """
+
+    def __init__(self, threads: int = 1, **options: Any) -> None:
         self._threads = threads
+        self._options = read_options("ncnn", options, {"vulkan": True, "software_devices": False})
         self._net: Any = None
         self._feeds: list[tuple[str, Any]] = []
         self._outputs: list[str] = []
 
     def describe(self) -> Description:
-        """One platform, fp32 on the CPU."""
-        version = str(_import().__version__)
+        """fp32 on the CPU; each GPU in fp32, and in fp16 where it can store that."""
+        module = _import()
+        version = str(module.__version__)
         settings = {"device": "cpu", "precision": "fp32", "threads": str(self._threads)}
         short = version.split(".")[-1] if version.startswith("1.0.") else version
         name = f"ncnn{short}-fp32-{self._threads}t"
-        return Description(version, (PlatformSpec(name, "ncnn", "fp32", settings),))
+        offered = [PlatformSpec(name, "ncnn", "fp32", settings)]
+        if self._options["vulkan"]:
+            offered += self._on_gpus(module, short)
+        return Description(version, tuple(offered))
 
     def prepare(self, job: Job) -> Prepared:
         """Unpack the file, load it into a fresh net, make noise for its inputs."""
         self._net = None
         self._feeds = []
         gc.collect()
+        begun = time.perf_counter()
         self._net, self._feeds = self._load(job)
+        spent_ms = (time.perf_counter() - begun) * 1e3
         self._outputs = [str(name) for name in self._net.output_names()]
-        return Prepared(
-            cpu_clock="thread" if self._threads == 1 else "process", probe=matrix_probe()
-        )
+        if ncnn_vulkan.index_of(job.settings) is not None:
+            # Its shaders are compiled when a net is loaded; loading is little beside that.
+            return Prepared(compile_ms=spent_ms, cpu_clock="none", probe=matrix_probe())
+        clock = "thread" if self._threads == 1 else "process"
+        return Prepared(cpu_clock=clock, probe=matrix_probe())
 
     def run(self) -> float | None:
-        """One inference."""
+        """One inference; a GPU's results are fetched."""
         if self._net is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         with self._net.create_extractor() as extractor:
@@ -77,7 +98,9 @@ class NcnnRuntime:
         """Time of each layer: its results are asked for in the file's order, one layer at a time.
 
         An extractor that keeps what it computed runs but the layer asked for. Layers that only
-        hand a tensor on (Input, Split) have no row.
+        hand a tensor on (Input, Split) have no row. `device` is the GPU, or "cpu" for what its
+        back end lacks. On a GPU each row holds the wait for it and the way of the result to the
+        host, so that they sum up to more than a run.
         """
         net, feeds = self._load(job)
         layers = [layer for layer in net.layers() if layer.type not in ("Input", "Split")]
@@ -97,10 +120,24 @@ class NcnnRuntime:
                         times[index].append(spent_ms)
         return [
             LayerTime(
-                str(layer.name) or str(layer.type), str(layer.type), middle_mean(spent), "cpu"
+                str(layer.name) or str(layer.type),
+                str(layer.type),
+                middle_mean(spent),
+                ncnn_vulkan.place(layer, job.settings),
             )
             for layer, spent in zip(layers, times)
         ]
+
+    def _on_gpus(self, module: Any, short: str) -> list[PlatformSpec]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = ncnn_vulkan.devices(module, Path(folder))
+        offered: list[PlatformSpec] = []
+        for gpu, halves in found:
+            if self._options["software_devices"] or not gpu.software:
+                offered += ncnn_vulkan.platforms(short, gpu, halves, self._threads)
+        if found and not offered:
+            module.destroy_gpu_instance()  # its threads are of no use
+        return offered
 
     def _load(self, job: Job) -> tuple[Any, list[tuple[str, Any]]]:
         module = _import()
@@ -116,6 +153,7 @@ class NcnnRuntime:
         for name in _OPTIONS:
             setattr(net.opt, name, False)
         net.opt.num_threads = self._threads
+        ncnn_vulkan.use(module, net, job.settings)
         try:
             if net.load_param(str(folder / _PARTS[0])):
                 raise _unread(module, param)

@@ -41,15 +41,15 @@ def build_mnn(
 
     Args:
         graph: what to build.
-        dtype: "fp32".
+        dtype: "fp32"; "fp16" is the same file: MNN rounds when it loads it, as its session says.
         weights: values of weights by name; the others become noise.
 
     Raises:
         BuildError: MNN cannot express a node (names it and its op, or tells the converter's words),
             a given weight does not fit, or MNN is not installed.
     """
-    if dtype != "fp32":
-        raise BuildError(f"mnn is built as fp32, not {dtype!r}")
+    if dtype not in ("fp32", "fp16"):
+        raise BuildError(f"mnn is built as fp32 or fp16, not {dtype!r}")
     nodes: list[Node] = []
     draft = Draft(
         graph.name,

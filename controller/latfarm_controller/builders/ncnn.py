@@ -44,15 +44,15 @@ def build_ncnn(
     Args:
         graph: what to build, at batch 1; blobs have its shapes without the batch, and are float32.
             Integer inputs are int32 where they index a table (Embed), else fed as float32 too.
-        dtype: "fp32".
+        dtype: "fp32"; "fp16" is the same file: ncnn rounds when it loads it, as its options say.
         weights: values of weights by name; the others become noise.
 
     Raises:
         BuildError: ncnn cannot express a node (names it and its op), or a given weight does
             not fit.
     """
-    if dtype != "fp32":
-        raise BuildError(f"ncnn is built as fp32, not {dtype!r}")
+    if dtype not in ("fp32", "fp16"):
+        raise BuildError(f"ncnn is built as fp32 or fp16, not {dtype!r}")
     return serialise(translate(graph, weights))
 
 

@@ -229,7 +229,7 @@ def test_an_op_that_the_converter_does_not_know_is_named(
 
 
 def test_only_float32_is_built() -> None:
-    with pytest.raises(BuildError, match="mnn is built as fp32, not 'int8'"):
+    with pytest.raises(BuildError, match="mnn is built as fp32 or fp16, not 'int8'"):
         build_mnn(small("relu", lambda b: b.relu(image(b))), "int8")
 
 

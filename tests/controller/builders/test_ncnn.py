@@ -480,5 +480,5 @@ def test_token_ids_that_are_numbers_too_are_refused() -> None:
 
 
 def test_only_float32_is_built() -> None:
-    with pytest.raises(BuildError, match="ncnn is built as fp32, not 'int8'"):
+    with pytest.raises(BuildError, match="ncnn is built as fp32 or fp16, not 'int8'"):
         build_ncnn(small("relu", lambda b: b.relu(image(b))), "int8")

@@ -1,0 +1,1 @@
+"""A runtime of latfarm's that computes networks with numpy."""

@@ -1,0 +1,56 @@
+"""The agent's conformance suite over our runtime: a dozen lines, and what models look like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
+from latfarm_agent.bench import Bench
+from latfarm_agent.pool import Limits
+from latfarm_agent.testing.runtime_suite import RuntimeSuite
+
+RUNTIMES = {"numpy": "latfarm_numpy.runtime:NumpyRuntime"}
+
+
+def write(path: Path, op: str = "Relu", *shapes: tuple[int, ...]) -> Path:
+    """A graph of one op."""
+    inputs = {f"x{index}": {"shape": shape} for index, shape in enumerate(shapes or ((1, 8),))}
+    node = {"name": "only", "op": op, "inputs": list(inputs), "outputs": ["y"]}
+    graph = {"nodes": [node], "inputs": list(inputs), "types": inputs, "weights": {}}
+    path.write_text(json.dumps(graph))
+    return path
+
+
+class TestNumpy(RuntimeSuite):
+    """What the suite has to know of us."""
+
+    runtime = "numpy"
+    model_format = "graph-json"
+
+    @classmethod
+    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+        """An agent's bench with our runtime alone."""
+        return Bench("board", None, directory, runtimes=RUNTIMES, limits=limits)
+
+    def make_model(self, directory: Path) -> Path:
+        """A model that runs."""
+        return write(directory / "model.json")
+
+    def make_unsupported(self, directory: Path) -> Path | None:
+        """A model with an op that we lack."""
+        return write(directory / "unsupported.json", "NoSuchOp")
+
+    def make_greedy(self, directory: Path) -> Path | None:
+        """A model that needs 4 GB."""
+        return write(directory / "greedy.json", "Add", (1 << 15, 1), (1, 1 << 15))
+
+    def make_lacking(self, directory: Path) -> Bench | None:
+        """A bench on which numpy cannot be imported."""
+        (directory / "numpy.py").write_text("raise ImportError('not on this board')\n")
+        return Bench("board", None, directory, runtimes=RUNTIMES, search_path=[directory])
+
+    def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
+        """A bench with a wrong option."""
+        config = AgentConfig(runtimes={"numpy": RuntimeConfig(options={option: 1})})
+        return Bench("board", None, directory, runtimes=RUNTIMES, config=config)
