@@ -7,7 +7,8 @@
     "tflite": {"options": {"delegates": [{"name": "vx", "library": "/usr/lib/libvx_delegate.so"}]}},
     "openvino2021": {"python": "/opt/ncs2/bin/python"},
     "vela": {"enabled": false}
-  }
+  },
+  "power": {"rails": ["ina3221:VDD_IN"], "hz": 50}
 }
 ```
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from latfarm_agent.errors import UsageError
+from latfarm_agent.power import PowerConfig
 
 MOST_THREADS = 1024
 
@@ -44,10 +46,14 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """All of the file. `threads`: each platform of a CPU is offered with so many threads."""
+    """All of the file. `threads`: each platform of a CPU is offered with so many threads.
+
+    `power`: which power rails tell what an inference costs.
+    """
 
     threads: tuple[int, ...] = (1,)
     runtimes: Mapping[str, RuntimeConfig] = field(default_factory=dict)
+    power: PowerConfig = field(default_factory=PowerConfig)
 
 
 def read_config(path: Path) -> AgentConfig:
@@ -95,13 +101,14 @@ def check_names(config: AgentConfig, known: Iterable[str]) -> None:
 
 
 def _config(data: Any) -> AgentConfig:
-    known = _object(data, "the file", ("threads", "runtimes"))
+    known = _object(data, "the file", ("threads", "runtimes", "power"))
     entries = known.get("runtimes", {})
     if not isinstance(entries, dict):
         raise UsageError("runtimes must be an object, runtime name to its settings")
     return AgentConfig(
         threads=_threads(known.get("threads", [1]), "threads"),
         runtimes={name: _runtime(name, entry) for name, entry in entries.items()},
+        power=PowerConfig.from_json(known.get("power", {})),
     )
 
 

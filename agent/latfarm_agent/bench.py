@@ -8,7 +8,6 @@ exception.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -21,15 +20,18 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_agent import rules
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, check_names
 from latfarm_agent.channel import Message
-from latfarm_agent.conditions import Sensors, fingerprint, shares, shown, spoiled_by
-from latfarm_agent.errors import UsageError
+from latfarm_agent.conditions import Sensors, Standing, fingerprint, shares, shown, spoiled_by
+from latfarm_agent.energy import EnergyMeter
+from latfarm_agent.errors import AgentError, UsageError
+from latfarm_agent.folders import remove
 from latfarm_agent.pool import Found, Limits, Workers
 from latfarm_agent.readiness import Monitor, Readiness
+from latfarm_agent.replies import printable
 from latfarm_agent.rules import Settings, SettingsError
 from latfarm_agent.runtimes import base
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.runtimes.sim_cost import Profile
-from latfarm_agent.worker import WorkerFailure
+from latfarm_agent.worker import FOLDER_PREFIX, WorkerFailure
 
 MODEL_ERRORS = frozenset(
     {
@@ -39,6 +41,7 @@ MODEL_ERRORS = frozenset(
         "MODEL_CRASHED",
         "MODEL_TIMEOUT",
         "OUT_OF_MEMORY",
+        "LIMIT_EXCEEDED",
         "PROFILE_UNAVAILABLE",
     }
 )
@@ -61,6 +64,7 @@ class Bench:
         runtimes: name -> "module:Class"; None: what is registered as entry points.
         search_path: folders added to the workers' module search path.
         config: thread counts (a runtime is pinned to as many cores), and what runtimes are given.
+        sensors: of a board that this host only drives, as a phone; None: the board is this host.
         root: where /proc, /sys and /etc are found.
 
     Raises:
@@ -78,6 +82,7 @@ class Bench:
         runtimes: Mapping[str, str] | None = None,
         search_path: Sequence[Path] = (),
         config: AgentConfig | None = None,
+        sensors: Sensors | None = None,
         limits: Limits | None = None,
         root: Path = Path("/"),
     ) -> None:
@@ -91,15 +96,20 @@ class Bench:
             except (OSError, ValueError) as error:
                 raise UsageError(f"--simulate: {error}") from error
         config = config or AgentConfig()
+        self._driven = sensors is not None
+        on_host = not (self._simulate or self._driven)
         cores = {
-            threads: () if self._simulate else _measuring_cores(cpu, threads)
-            for threads in config.threads
+            threads: _measuring_cores(cpu, threads) if on_host else () for threads in config.threads
         }
         self._work_dir = Path(work_dir).absolute()
         self._work_dir.mkdir(parents=True, exist_ok=True)
-        for left in self._work_dir.glob(_SCRATCH + "*"):
-            shutil.rmtree(str(left), ignore_errors=True)  # an agent that was killed
-        self._sensors = Sensors(cores[config.threads[0]], root)
+        for prefix in (_SCRATCH, FOLDER_PREFIX):
+            for left in self._work_dir.glob(prefix + "*"):
+                remove(left)  # of an agent that was killed
+        own = Sensors(cores[config.threads[0]], root)
+        self._sensors = sensors or own
+        # The host's rails see nothing of a board that it only drives.
+        self._energy = EnergyMeter(root / "nowhere" if self._driven else root, config.power)
         self._hardware = self._sensors.hardware()
         self._software = self._sensors.software()
         self._board_id = self._sensors.board_id(self._work_dir)
@@ -119,10 +129,10 @@ class Bench:
         if self._simulate:
             configured[_SIMULATED] = RuntimeConfig(options={"profile": str(self._simulate)})
         limits = limits or Limits()
-        memory = self._hardware["memory_bytes"]
+        memory = own.hardware()["memory_bytes"]
         if not limits.memory_bytes and memory.isdigit():
             limits = replace(limits, memory_bytes=int(memory) * 8 // 10)
-        if self._simulate:
+        if not on_host:
             limits = replace(limits, nice=0)
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -130,13 +140,16 @@ class Bench:
             runtimes, configured, self._work_dir, cores, search_path, limits, self._closing
         )
         self._sequence = 0
-        self._fastest_us = 0.0
+        # By platform: each runtime has a probe of its own, and may be wrong about it.
+        self._fastest_us: dict[str, float] = {}
         self._seats = {
-            threads: _Seat(
-                mine, sensors, Readiness(sensors, mine, limits.busy_wait_s, self._closing)
-            )
+            threads: _Seat(mine, read, Readiness(read, mine, limits.busy_wait_s, self._closing))
             for threads, mine in cores.items()
-            for sensors in [self._sensors if threads == config.threads[0] else Sensors(mine, root)]
+            for read in [
+                self._sensors
+                if self._driven or threads == config.threads[0]
+                else Sensors(mine, root)
+            ]
         }
         self._readiness = self._seats[config.threads[0]].readiness
 
@@ -155,6 +168,8 @@ class Bench:
             load_1m=self._sensors.load(),
             core_mask=self._seats[next(iter(self._seats))].core_mask,
         )
+        if not self._simulate:
+            conditions["power_rail"] = self._energy.shown()
         hardware = dict(self._hardware, **self._software)
         hardware["name"] = self._hardware_name
         if self._simulate:
@@ -171,7 +186,7 @@ class Bench:
                 name=name,
                 available=not entry.missing,
                 version=entry.version,
-                missing=entry.missing,
+                missing=entry.missing or entry.lacking,
                 platforms=[
                     pb.Platform(
                         name=platform,
@@ -228,6 +243,8 @@ class Bench:
             _fail(result, failure.code, failure.message)
         except SettingsError as error:
             _fail(result, "SETTINGS_INVALID", str(error))
+        except AgentError as error:
+            _fail(result, error.code, str(error))
         except Exception as error:
             _fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
         result.board_ms = (time.monotonic() - begun) * 1e3
@@ -292,7 +309,13 @@ class Bench:
         if not model_path.is_file():
             raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
         conditions: dict[str, str] = {"runtime_version": version}
+        standing = Standing()
         if spec.real_time:
+            standing = sensors.standing()
+            conditions.update(standing.told)
+            if standing.unfit:
+                result.conditions.update(conditions)
+                raise WorkerFailure("NOT_READY", standing.unfit, alive=True)
             conditions.update(self._software)
             conditions.update(sensors.policy())
             readiness.wait_until_quiet(conditions, stage, cancelled)
@@ -306,13 +329,20 @@ class Bench:
             "settings": settings.to_json(),
             "request_id": request.request_id,
             "sequence": self._sequence,
-            "fastest_us": self._fastest_us,
+            "fastest_us": self._fastest_us.get(request.platform, 0.0),
             "profile": profile,
         }
         self._sequence += 1
+        energy = self._energy.recording(
+            settings=spec.settings if settings.energy_ms else None,
+            real_time=spec.real_time,
+            cores=seat.cores,
+        )
+        message["rail"] = energy.has_rail
 
         def on_event(event: Message) -> None:
             monitor.watch(event["name"] in ("timing", "cold"))
+            energy.begin(event["name"])
             stage(event["name"], event["session"])
 
         before, ticks = readiness.read(), sensors.ticks()
@@ -321,21 +351,25 @@ class Bench:
         scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
         message["scratch_dir"] = scratch
         try:
-            done, crashed = self._workers.ask(
-                name, threads, message, on_event, cancelled, settings.compile_timeout_ms
-            )
+            done, crashed = self._workers.ask(name, threads, message, on_event, cancelled)
             if crashed:
                 conditions["tried_again_after"] = crashed
+        except WorkerFailure as failure:
+            # A board that went away takes the model's answer with it.
+            lost = sensors.lost() if failure.code in ("MODEL_TIMEOUT", "MODEL_CRASHED") else ""
+            if lost:
+                raise WorkerFailure("DEVICE_LOST", f"{lost}; {failure.message}") from failure
+            raise
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove(Path(scratch))
             monitor.close()
+            energy.close()
             after, ticks_after = readiness.read(), sensors.ticks()
             readiness.measured(ticks_after)
         if spec.real_time:
             # The kernel counts in steps of 10 ms: of a shorter time no share can be told.
             long_enough = time.monotonic() - begun >= 0.1
             steal = shares(ticks, ticks_after).steal if long_enough else None
-            hello = self._workers.hello(name)
             conditions.update(
                 clock_mhz_before=shown(before.clock_mhz),
                 clock_mhz_after=shown(after.clock_mhz),
@@ -344,15 +378,26 @@ class Bench:
                 throttling=shown(after.throttles),
                 steal_share=shown(steal),
                 load_1m=sensors.load(),
-                core_mask=",".join(map(str, hello["cpus"])),
-                nice=str(hello["nice"]),
-                involuntary_switches=str(done["switches"]),
                 **monitor.logged(),
             )
-            self._fastest_us = done["sessions"][-1]["fastest_us"]
+            if self._driven:
+                conditions["core_mask"] = spec.settings.get("core_mask", seat.core_mask)
+            else:
+                conditions.update(
+                    core_mask=",".join(map(str, done["cpus"])),
+                    nice=str(done["nice"]),
+                    involuntary_switches=str(done["switches"]),
+                )
+            self._fastest_us[request.platform] = done["sessions"][-1]["fastest_us"]
         _fill(result, done, conditions)
+        energy.finish(done.get("energy"), result, conditions)
         result.conditions.update(conditions)
+        if self._driven:
+            result.memory_bytes = 0  # the worker's says nothing of the board
         reason = spoiled_by(before, monitor.samples, after, clock=settings.tier == "publish")
+        if spec.real_time and not reason:
+            changes = standing.changes(sensors.standing())
+            reason = f"the board changed while it measured: {changes}" if changes else None
         if spec.real_time and reason:
             raise WorkerFailure("THROTTLED", reason, alive=True)
         result.outcome = "ok"
@@ -364,7 +409,8 @@ class Bench:
             if wanted in named:
                 return (name, entry.version, *named[wanted])
         offered = sorted(name for entry in found.values() for name in self._named(entry))
-        lacking = [f"{name}: {entry.missing}" for name, entry in found.items() if entry.missing]
+        told = {name: entry.missing or entry.lacking for name, entry in found.items()}
+        lacking = [f"{name}: {reason}" for name, reason in told.items() if reason]
         raise WorkerFailure(
             "RUNTIME_MISSING",
             f"this board does not offer {wanted!r}; it offers: {', '.join(offered) or 'nothing'}"
@@ -407,15 +453,23 @@ def _frozen(profile: Profile) -> dict[str, object]:
     return {
         name: sorted(value) if isinstance(value, frozenset) else value
         for name, value in profile.__dict__.items()
+        if value is not None  # what a board was not given is no part of it
     }
 
 
 def _fail(result: pb.Result, code: str, message: str) -> None:
     result.outcome = "model_error" if code in MODEL_ERRORS else "infrastructure_error"
     result.error_code = code
-    result.error_message = message
+    result.error_message = printable(message)
     del result.sessions[:]
     del result.layers[:]
+    result.ClearField("energy")
+
+
+def _of_sessions(sessions: Sequence[Message], name: str) -> str:
+    """A runtime's condition: one value, or each session's in order where they differ."""
+    values = [data["conditions"].get(name, "") for data in sessions]
+    return values[0] if len(set(values)) == 1 else "; ".join(values)
 
 
 def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
@@ -438,8 +492,8 @@ def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
         slow += data["slowed_share"] * runs
         if data["stride"] > 1:
             conditions["recorded_every"] = str(data["stride"])
-        for name, value in data["conditions"].items():
-            conditions.setdefault(name, value)
+        for name in data["conditions"]:
+            conditions.setdefault(name, _of_sessions(done["sessions"], name))
     sessions = sum(data["preempted_kept"] for data in done["sessions"])
     if sessions:
         conditions["preempted_kept"] = f"{sessions} of {len(done['sessions'])} sessions"

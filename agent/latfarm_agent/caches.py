@@ -11,7 +11,12 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def last_level_bytes(core: int = 0, root: Path = Path("/")) -> int | None:
     """Size of the largest data cache that `core` sees; None where the kernel does not tell."""
     sizes = []
-    for index in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
+    folder = root / f"sys/devices/system/cpu/cpu{core}/cache"
+    try:
+        found = list(folder.glob("index*"))
+    except OSError:  # it may not be looked into, as on Android
+        found = []
+    for index in found:
         try:
             kind = (index / "type").read_text().strip()
             text = (index / "size").read_text().strip()

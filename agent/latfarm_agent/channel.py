@@ -87,7 +87,7 @@ class Decoder:
             del self._buffer[: _HEADER.size + size]
             try:
                 message = json.loads(body)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ChannelError(f"a message is no JSON: {error}") from error
             if not isinstance(message, dict):
                 raise ChannelError("a message is no JSON object")

@@ -30,6 +30,7 @@ examples:
       --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem --metrics-port 9101
   latfarm-agent serve --name imx8-3 --config /etc/latfarm/agent.json
   latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
+  latfarm-agent serve --adb 0A041FDD4003BX --config phones.json --name pixel4-1 --hardware pixel4
 """
 DESCRIBE_EXAMPLES = """\
 examples:
@@ -100,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--hardware", help="its kind, shared by equal boards; default: --name")
         command.add_argument(
             "--simulate", type=Path, metavar="PROFILE", help="be the simulated board of a profile"
+        )
+        command.add_argument(
+            "--adb", metavar="SERIAL", help="be the phone that `adb devices` lists as SERIAL"
         )
         command.add_argument("--cpu", type=int, help="core to measure on; default: chosen")
         command.add_argument(
@@ -232,6 +236,8 @@ def _describe(
         print(f"runtime {runtime.name} {runtime.version}")
         for platform in runtime.platforms:
             print(f"  platform {platform.name} ({platform.model_format}, {platform.dtype})")
+        if runtime.missing:
+            print(f"  missing: {runtime.missing}")
     return 0
 
 
@@ -242,6 +248,12 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     config = AgentConfig() if args.config is None else read_config(args.config)
     if args.threads is not None:
         config = dataclasses.replace(config, threads=parse_threads(args.threads))
+    if args.adb is not None:
+        if args.simulate is not None or args.cpu is not None:
+            raise UsageError("--adb: a phone has no --simulate, and its cores are in its --config")
+        from latfarm_agent.phone import phone_bench
+
+        return phone_bench(args.adb, args.name, args.hardware, work_dir, config)
     return Bench(
         args.name, args.hardware, work_dir, simulate=args.simulate, cpu=args.cpu, config=config
     )

@@ -12,9 +12,11 @@ import json
 import os
 import platform
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Mapping, Sequence
+
+from latfarm_agent.nvidia import NvidiaBoard
 
 UNKNOWN = "unknown"
 
@@ -63,8 +65,32 @@ class Reading:
     throttles: int | None
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Whether a board may be measured now.
+
+    `mode`: what must not change while it is measured; `told`: what a result says of it; `unfit`:
+    why it must not be measured, empty where it may.
+    """
+
+    mode: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
+    unfit: str = ""
+
+    def changes(self, after: Standing) -> str:
+        """What is known to have changed of `mode`, in one line; empty: nothing."""
+        found = [
+            f"{name.replace('_', ' ')}: {was} -> {after.mode[name]}"
+            for name, was in self.mode.items()
+            if was and after.mode.get(name) and after.mode[name] != was
+        ]
+        return "; ".join(found)
+
+
 class Sensors:
     """Reads a board's sensors for the cores that measure.
+
+    A board that is not the host that the agent runs on has a subclass of its own.
 
     Args:
         cores: the measuring cores; empty: all of them.
@@ -73,6 +99,7 @@ class Sensors:
 
     def __init__(self, cores: Sequence[int] = (), root: Path = Path("/")) -> None:
         self._root = root
+        self._nvidia = NvidiaBoard(root)
         self._cores: frozenset[int] = frozenset(cores)
         self._core = min(cores) if cores else 0
         self._cpufreq = root / f"sys/devices/system/cpu/cpu{self._core}/cpufreq"
@@ -80,6 +107,14 @@ class Sensors:
     def read(self) -> Reading:
         """Clock, temperature and throttling now."""
         return Reading(self.clock_mhz(), self.temperature_c(), self.throttles())
+
+    def standing(self) -> Standing:
+        """Whether the board may be measured: a host always may."""
+        return Standing()
+
+    def lost(self) -> str:
+        """Why the board does not answer; empty: it does, as the host that we run on must."""
+        return ""
 
     def clock_mhz(self) -> float | None:
         """The measuring core's clock by cpufreq; a nominal figure is no sensor."""
@@ -92,12 +127,12 @@ class Sensors:
     def temperature_c(self) -> float | None:
         """The hottest plausible thermal zone or CPU sensor, in degrees Celsius."""
         found: list[float] = []
-        for zone in (self._root / "sys/class/thermal").glob("thermal_zone*/temp"):
+        for zone in _paths(self._root / "sys/class/thermal", "thermal_zone*/temp"):
             value = _number(zone)
             if value is not None:
                 found.append(value / 1e3)
         if not found:
-            for sensor in (self._root / "sys/class/hwmon").glob("hwmon*/temp*_input"):
+            for sensor in _paths(self._root / "sys/class/hwmon", "hwmon*/temp*_input"):
                 value = _number(sensor)
                 name = _text(sensor.parent / "name")
                 if value is not None and name in ("coretemp", "k10temp", "cpu_thermal", "zenpower"):
@@ -115,7 +150,7 @@ class Sensors:
                 value = _number(cpus / f"cpu{core}/thermal_throttle/{name}")
                 if value is not None:
                     found.append(value)
-        for device in (self._root / "sys/class/thermal").glob("cooling_device*"):
+        for device in _paths(self._root / "sys/class/thermal", "cooling_device*"):
             kind = _text(device / "type") or ""
             value = _number(device / "cur_state")
             if value is not None and (kind == "Processor" or "cpufreq" in kind):
@@ -130,7 +165,7 @@ class Sensors:
     def policy(self) -> dict[str, str]:
         """What is set and changes latency: governor, clock bounds, power mode and source."""
         power = self._root / "sys/class/power_supply"
-        online = [_text(supply / "online") for supply in sorted(power.glob("*"))]
+        online = [_text(supply / "online") for supply in _paths(power, "*")]
         source = UNKNOWN
         if "1" in online:
             source = "mains"
@@ -142,6 +177,7 @@ class Sensors:
             "clock_min_khz": _text(self._cpufreq / "scaling_min_freq") or UNKNOWN,
             "power_mode": _text(self._root / "var/lib/nvpmodel/status") or UNKNOWN,
             "power_source": source,
+            **self._nvidia.policy(),
         }
 
     def ticks(self) -> CoreTicks | None:
@@ -251,6 +287,14 @@ def _text(path: Path) -> str | None:
         return path.read_text(errors="replace").strip() or None
     except OSError:
         return None
+
+
+def _paths(folder: Path, pattern: str) -> list[Path]:
+    """Sorted; none where the folder may not be looked into, as on Android."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def _number(path: Path) -> float | None:

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWIPC = 0x08000000
 
 
 class _Ended(BaseException):
@@ -82,10 +83,21 @@ def _keep(child: int) -> NoReturn:
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
 
 
+def leave_shared_memory() -> None:
+    """Give this process System V shared memory of its own, where it may: it then ends with it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWIPC)
+
+
 def end_descendants() -> None:
     """Kill and reap all descendants of this process; returns when none is left."""
+    mine = os.getpgid(0)
     while True:
         found = descendants(os.getpid())
+        # Whole groups at first: the kernel does that at once, while single ones fork on meanwhile.
+        for group in {_group(pid) for pid in found} - {0, mine}:
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -119,6 +131,14 @@ def descendants(root: int) -> set[int]:
                 found.add(pid)
                 ahead.append(pid)
     return found
+
+
+def _group(pid: int) -> int:
+    """A process's group; 0 where it is gone."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
 
 
 def _prctl(option: int, value: int) -> None:

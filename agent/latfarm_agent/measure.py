@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from numbers import Real
+from typing import Any, Callable, cast
 
 from latfarm_agent import rules
+from latfarm_agent.replies import LONGEST_MS
 from latfarm_agent.rules import Settings
-from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime
+from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime, RuntimeFailure
 
 _PROFILE_RUNS = 30
 _BEATS_A_TIMEOUT = 4
@@ -22,6 +24,7 @@ _PROBE_TIMED = 5
 _PROBE_EVERY_NS = 1_000_000
 _CALIBRATION_NS = 250_000_000
 _FLUSH_PATIENCE_MS = 10_000.0
+_LEAST_MS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class _Timer:
         self._beat = watch.beat
         self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
         self._beaten_ns = self._probed_ns = time.perf_counter_ns()
+        self._whole_calls = prepared.whole_calls
         self.elapsed_ms = 0.0
         self.probes_us: list[float] = []
 
@@ -140,10 +144,24 @@ class _Timer:
         if ended - self._beaten_ns > self._beat_every_ns:
             self._beat()
             self._beaten_ns = ended
-        latency_ms = (ended - begun) / 1e6 if own is None else own
-        self.elapsed_ms += latency_ms
+        latency_ms = (ended - begun) / 1e6 if own is None else _told(own)
+        # A clock that stands still must not keep the loop from ending.
+        spent_ms = (ended - begun) / 1e6 if self._whole_calls else latency_ms
+        self.elapsed_ms += max(spent_ms, _LEAST_MS)
         preempted = own is None and rules.preempted(latency_ms, cpu_ns / 1e6)
         return latency_ms, preempted
+
+
+def _told(own: object) -> float:
+    """A latency by the runtime's own clock.
+
+    Raises:
+        RuntimeFailure: it is none.
+    """
+    right = isinstance(own, Real) and not isinstance(own, bool)
+    if not right or not 0.0 <= float(cast("float", own)) <= LONGEST_MS:
+        raise RuntimeFailure("MODEL_FAILED", f"its own clock told {own!r:.80} ms for a run")
+    return float(cast("float", own))
 
 
 class _Runs:
@@ -175,9 +193,16 @@ class _Runs:
 
 
 def measure_session(
-    runtime: Runtime, job: Job, settings: Settings, watch: Watch, known_us: float = 0.0
+    runtime: Runtime,
+    job: Job,
+    settings: Settings,
+    watch: Watch,
+    known_us: float = 0.0,
+    afterwards: Callable[[Prepared], None] | None = None,
 ) -> SessionTimes:
     """One fresh session by the protocol; `known_us` is the last session's `fastest_us`.
+
+    `afterwards` is called with the session while it still is prepared, when all is timed.
 
     Raises:
         RuntimeFailure: the runtime says that it cannot run the model.
@@ -188,6 +213,8 @@ def measure_session(
     load_ms = (time.perf_counter_ns() - begun) / 1e6
     # A run's patience: its timeout, the time between two beats, and the host's own hiccups.
     patience_ms = settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + 200.0
+    if prepared.whole_calls:
+        patience_ms += 2 * load_ms  # each call loads the model anew
     watch.stage("warming", job.session, patience_ms)
     collecting = gc.isenabled()
     gc.collect()
@@ -197,8 +224,10 @@ def measure_session(
         first_run_ms = timer()[0]
         known_us = known_us or timer.calibrate()
         timer.restart()
-        warmup = _warm_up(timer, settings, settles=prepared.settles)
-        step = rules.stride(rules.median(warmup[-5:]), settings)
+        step, warmup = 1, []
+        if not prepared.whole_calls:
+            warmup = _warm_up(timer, settings, settles=prepared.settles)
+            step = rules.stride(rules.median(warmup[-5:]), settings)
         watch.stage("timing", job.session, patience_ms)
         timer.restart()
         runs = _time(timer, settings, step, known_us)
@@ -212,6 +241,8 @@ def measure_session(
     finally:
         if collecting:
             gc.enable()
+    if afterwards is not None:
+        afterwards(prepared)
     return SessionTimes(
         load_ms=load_ms,
         compile_ms=prepared.compile_ms,

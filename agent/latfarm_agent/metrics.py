@@ -22,7 +22,17 @@ from latfarm_agent.errors import UsageError
 from latfarm_agent.session import State
 
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
-KNOWN_STAGES = ("queued", "waiting", "loading", "warming", "timing", "cold", "profiling")
+KNOWN_STAGES = (
+    "queued",
+    "waiting",
+    "loading",
+    "warming",
+    "timing",
+    "cold",
+    "profiling",
+    "resting",
+    "energy",
+)
 KNOWN_OUTCOMES = ("ok", "model_error", "infrastructure_error")
 
 

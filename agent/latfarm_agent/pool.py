@@ -7,39 +7,53 @@ number is another process, and the one before it ends.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
+from latfarm_agent import replies
 from latfarm_agent.agent_config import RuntimeConfig
 from latfarm_agent.channel import Message
+from latfarm_agent.folders import remove, used
+from latfarm_agent.guard import Bounds
+from latfarm_agent.launcher import Launcher
 from latfarm_agent.runtimes.base import PlatformSpec
-from latfarm_agent.worker import Launcher, Worker, WorkerFailure
+from latfarm_agent.talk import TAKE_TIMEOUT_MS
+from latfarm_agent.worker import Worker, WorkerFailure
 from latfarm_agent.worker_main import Config
+
+_DISK_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
 class Found:
     """What discovery learned about one runtime; `missing` is empty where it is there.
 
-    `threads`: of each of its platforms, how many.
+    `threads`: of each of its platforms, how many. `lacking`: why it does not offer some of the
+    platforms that it was asked for.
     """
 
     version: str = ""
     missing: str = ""
     platforms: tuple[PlatformSpec, ...] = ()
     threads: tuple[int, ...] = ()
+    lacking: str = ""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of a worker.
 
-    `memory_bytes`: private memory, 0 for 80 % of the board's. `models`: restarted after so many
-    requests, `growth_bytes`: or when it holds so much more than at its start. `nice`: its priority,
-    where the agent may raise it. `busy_wait_s`: how long a measurement waits for a busy core.
+    `memory_bytes`: private memory, and all memory of what it forked, 0 for 80 % of the board's.
+    `models`: restarted after so many requests, `growth_bytes`: or when it holds so much more than
+    at its start. `nice`: its priority, where the agent may raise it. `start_timeout_ms`: how long
+    it may take to start, `take_timeout_ms`: to begin with a request. `busy_wait_s`: how long a
+    measurement waits for a busy core. `disk_bytes`: what it may write during a request, 0 for half
+    of what is free, but 4 GiB at most; `cache_bytes`: a runtime's folder that outlives it is
+    emptied when it holds more. `files`, `processes`: how many it may make and run.
     """
 
     memory_bytes: int = 0
@@ -47,7 +61,12 @@ class Limits:
     growth_bytes: int = 1 << 30
     nice: int = -5
     start_timeout_ms: float = 120_000.0
+    take_timeout_ms: float = TAKE_TIMEOUT_MS
     busy_wait_s: float = 3.0
+    disk_bytes: int = 0
+    cache_bytes: int = 4 << 30
+    files: int = 100_000
+    processes: int = 64
 
 
 class Workers:
@@ -82,6 +101,9 @@ class Workers:
         self._search_path = tuple(str(folder) for folder in search_path)
         self._limits = limits
         self._closing = closing
+        self._disk_bytes = limits.disk_bytes or min(
+            _DISK_BYTES, shutil.disk_usage(str(work_dir)).free // 2
+        )
         self._launcher = Launcher()
         self._workers: dict[str, tuple[int, Worker]] = {}
         self._looking = threading.Lock()
@@ -103,7 +125,6 @@ class Workers:
         message: Message,
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
-        patience_ms: float,
     ) -> tuple[Message, str]:
         """Let a worker measure: its answer, and how it crashed before it gave it, if it did.
 
@@ -113,9 +134,10 @@ class Workers:
         Raises:
             WorkerFailure: the typed error that it ended in.
         """
+        self._hush(name)
         worker = self._worker(name, threads, cancelled)
         try:
-            return worker.request(message, on_event, cancelled, patience_ms), ""
+            return worker.request(message, on_event, cancelled), ""
         except WorkerFailure as failure:
             worn = worker.requests > 1
             if not worn or failure.code not in ("MODEL_CRASHED", "OUT_OF_MEMORY"):
@@ -123,7 +145,7 @@ class Workers:
             crashed = failure.code
         worker.close()
         worker = self._worker(name, threads, cancelled)
-        return worker.request(message, on_event, cancelled, patience_ms), crashed
+        return worker.request(message, on_event, cancelled), crashed
 
     def hello(self, name: str) -> Message:
         """What the present worker of a runtime said when it started."""
@@ -141,6 +163,14 @@ class Workers:
         with self._looking:
             self._launcher.close()
 
+    def _hush(self, name: str) -> None:
+        """End the workers of other runtimes in which something still runs: they are to wait."""
+        for other in [other for other in self._workers if other != name]:
+            worker = self._workers[other][1]
+            if not worker.alive or worker.busy:
+                worker.close()
+                del self._workers[other]
+
     def _look(self, name: str) -> Found:
         try:
             worker = self._start(name, next(iter(self._cores)), self._closing.is_set)
@@ -150,10 +180,14 @@ class Workers:
         worker.close()
         threads = tuple(int(data.pop("threads")) for data in hello["platforms"])
         platforms = tuple(PlatformSpec(**data) for data in hello["platforms"])
-        return Found(version=hello["version"], platforms=platforms, threads=threads)
+        lacking = replies.printable(hello.get("lacking", ""))
+        return Found(hello["version"], "", platforms, threads, lacking)
 
     def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
         configured = self._configured.get(name, RuntimeConfig())
+        cache = self._work_dir / "cache" / name
+        if cache.is_dir() and used(cache).size_bytes > self._limits.cache_bytes:
+            remove(cache)
         config = Config(
             runtime=self._runtimes[name],
             agent_pid=os.getpid(),
@@ -161,9 +195,10 @@ class Workers:
             search_path=self._search_path,
             cpus=self._cores[threads],
             memory_bytes=self._limits.memory_bytes,
+            file_bytes=self._disk_bytes,
             nice=self._limits.nice,
             describe_threads=tuple(self._cores),
-            cache_dir=str(self._work_dir / "cache" / name),
+            cache_dir=str(cache),
         )
         return Worker(
             self._launcher,
@@ -171,6 +206,13 @@ class Workers:
             self._work_dir,
             python=configured.python,
             start_timeout_ms=self._limits.start_timeout_ms,
+            take_timeout_ms=self._limits.take_timeout_ms,
+            bounds=Bounds(
+                memory_bytes=self._limits.memory_bytes,
+                disk_bytes=self._disk_bytes,
+                entries=self._limits.files,
+                processes=self._limits.processes,
+            ),
             cancelled=cancelled,
         )
 

@@ -34,6 +34,23 @@ OVERTIME = 3.0
 LEAST_RUNS = 3
 """Even then: below three runs there is no median to speak of."""
 
+ENERGY_UNAVAILABLE = "ENERGY_UNAVAILABLE"
+"""Why a good measurement has no energy: said in its conditions, never as a zero."""
+
+ENERGY_SPANS = 5
+"""The runs for energy are told in so many spans, so that a disturbed one can be left out."""
+
+SETTLE_MS = 300.0
+"""Before rest counts: runtimes' threads spin for up to 200 ms, and rails average over as much."""
+
+LEAD_MS = 300.0
+"""Runs before those that count, so that a rail that averages or lags has caught up."""
+
+TAIL_MS = 100.0
+"""Runs, or rest, after those that count: two samples of a rail lie around every end."""
+
+MOST_REST_MS = 10_000.0
+
 
 class SettingsError(ValueError):
     """Settings that contradict themselves; the message says which and what is allowed."""
@@ -54,6 +71,7 @@ class Settings:
     compile_timeout_ms: float = 900_000.0
     run_timeout_ms: float = 60_000.0
     precision: float = 0.02
+    energy_ms: float = 0.0
 
     @property
     def least_ms(self) -> float:
@@ -86,13 +104,13 @@ class Settings:
 def effective(asked: Settings) -> Settings:
     """What is really done for what was asked: unset values filled, the publish tier's floors held.
 
-    `sessions` 0 means that nothing was set at all: the survey tier's defaults.
+    `sessions` 0 means that nothing was set of the timed part: the survey tier's defaults.
 
     Raises:
         SettingsError: an unknown tier, or a value out of bounds.
     """
     if asked.sessions == 0:
-        asked = replace(Settings(), tier=asked.tier or "survey")
+        asked = replace(Settings(), tier=asked.tier or "survey", energy_ms=asked.energy_ms)
     settings = replace(
         asked,
         tier=asked.tier or "survey",
@@ -125,6 +143,7 @@ def effective(asked: Settings) -> Settings:
         "compile_timeout_ms": (1.0, 86_400_000.0),
         "run_timeout_ms": (1.0, 86_400_000.0),
         "precision": (0.0, 1.0),
+        "energy_ms": (0.0, 600_000.0),
     }
     if settings.tier not in ("survey", "publish"):
         raise SettingsError(f"tier {settings.tier!r}: survey and publish are known")
@@ -133,6 +152,11 @@ def effective(asked: Settings) -> Settings:
         if not low <= value <= high:  # false for NaN too
             raise SettingsError(f"{name} {value!r}: must be within {low} and {high}")
     return settings
+
+
+def rest_ms(settings: Settings) -> float:
+    """How long the board rests before and after the runs for energy: a quarter of these, each."""
+    return min(max(250.0, settings.energy_ms / 4), MOST_REST_MS)
 
 
 def median(values: Sequence[float]) -> float:

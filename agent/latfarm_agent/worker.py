@@ -1,34 +1,41 @@
 """A worker as the agent sees it: a child process that may crash, hang or leak without harm.
 
 The agent talks to it over pipes and watches its patience; when the worker is silent for longer than
-it announced, its keeper ends it with everything that it forked. All workers are started by one
-thread that lives as long as the agent: the kernel ties the parent-death signal to the thread that
-forked, not to the process.
+it announced, its keeper ends it with everything that it forked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, Mapping
 
-from latfarm_agent import channel
+from latfarm_agent import channel, replies
 from latfarm_agent.channel import ChannelError, Decoder, Message
+from latfarm_agent.folders import remove
+from latfarm_agent.guard import Bounds, Guard, busy, family
+from latfarm_agent.launcher import Launcher
+from latfarm_agent.replies import ReplyError
+from latfarm_agent.talk import TAKE_TIMEOUT_MS, Talk
 from latfarm_agent.worker_main import Config
 
 START_TIMEOUT_MS = 120_000.0
+FOLDER_PREFIX = "worker-"
 _POLL_S = 0.05
+_LOOK_S = 0.2
 _TAIL_BYTES = 4096
+_READS_AT_ONCE = 16
 _END_TIMEOUT_S = 10.0
+_NO_BOUNDS = Bounds()
+_START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
 
 
 class WorkerFailure(Exception):
@@ -38,68 +45,21 @@ class WorkerFailure(Exception):
     """
 
     def __init__(self, code: str, message: str, *, alive: bool = False) -> None:
-        super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = replies.printable(message)
         self.alive = alive
-
-
-class Launcher:
-    """The one thread that starts processes. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._tasks: queue.Queue[tuple[Callable[[], object], Future[object]] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._serve, name="worker-launcher", daemon=True)
-        self._thread.start()
-
-    def popen(
-        self, arguments: list[str], environment: dict[str, str], directory: Path
-    ) -> subprocess.Popen[bytes]:
-        """Start a process with pipes on all three standard descriptors.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        done: Future[object] = Future()
-
-        def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=str(directory),
-                env=environment,
-                bufsize=0,
-            )
-
-        self._tasks.put((start, done))
-        started = done.result()
-        assert isinstance(started, subprocess.Popen)
-        return started
-
-    def close(self) -> None:
-        """End the thread, and with it every worker that is left. Idempotent."""
-        self._tasks.put(None)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            task = self._tasks.get()
-            if task is None:
-                return
-            work, done = task
-            try:
-                done.set_result(work())
-            except BaseException as error:
-                done.set_exception(error)
+        super().__init__(self.message)
 
 
 class Worker:
     """One runtime's worker process. Used by one thread at a time.
 
+    It runs in a folder of its own below `directory`, where its temporary files go too; the folder
+    is removed with it. What it takes of the board is watched while it works; what a request leaves
+    running ends with the request, and the worker with it.
+
     `python`: an interpreter with an environment of its own, which need not hold this distribution;
-    empty: the agent's.
+    empty: the agent's. `bounds`: of all its processes together.
 
     Raises:
         WorkerFailure: on construction, RUNTIME_MISSING when the runtime cannot be used here.
@@ -113,9 +73,14 @@ class Worker:
         *,
         python: str = "",
         start_timeout_ms: float = START_TIMEOUT_MS,
+        take_timeout_ms: float = TAKE_TIMEOUT_MS,
+        bounds: Bounds = _NO_BOUNDS,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.requests = 0
+        self._take_timeout_ms = take_timeout_ms
+        self._bounds = bounds
+        self._spoiled = False
         self._rss_bytes = 0
         self._oom_kills = _oom_kills()
         self._tail = bytearray()
@@ -134,7 +99,12 @@ class Worker:
             entries = environment["PYTHONPATH"].split(os.pathsep)
             environment["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
         try:
-            self._process = launcher.popen(arguments, environment, directory)
+            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(directory)))
+            temporary = self._folder / "tmp"
+            temporary.mkdir()
+            for name in ("TMPDIR", "TMP", "TEMP"):
+                environment[name] = str(temporary)
+            self._process = launcher.popen(arguments, environment, self._folder)
         except OSError as error:
             raise WorkerFailure("WORKER_FAILED", f"no worker could be started: {error}") from error
         process = self._process
@@ -147,10 +117,10 @@ class Worker:
         os.set_blocking(self._replies_fd, False)
         os.set_blocking(self._errors_fd, False)
         try:
-            self.hello = self._wait(start_timeout_ms, lambda _: None, cancelled, "starting")
+            self.hello = self._start(start_timeout_ms, cancelled)
         except WorkerFailure as failure:
             self.close()
-            if failure.code in ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY"):
+            if failure.code in _START_FAILURES:
                 raise WorkerFailure(
                     "RUNTIME_MISSING", f"the runtime does not load: {failure.message}"
                 ) from failure
@@ -172,14 +142,18 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether it can take a request."""
-        return self._process.poll() is None
+        return self._process.poll() is None and not self._spoiled
+
+    @property
+    def busy(self) -> bool:
+        """Whether something in it computes; while it waits for a request, nothing should."""
+        return busy(self.pid)
 
     def request(
         self,
         message: Message,
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
-        patience_ms: float,
     ) -> Message:
         """Send a request, hand on its events, return its "done" message.
 
@@ -188,17 +162,24 @@ class Worker:
                 then it is gone, and whatever it forked with it.
         """
         self.requests += 1
+        self._read_errors()
+        self._tail.clear()  # what the models before printed explains nothing about this one
+        guard = Guard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
         try:
-            channel.send(self._requests_fd, message)
+            channel.send(self._requests_fd, dict(message, question=self.requests))
         except OSError as error:
             raise self._crash() from error
         try:
-            done = self._wait(patience_ms, on_event, cancelled, "loading")
+            patience_ms = self._take_timeout_ms
+            done = self._wait(patience_ms, on_event, cancelled, message["settings"], guard)
+            done = self._checked(done, int(message["settings"]["sessions"]))
         except WorkerFailure:
             raise
         except BaseException:
             self.close()
             raise
+        finally:
+            self._tidy()
         self._rss_bytes = int(done.get("rss_bytes", 0))
         return done
 
@@ -211,72 +192,124 @@ class Worker:
             try:
                 process.wait(_END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                # The keeper does not keep: it was stopped, or something it kills does not go.
+                for pid in (process.pid, *family(process.pid)):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
                 process.wait()
+        remove(self._folder)
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+    def _start(self, timeout_ms: float, cancelled: Callable[[], bool]) -> Message:
+        guard = Guard(self.pid, self._bounds, (self._folder,))
+        found = self._wait(timeout_ms, lambda _: None, cancelled, None, guard)
+        try:
+            return replies.hello(found)
+        except ReplyError as error:
+            raise WorkerFailure(
+                "RUNTIME_MISSING", f"the runtime's description makes no sense: {error}"
+            ) from error
+
+    def _checked(self, done: Message, sessions: int) -> Message:
+        try:
+            return replies.done(done, sessions)
+        except ReplyError as error:
+            self.close()
+            raise WorkerFailure(
+                "MODEL_FAILED", f"the runtime's answer makes no sense: {error}"
+            ) from error
+
+    def _tidy(self) -> None:
+        """What a request left running would disturb the next one, whosever it is."""
+        if self._process.poll() is None and len(family(self.pid)) > 1:
+            self.close()
 
     def _wait(
         self,
         patience_ms: float,
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
-        doing: str,
+        settings: Mapping[str, Any] | None,
+        guard: Guard,
     ) -> Message:
-        deadline = time.monotonic() + patience_ms / 1e3
+        """Wait for the answer to the request at hand; `settings` None: for the first hello."""
+        talk = Talk(self.requests, patience_ms, settings)
+        looked_s = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._replies_fd, selectors.EVENT_READ)
             selector.register(self._errors_fd, selectors.EVENT_READ)
             while True:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                now_s = time.monotonic()
+                if now_s >= talk.deadline_s:
                     self.close()
-                    raise WorkerFailure(
-                        "MODEL_TIMEOUT",
-                        f"no answer within {patience_ms:.0f} ms while {doing}{self._said()}",
-                    )
-                ready = {key.fd for key, _ in selector.select(min(left, _POLL_S))}
-                if self._errors_fd in ready and not self._drain():
+                    raise WorkerFailure(talk.late_code, f"{talk.late_message}{self._said()}")
+                if now_s - looked_s >= _LOOK_S:
+                    looked_s = now_s
+                    self._judge(guard, talk)
+                left_s = talk.deadline_s - now_s
+                ready = {key.fd for key, _ in selector.select(min(left_s, _POLL_S))}
+                if self._errors_fd in ready and not self._read_errors():
                     selector.unregister(self._errors_fd)
                 if self._replies_fd in ready:
-                    data = os.read(self._replies_fd, 1 << 16)
-                    if not data:
-                        raise self._crash()
-                    try:
-                        messages = self._decoder.feed(data)
-                    except ChannelError as error:
-                        self.close()
-                        raise WorkerFailure(
-                            "MODEL_CRASHED", f"the worker's pipe was corrupted: {error}"
-                        ) from error
-                    for message in messages:
-                        if message["event"] == "done":
-                            return message
-                        if message["event"] == "error":
-                            raise WorkerFailure(message["code"], message["message"], alive=True)
-                        if message["event"] == "stage":
-                            patience_ms, doing = message["patience_ms"], message["name"]
-                            on_event(message)
-                        deadline = time.monotonic() + patience_ms / 1e3
+                    answer = self._read_replies(talk, on_event)
+                    if answer is not None:
+                        return answer
                 if cancelled():
                     self.close()
-                    raise WorkerFailure("CANCELLED", f"cancelled while {doing}")
+                    raise WorkerFailure("CANCELLED", f"cancelled while {talk.doing}")
 
-    def _drain(self) -> bool:
-        """Take what the worker printed, keep the end of it; False at the stream's end."""
-        while True:
+    def _judge(self, guard: Guard, talk: Talk) -> None:
+        excess = guard.excess()
+        if excess is not None:
+            self.close()
+            raise WorkerFailure(
+                excess.code, f"ended while {talk.doing}: {excess.message}{self._said()}"
+            )
+
+    def _read_replies(self, talk: Talk, on_event: Callable[[Message], None]) -> Message | None:
+        """Take what the worker sent; the answer, if that is there."""
+        data = os.read(self._replies_fd, 1 << 16)
+        if not data:
+            raise self._crash()
+        try:
+            for message in self._decoder.feed(data):
+                talk.hear(message)
+                if message["event"] in ("done", "error"):
+                    self._spoiled = bool(message.get("lost"))
+                if message["event"] == "done":
+                    return message
+                if message["event"] == "error":
+                    code = replies.failure_code(message.get("code"))
+                    raise WorkerFailure(code, str(message.get("message")), alive=True)
+                if message["event"] == "stage":
+                    on_event(message)
+        except (ChannelError, ReplyError) as error:
+            self.close()
+            raise WorkerFailure(
+                "MODEL_CRASHED", f"the worker's pipe was corrupted: {error}"
+            ) from error
+        return None
+
+    def _read_errors(self) -> bool:
+        """Take some of what the worker printed, keep the end of it; False at the stream's end.
+
+        Not all: somebody who prints without end must not keep us from looking at the clock.
+        """
+        for _ in range(_READS_AT_ONCE):
             try:
                 data = os.read(self._errors_fd, 1 << 16)
             except BlockingIOError:
                 return True
+            except OSError:
+                return False
             if not data:
                 return False
             self._tail += data
             del self._tail[:-_TAIL_BYTES]
-            if len(data) < 1 << 16:
-                return True
+        return True
 
     def _crash(self) -> WorkerFailure:
         """The pipe closed under a request: find out how the process ended."""
@@ -285,7 +318,10 @@ class Worker:
             self._process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
-        self._drain()
+            return WorkerFailure(
+                "MODEL_CRASHED", f"the worker closed its pipe and went on{self._said()}"
+            )
+        self._read_errors()
         code = self._process.returncode
         said = self._said()
         self.close()
@@ -299,8 +335,7 @@ class Worker:
         return WorkerFailure("MODEL_CRASHED", f"the worker ended by {how}{said}")
 
     def _said(self) -> str:
-        with contextlib.suppress(OSError, ValueError):
-            self._drain()
+        self._read_errors()
         lines = bytes(self._tail).decode(errors="replace").strip().splitlines()
         return "; it printed: " + " | ".join(lines[-3:])[-600:] if lines else ""
 

@@ -16,19 +16,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from latfarm_agent import channel, keeper, rules
+from latfarm_agent import channel, keeper, replies, rules
 from latfarm_agent.caches import CacheFlusher, last_level_bytes
 from latfarm_agent.channel import Message
 from latfarm_agent.measure import SessionTimes, Watch, measure_session, profile
+from latfarm_agent.measure_energy import run_for_energy
 from latfarm_agent.runtimes import base
-from latfarm_agent.runtimes.base import Job, Runtime, RuntimeFailure
+from latfarm_agent.runtimes.base import Job, Prepared, Runtime, RuntimeFailure
+from latfarm_agent.surroundings import Surroundings
 
 
 @dataclass(frozen=True)
 class Config:
     """What a worker is told when it starts. `cpus`: cores to pin to; empty: where the agent runs.
 
-    `memory_bytes`: bound on private memory, 0 for none. `nice`: asked priority, kept where refused.
+    `memory_bytes`: bound on private memory, `file_bytes`: on the size of a file that it writes; 0
+    for none. `nice`: asked priority, kept where refused.
     `describe_threads`: for which thread counts to say, when it starts, what it offers; empty: for
     that of its options. `cache_dir`: see `base.load`.
     """
@@ -39,6 +42,7 @@ class Config:
     search_path: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
     memory_bytes: int = 0
+    file_bytes: int = 0
     nice: int = 0
     describe_threads: tuple[int, ...] = ()
     cache_dir: str = ""
@@ -61,6 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     config = Config.loads(arguments[0])
     _limit(resource.RLIMIT_CORE, 0)  # the core of a crashed runtime would fill a board's disk
     keeper.fork_under_keeper(config.agent_pid)
+    keeper.leave_shared_memory()
+    with contextlib.suppress(OSError):
+        # Where memory runs out, the kernel shall take this process, not the agent.
+        Path("/proc/self/oom_score_adj").write_text("1000")
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -69,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     if config.memory_bytes:
         # RLIMIT_DATA counts private writable memory; RLIMIT_AS would count what libraries reserve.
         _limit(resource.RLIMIT_DATA, config.memory_bytes)
+    if config.file_bytes:
+        _limit(resource.RLIMIT_FSIZE, config.file_bytes)
     if config.nice:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, config.nice)
@@ -92,6 +102,8 @@ class _Server:
         self._config = config
         self._write = send
         self._pid = os.getpid()
+        self._question = 0
+        self._surroundings = Surroundings()
         self._runtime: Runtime | None = None
         core = config.cpus[0] if config.cpus else 0
         self._flusher = CacheFlusher(last_level_bytes(core))
@@ -101,10 +113,11 @@ class _Server:
 
         def load() -> Message:
             self._runtime = self._load(self._config.options)
-            version, platforms = self._offers(self._runtime)
+            version, platforms, lacking = self._offers(self._runtime)
             return {
                 "version": version,
                 "platforms": platforms,
+                "lacking": lacking,
                 "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
                 "nice": os.getpriority(os.PRIO_PROCESS, 0),
                 "rss_bytes": _status_bytes("VmRSS"),
@@ -118,9 +131,13 @@ class _Server:
     def _load(self, options: dict[str, Any]) -> Runtime:
         return base.load(self._config.runtime, options, self._config.cache_dir)
 
-    def _offers(self, runtime: Runtime) -> tuple[str, list[Message]]:
-        """Version and platforms at each thread count; what no thread count changes, once."""
+    def _offers(self, runtime: Runtime) -> tuple[str, list[Message], str]:
+        """Version and platforms at each thread count, what no thread count changes, once.
+
+        Then what it lacks of the platforms that it was asked for.
+        """
         version = ""
+        lacking: dict[str, None] = {}
         offers: dict[str, Message] = {}
         own = int(self._config.options.get("threads", 1))
         for threads in self._config.describe_threads or (own,):
@@ -128,27 +145,29 @@ class _Server:
                 runtime = self._load(dict(self._config.options, threads=threads))
             found = runtime.describe()
             version = found.version
+            lacking.update(dict.fromkeys(found.lacking))
             for platform in found.platforms:
                 offers.setdefault(platform.name, dict(asdict(platform), threads=threads))
-        return version, list(offers.values())
+        return version, list(offers.values()), "; ".join(lacking)
 
     def handle(self, request: Message) -> None:
         """Measure, or profile and measure, as the request says."""
+        self._question = int(request["question"])
         self._answer(lambda: self._measure(request), unexpected="MODEL_FAILED")
 
     def _answer(self, work: Callable[[], Message], unexpected: str) -> None:
         try:
             reply = dict(work(), event="done")
+            channel.encode(reply)  # what is no JSON is the runtime's answer too
         except RuntimeFailure as failure:
-            reply = {"event": "error", "code": failure.code, "message": failure.message}
+            reply = _error(replies.failure_code(failure.code), failure.message)
         except MemoryError:
-            reply = {"event": "error", "code": "OUT_OF_MEMORY", "message": "memory ran out"}
+            reply = _error("OUT_OF_MEMORY", "memory ran out")
         except Exception as error:
             # Whatever else a runtime throws is its answer about this model, not our end.
             message = f"{type(error).__name__}: {error}"
-            code = "OUT_OF_MEMORY" if "bad_alloc" in message else unexpected
-            reply = {"event": "error", "code": code, "message": message}
-        self._send(reply)
+            reply = _error("OUT_OF_MEMORY" if "bad_alloc" in message else unexpected, message)
+        self._send(dict(reply, lost=self._surroundings.restore()))
 
     def _measure(self, request: Message) -> Message:
         runtime = self._runtime
@@ -162,18 +181,31 @@ class _Server:
         if request["profile"]:
             layers = profile(runtime, _job(request, 0), settings, watch)
         sessions: list[SessionTimes] = []
+        energy: Message = {}
         fastest_us = float(request["fastest_us"])
+        last = settings.sessions - 1
+
+        def run_longer(prepared: Prepared) -> None:
+            # For nothing where neither a rail of the board nor the runtime would tell.
+            if settings.energy_ms and (request.get("rail") or prepared.energy is not None):
+                energy.update(run_for_energy(runtime, prepared, last, settings, watch))
+
         for index in range(settings.sessions):
             job = _job(request, index)
-            sessions.append(measure_session(runtime, job, settings, watch, fastest_us))
+            longer = run_longer if index == last else None
+            sessions.append(measure_session(runtime, job, settings, watch, fastest_us, longer))
             fastest_us = sessions[-1].fastest_us
         after = resource.getrusage(resource.RUSAGE_SELF)
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         return {
+            "cpus": cores,
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
             "sessions": [session.to_json() for session in sessions],
             "layers": [asdict(layer) for layer in layers],
             "peak_bytes": max(0, _status_bytes("VmHWM") - self._flusher.size_bytes),
             "rss_bytes": _status_bytes("VmRSS"),
             "switches": after.ru_nivcsw - before.ru_nivcsw,
+            "energy": energy,
         }
 
     def _stage(self, name: str, session: int, patience_ms: float) -> None:
@@ -182,7 +214,7 @@ class _Server:
     def _send(self, message: Message) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that a runtime left running in our loop: it has no say here
-        self._write(message)
+        self._write(dict(message, to=self._question))
 
     def _beat(self) -> None:
         self._send({"event": "beat"})
@@ -198,6 +230,10 @@ def _job(request: Message, session: int) -> Job:
         session=session,
         sequence=request["sequence"],
     )
+
+
+def _error(code: str, message: str) -> Message:
+    return {"event": "error", "code": code, "message": replies.printable(message)}
 
 
 def _limit(kind: int, value: int) -> None:

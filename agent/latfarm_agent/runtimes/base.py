@@ -22,7 +22,9 @@ class RuntimeFailure(Exception):
 
     Codes: MODEL_INVALID (not a model of this format, or its inputs cannot be filled),
     MODEL_UNSUPPORTED (an op or a format version that the runtime lacks), MODEL_FAILED (it loads and
-    then fails when run), OUT_OF_MEMORY, PROFILE_UNAVAILABLE, RUNTIME_MISSING, THROTTLED.
+    then fails when run), OUT_OF_MEMORY, PROFILE_UNAVAILABLE, ENERGY_UNAVAILABLE, RUNTIME_MISSING,
+    SETTINGS_INVALID, THROTTLED. Where the model runs on a board that this host only drives, also
+    MODEL_CRASHED, DEVICE_LOST, DEVICE_FAILED and DISK_FULL: the last three are not the model's.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -50,10 +52,14 @@ class PlatformSpec:
 
 @dataclass(frozen=True)
 class Description:
-    """A runtime that is present: its version and the platforms it offers."""
+    """A runtime that is present: its version and the platforms it offers.
+
+    `lacking`: of each platform that was asked for and cannot be offered, why, and the remedy.
+    """
 
     version: str
     platforms: tuple[PlatformSpec, ...]
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,45 @@ class Job:
     sequence: int = 0
 
 
+class EnergyAccount(Protocol):
+    """A runtime's own account of what its board takes, where the host's rails see none of it.
+
+    A simulated board keeps one; so may a phone or a module that is measured from a host. Any method
+    may raise `RuntimeFailure` with code ENERGY_UNAVAILABLE and the reason (the phone is charging):
+    the measurement stays good and has no energy.
+
+    `source` names the rail; `step_mj`: its resolution, 0 where it is not known; `lag_ms`: for how
+    long it goes on telling of what was before.
+    """
+
+    @property
+    def source(self) -> str:
+        """Name of the rail."""
+        ...
+
+    @property
+    def step_mj(self) -> float:
+        """Resolution of `energy_mj`."""
+        ...
+
+    @property
+    def lag_ms(self) -> float:
+        """How far `energy_mj` lags behind, or averages back."""
+        ...
+
+    def now_s(self) -> float:
+        """The account's own clock; it only grows, and passes while `run` runs."""
+        ...
+
+    def energy_mj(self) -> float:
+        """What the board has taken since some start, rest included."""
+        ...
+
+    def rest(self, rest_ms: float) -> None:
+        """Let the board rest for so long by that clock."""
+        ...
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A model that is ready to run.
@@ -81,17 +126,23 @@ class Prepared:
     computes in the calling thread), "process" (in other threads too), "none" (an accelerator, or
     simulated time: no run is ever rejected). `compile_ms`: 0 where it cannot be told from loading.
     `flush`: makes the next run a cold one; None: the host's caches are flushed by the protocol.
-    `settles`: False where warming up for a time is pointless (simulated time). `probe`: work of a
-    fixed length and of the model's kind, to be timed beside its runs; None: a plain loop.
+    `settles`: False where warming up for a time is pointless (simulated time). `whole_calls`: each
+    run is a process of its own that loads, warms up and repeats the model before it tells a
+    latency: the protocol then warms nothing up, and a session's time is that of its calls.
+    `probe`: work of a fixed length and of the model's kind, to be timed beside its runs; None: a
+    plain loop.
     `conditions`: what else to say of the result (that part of the model is left out of its time).
+    `energy`: the runtime's own account; None: the board's power rails tell, where it has any.
     """
 
     compile_ms: float = 0.0
     cpu_clock: str = "thread"
     flush: Callable[[], None] | None = None
     settles: bool = True
+    whole_calls: bool = False
     probe: Callable[[], None] | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)
+    energy: EnergyAccount | None = None
 
 
 @dataclass(frozen=True)

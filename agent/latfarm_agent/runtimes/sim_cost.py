@@ -68,6 +68,26 @@ class Throttle:
 
 
 @dataclass(frozen=True)
+class Power:
+    """What a simulated board takes: rest, and what work adds to it.
+
+    `idle_mw`: at rest. `active_mw`: more of it while a model runs, whatever it does. `mac_pj`,
+    `vector_pj`, `byte_pj`: picojoules of a multiply-add in whole tiles, of an element-wise
+    operation, of a byte moved. `call_uj`: microjoules of a call. `noise`: standard deviation of a
+    whole session, as a share of what work adds. `step_uj`: resolution of the board's counter.
+    """
+
+    idle_mw: float = 1000.0
+    active_mw: float = 0.0
+    mac_pj: float = 0.0
+    vector_pj: float = 0.0
+    byte_pj: float = 0.0
+    call_uj: float = 0.0
+    noise: float = 0.0
+    step_uj: float = 0.0
+
+
+@dataclass(frozen=True)
 class Profile:
     """A simulated board. Rates are per millisecond; `noise` and `drift` are shares.
 
@@ -78,7 +98,8 @@ class Profile:
     cold run reads. `noise`: standard deviation of a single run; `session_noise`: of a whole
     session; `drift`: how much slower after each 1,000 measurements. `crash_ops` and `hang_ops` end
     or stop the process when a model holds one, `crash_rate` ends it by chance, `unsupported_ops`
-    are refused. `measure_ms`: real time that one measurement takes.
+    are refused. `measure_ms`: real time that one measurement takes. `power`: None: a board that has
+    no rail.
     """
 
     platform: str
@@ -105,6 +126,7 @@ class Profile:
     unsupported_ops: frozenset[str] = frozenset()
     measure_ms: float = 0.0
     seed: int = 0
+    power: Power | None = None
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Profile:
@@ -125,6 +147,8 @@ class Profile:
                 values["tiles"] = Tiles(**values["tiles"])
             if "throttle" in values:
                 values["throttle"] = Throttle(**values["throttle"])
+            if values.get("power") is not None:
+                values["power"] = _power(values["power"])
             pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
             if any(len(pair) != 2 for pair in pairs):
                 raise ValueError("fused_pairs: each must be two ops")
@@ -163,6 +187,16 @@ class Profile:
             raise ValueError(f"{path}: {error}") from error
 
 
+def _power(data: Any) -> Power:
+    if not isinstance(data, dict):
+        raise ValueError("power: must be an object")  # noqa: TRY004 - a file's content
+    power = Power(**data)
+    for name, value in power.__dict__.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise ValueError(f"power: {name} must be a number that is not negative")
+    return power
+
+
 def exact_latency_ms(graph: GraphJson, profile: Profile) -> float:
     """The true latency of a model here, without noise: kernels, I/O and the call itself."""
     latency_ms = profile.call_overhead_ms + sum(
@@ -181,6 +215,31 @@ def exact_cold_ms(graph: GraphJson, profile: Profile) -> float:
         weights = sum(_bytes(graph, name) for name in graph["weights"])
         latency_ms += weights / profile.cold_bytes_per_ms
     return latency_ms
+
+
+def exact_energy_mj(graph: GraphJson, profile: Profile) -> float:
+    """What a run adds to what the board takes at rest, without noise; 0 without a rail.
+
+    A milliwatt for a millisecond is a microjoule.
+    """
+    power = profile.power
+    if power is None:
+        return 0.0
+    active_uj = power.active_mw * exact_latency_ms(graph, profile)
+    return (active_uj + power.call_uj + exact_work_uj(graph, profile)) / 1e3
+
+
+def exact_work_uj(graph: GraphJson, profile: Profile) -> float:
+    """The part of a run's energy that its operations and traffic take, however long it is."""
+    power = profile.power
+    if power is None:
+        return 0.0
+    links = _Links(graph)
+    picojoules = 0.0
+    for kernel in true_kernels(graph, profile):
+        macs, vector, moved = _kernel_work(graph, kernel, links, profile)
+        picojoules += macs * power.mac_pj + vector * power.vector_pj + moved * power.byte_pj
+    return picojoules / 1e6
 
 
 def exact_layers(graph: GraphJson, profile: Profile) -> list[LayerTime]:
@@ -301,6 +360,16 @@ def _closes_cycle(
 
 
 def _kernel_ms(graph: GraphJson, kernel: Sequence[int], links: _Links, profile: Profile) -> float:
+    macs, vector, moved = _kernel_work(graph, kernel, links, profile)
+    vector_rate = profile.vector_ops_per_ms or profile.peak_macs_per_ms
+    compute_ms = macs / profile.peak_macs_per_ms + vector / vector_rate
+    return profile.overhead_ms + max(compute_ms, moved / profile.bandwidth_bytes_per_ms)
+
+
+def _kernel_work(
+    graph: GraphJson, kernel: Sequence[int], links: _Links, profile: Profile
+) -> tuple[float, float, float]:
+    """Multiply-adds in whole tiles, element-wise operations, and bytes moved, of a kernel."""
     nodes = [graph["nodes"][index] for index in kernel]
     inside = {tensor for node in nodes for tensor in node["outputs"] if tensor}
     read = {t for node in nodes for t in node["inputs"] if t and t not in inside}
@@ -310,12 +379,8 @@ def _kernel_ms(graph: GraphJson, kernel: Sequence[int], links: _Links, profile: 
         if tensor in graph["outputs"] or set(links.readers.get(tensor, ())) - set(kernel)
     }
     moved = sum(_bytes(graph, tensor) for tensor in read | written)
-    vector_rate = profile.vector_ops_per_ms or profile.peak_macs_per_ms
-    compute_ms = 0.0
-    for node in nodes:
-        macs, vector = _work(graph, node, profile.tiles)
-        compute_ms += macs / profile.peak_macs_per_ms + vector / vector_rate
-    return profile.overhead_ms + max(compute_ms, moved / profile.bandwidth_bytes_per_ms)
+    works = [_work(graph, node, profile.tiles) for node in nodes]
+    return sum(macs for macs, _ in works), sum(vector for _, vector in works), float(moved)
 
 
 def _work(graph: GraphJson, node: Mapping[str, Any], tiles: Tiles) -> tuple[float, float]:

@@ -24,13 +24,59 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.sim_cost import (
+    Power,
     Profile,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
+    exact_work_uj,
 )
 
 VERSION = "1.0"
+
+
+class SimulatedAccount:
+    """The power rail of a simulated board: time and energy that pass when it rests or runs."""
+
+    source = "simulated"
+    lag_ms = 0.0
+
+    def __init__(self, power: Power) -> None:
+        self._power = power
+        self._passed_ms = 0.0
+        self._taken_uj = 0.0
+        self._run_uj = 0.0
+        self._factor = 1.0
+
+    @property
+    def step_mj(self) -> float:
+        """Resolution of the counter."""
+        return self._power.step_uj / 1e3
+
+    def now_s(self) -> float:
+        """Simulated time."""
+        return self._passed_ms / 1e3
+
+    def energy_mj(self) -> float:
+        """All energy so far, in whole steps of the counter."""
+        step_uj = self._power.step_uj
+        taken_uj = self._taken_uj
+        return (math.floor(taken_uj / step_uj) * step_uj if step_uj else taken_uj) / 1e3
+
+    def rest(self, rest_ms: float) -> None:
+        """Time passes."""
+        self._passed_ms += rest_ms
+        self._taken_uj += self._power.idle_mw * rest_ms
+
+    def load(self, work_uj: float, factor: float) -> None:
+        """A model is loaded: what a run's work takes, and by how much this session differs."""
+        self._run_uj, self._factor = work_uj + self._power.call_uj, factor
+
+    def ran(self, latency_ms: float) -> None:
+        """A run took so long."""
+        self._passed_ms += latency_ms
+        added_uj = self._power.active_mw * latency_ms + self._run_uj
+        self._taken_uj += self._power.idle_mw * latency_ms + added_uj * self._factor
 
 
 class SimulatedRuntime:
@@ -54,6 +100,9 @@ class SimulatedRuntime:
         self._graph: dict[str, Any] = {}
         self._exact_ms = 0.0
         self._exact_cold_ms = 0.0
+        self._work_uj = 0.0
+        power = self._profile.power
+        self._account = None if power is None else SimulatedAccount(power)
 
     def describe(self) -> Description:
         """The one platform that the profile names."""
@@ -81,15 +130,20 @@ class SimulatedRuntime:
         self._warm_ms = factor * self._exact_ms
         self._cold_ms = factor * self._exact_cold_ms
         self._cold_next = False
-        return Prepared(cpu_clock="none", flush=self._flush, settles=False)
+        if self._account is not None and profile.power is not None:
+            spread = math.exp(self._draw.gauss(0.0, profile.power.noise))
+            self._account.load(self._work_uj, spread)
+        return Prepared(cpu_clock="none", flush=self._flush, settles=False, energy=self._account)
 
     def run(self) -> float | None:
         """One run in simulated milliseconds."""
         latency_ms = self._cold_ms if self._cold_next else self._warm_ms
         self._cold_next = False
-        if not self._profile.noise:
-            return latency_ms
-        return latency_ms * math.exp(self._draw.gauss(0.0, self._profile.noise))
+        if self._profile.noise:
+            latency_ms *= math.exp(self._draw.gauss(0.0, self._profile.noise))
+        if self._account is not None:
+            self._account.ran(latency_ms)
+        return latency_ms
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
         """The truth about each kernel."""
@@ -109,6 +163,7 @@ class SimulatedRuntime:
             graph = _parse(text)
             self._exact_ms = exact_latency_ms(graph, self._profile)
             self._exact_cold_ms = exact_cold_ms(graph, self._profile)
+            self._work_uj = exact_work_uj(graph, self._profile)
             self._graph, self._digest = graph, digest
         return self._graph
 

@@ -6,6 +6,7 @@ a good model, a typed error for every bad one, and no process left behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from dataclasses import replace
@@ -79,25 +80,39 @@ def worker_pids() -> set[int]:
     return {pid for parent in keepers for pid in keeper.descendants(parent)}
 
 
-def platform_of(bench: Bench, runtime: str) -> str:
-    """Name of a runtime's first platform; skips the test where the runtime is missing."""
+def _signal_workers(number: signal.Signals) -> None:
+    for pid in worker_pids():
+        # A helper that a worker started may have ended since we looked.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def platform_of(bench: Bench, runtime: str, part: str = "") -> str:
+    """Name of a runtime's first platform with `part` in it; skips the test where there is none."""
     for entry in bench.describe()[1]:
         if entry.name == runtime:
             if not entry.available:
                 pytest.skip(f"{runtime}: {entry.missing}")
-            return str(entry.platforms[0].name)
+            for platform in entry.platforms:
+                if part in platform.name:
+                    return str(platform.name)
+            pytest.skip(f"{runtime}: no {part!r} here; {entry.missing}")
     raise AssertionError(f"{runtime} is not even looked for")
 
 
 class RuntimeSuite:
     """Subclass as `Test...`, set `runtime` and `model_format`, say how benches and models are made.
 
-    `profiles`: whether it has a profiler, or else must say PROFILE_UNAVAILABLE.
+    `profiles`: whether it has a profiler, or else must say PROFILE_UNAVAILABLE. `part`: of the name
+    of the platform to judge; empty: the first. `places`: whether profiles say where a kernel ran.
     """
 
     runtime: str
     model_format: str
     profiles = True
+    part = ""
+    places = True
+    folder: Path
 
     @classmethod
     def make_bench(cls, directory: Path, limits: Limits) -> Bench:
@@ -123,20 +138,26 @@ class RuntimeSuite:
         del directory
         return None
 
+    def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
+        """A bench whose configuration gives the runtime an unknown option; None: not to be had."""
+        del directory, option
+        return None
+
     @pytest.fixture(scope="class", name="bench")  # Python 3.8 cannot name a class method itself
     @classmethod
     def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         """One bench for all tests of the class; no process of it is left afterwards."""
         before = keeper.descendants(os.getpid())
-        bench = cls.make_bench(tmp_path_factory.mktemp("bench"), PATIENT)
+        cls.folder = tmp_path_factory.mktemp("bench")
+        bench = cls.make_bench(cls.folder, PATIENT)
         yield bench
         bench.close()
         assert keeper.descendants(os.getpid()) <= before
 
     @pytest.fixture
     def platform(self, bench: Bench) -> str:
-        """The runtime's first platform."""
-        return platform_of(bench, self.runtime)
+        """The platform under judgement."""
+        return platform_of(bench, self.runtime, self.part)
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -159,7 +180,8 @@ class RuntimeSuite:
         assert again == runtimes
 
     def test_prepare_and_run(self, bench: Bench, platform: str, model: Path) -> None:
-        """A good model gives what the settings asked for, with its stages in order."""
+        """A good model gives what was asked for, with its stages in order, and leaves nothing."""
+        before = self._left()
         stages: list[tuple[str, int]] = []
         settings = changed(QUICK, cold_runs=2)
         result = measure(
@@ -184,11 +206,15 @@ class RuntimeSuite:
         assert seen == [(name, session) for session in range(2) for name in wanted]
         assert result.settings == settings
         assert result.platform == platform
-        assert result.fingerprint
+        (offered,) = [entry for entry in bench.describe()[1] if entry.name == self.runtime]
+        prints = {entry.name: entry.fingerprint for entry in offered.platforms}
+        assert result.fingerprint == prints[platform]
         assert result.conditions["runtime_version"]
         assert result.board_ms > 0
         assert result.measured_at_s > 0
         assert result.protocol_version == rules.PROTOCOL_VERSION
+        assert self._left() == before
+        assert len(worker_pids()) <= 1
 
     def test_profile(self, bench: Bench, platform: str, model: Path) -> None:
         """Kernels with times, or a typed answer that there is no profiler; never made up."""
@@ -201,6 +227,7 @@ class RuntimeSuite:
         assert all(layer.name and layer.op and layer.latency_ms >= 0 for layer in result.layers)
         assert len({layer.name for layer in result.layers}) == len(result.layers)
         assert sum(layer.latency_ms for layer in result.layers) > 0
+        assert all(bool(layer.device) or not self.places for layer in result.layers)
 
     def test_wrong_input(self, bench: Bench, platform: str, tmp_path: Path, model: Path) -> None:
         """Garbage and truncated files are the model's fault; a missing file is ours."""
@@ -255,8 +282,7 @@ class RuntimeSuite:
 
         def crash(stage: pb.Stage) -> None:
             if stage.name == "loading":
-                for pid in worker_pids():
-                    os.kill(pid, signal.SIGSEGV)
+                _signal_workers(signal.SIGSEGV)
 
         result = measure(bench, platform, model, settings=LONG, on_stage=crash)
         assert (result.outcome, result.error_code) == ("model_error", "MODEL_CRASHED")
@@ -268,8 +294,7 @@ class RuntimeSuite:
 
         def stop(stage: pb.Stage) -> None:
             if stage.name == "warming":
-                for pid in worker_pids():
-                    os.kill(pid, signal.SIGSTOP)
+                _signal_workers(signal.SIGSTOP)
 
         settings = changed(LONG, run_timeout_ms=300.0)
         result = measure(bench, platform, model, settings=settings, on_stage=stop)
@@ -284,7 +309,7 @@ class RuntimeSuite:
             pytest.skip("no model needs memory here")
         bench = self.make_bench(tmp_path, replace(PATIENT, memory_bytes=1 << 30))
         try:
-            platform = platform_of(bench, self.runtime)
+            platform = platform_of(bench, self.runtime, self.part)
             result = measure(bench, platform, greedy)
             assert (result.outcome, result.error_code) == ("model_error", "OUT_OF_MEMORY")
             assert measure(bench, platform, self.make_model(tmp_path)).outcome == "ok"
@@ -303,3 +328,20 @@ class RuntimeSuite:
             assert "install" in mine.missing or "start the agent" in mine.missing
         finally:
             bench.close()
+
+    def test_unknown_option(self, tmp_path: Path) -> None:
+        """An option that it does not know is refused by name, and takes nothing else down."""
+        bench = self.make_misconfigured(tmp_path, "no_such_option")
+        if bench is None:
+            pytest.skip("it cannot be configured here")
+        try:
+            (mine,) = [entry for entry in bench.describe()[1] if entry.name == self.runtime]
+            assert not mine.available
+            assert "no_such_option" in mine.missing
+        finally:
+            bench.close()
+
+    def _left(self) -> set[str]:
+        """What lies in the agent's folder, but for what workers and caches are given."""
+        names = {path.name for path in self.folder.iterdir()}
+        return {name for name in names if not name.startswith("worker-") and name != "cache"}

@@ -153,7 +153,7 @@ class UploadBlobRequest(_message.Message):
     def __init__(self, token: _Optional[int] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("tier", "sessions", "warmup_runs", "warmup_ms", "min_runs", "max_runs", "max_ms", "cold_runs", "compile_timeout_ms", "run_timeout_ms", "precision")
+    __slots__ = ("tier", "sessions", "warmup_runs", "warmup_ms", "min_runs", "max_runs", "max_ms", "cold_runs", "compile_timeout_ms", "run_timeout_ms", "precision", "energy_ms")
     TIER_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WARMUP_RUNS_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,7 @@ class Settings(_message.Message):
     COMPILE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_MS_FIELD_NUMBER: _ClassVar[int]
     tier: str
     sessions: int
     warmup_runs: int
@@ -176,7 +177,8 @@ class Settings(_message.Message):
     compile_timeout_ms: float
     run_timeout_ms: float
     precision: float
-    def __init__(self, tier: _Optional[str] = ..., sessions: _Optional[int] = ..., warmup_runs: _Optional[int] = ..., warmup_ms: _Optional[float] = ..., min_runs: _Optional[int] = ..., max_runs: _Optional[int] = ..., max_ms: _Optional[float] = ..., cold_runs: _Optional[int] = ..., compile_timeout_ms: _Optional[float] = ..., run_timeout_ms: _Optional[float] = ..., precision: _Optional[float] = ...) -> None: ...
+    energy_ms: float
+    def __init__(self, tier: _Optional[str] = ..., sessions: _Optional[int] = ..., warmup_runs: _Optional[int] = ..., warmup_ms: _Optional[float] = ..., min_runs: _Optional[int] = ..., max_runs: _Optional[int] = ..., max_ms: _Optional[float] = ..., cold_runs: _Optional[int] = ..., compile_timeout_ms: _Optional[float] = ..., run_timeout_ms: _Optional[float] = ..., precision: _Optional[float] = ..., energy_ms: _Optional[float] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
     __slots__ = ("request_id", "token", "platform", "blob_sha256", "settings")
@@ -240,8 +242,28 @@ class Session(_message.Message):
     slowdown: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, load_ms: _Optional[float] = ..., compile_ms: _Optional[float] = ..., first_run_ms: _Optional[float] = ..., runs_ms: _Optional[_Iterable[float]] = ..., rejected_runs: _Optional[int] = ..., cold_ms: _Optional[_Iterable[float]] = ..., slowdown: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class Energy(_message.Message):
+    __slots__ = ("energy_mj", "gross_mj", "spread_mj", "idle_mw", "idle_spread_mw", "source", "runs", "span_ms")
+    ENERGY_MJ_FIELD_NUMBER: _ClassVar[int]
+    GROSS_MJ_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_MJ_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MW_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SPREAD_MW_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_MS_FIELD_NUMBER: _ClassVar[int]
+    energy_mj: float
+    gross_mj: float
+    spread_mj: float
+    idle_mw: float
+    idle_spread_mw: float
+    source: str
+    runs: int
+    span_ms: float
+    def __init__(self, energy_mj: _Optional[float] = ..., gross_mj: _Optional[float] = ..., spread_mj: _Optional[float] = ..., idle_mw: _Optional[float] = ..., idle_spread_mw: _Optional[float] = ..., source: _Optional[str] = ..., runs: _Optional[int] = ..., span_ms: _Optional[float] = ...) -> None: ...
+
 class Result(_message.Message):
-    __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes")
+    __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes", "energy")
     class ConditionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +286,7 @@ class Result(_message.Message):
     MEASURED_AT_S_FIELD_NUMBER: _ClassVar[int]
     BOARD_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     outcome: str
     error_code: str
@@ -279,7 +302,8 @@ class Result(_message.Message):
     measured_at_s: float
     board_ms: float
     memory_bytes: int
-    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    energy: Energy
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ...) -> None: ...
 
 class ListResultsRequest(_message.Message):
     __slots__ = ()

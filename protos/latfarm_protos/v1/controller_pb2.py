@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"latfarm_protos/v1/controller.proto\x12\x11latfarm_protos.v1\"\x13\n\x11ListBoardsRequest\"\xe1\x01\n\x0b\x42oardStatus\x12\x10\n\x08\x62oard_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x11\n\tplatforms\x18\x06 \x03(\t\x12>\n\x08hardware\x18\x07 \x03(\x0b\x32,.latfarm_protos.v1.BoardStatus.HardwareEntry\x1a/\n\rHardwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x12ListBoardsResponse\x12.\n\x06\x62oards\x18\x01 \x03(\x0b\x32\x1e.latfarm_protos.v1.BoardStatus\"\x16\n\x14ListPlatformsRequest\"\x9e\x01\n\x0ePlatformStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07runtime\x18\x02 \x01(\t\x12\x14\n\x0cmodel_format\x18\x03 \x01(\t\x12\x0e\n\x06\x62oards\x18\x04 \x03(\t\x12\x11\n\tavailable\x18\x05 \x01(\x08\x12\x0f\n\x07missing\x18\x06 \x01(\t\x12\x0e\n\x06\x62undle\x18\x07 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\"M\n\x15ListPlatformsResponse\x12\x34\n\tplatforms\x18\x01 \x03(\x0b\x32!.latfarm_protos.v1.PlatformStatus\"H\n\x0ePredictRequest\x12\x12\n\ngraph_json\x18\x01 \x01(\x0c\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x10\n\x08\x63overage\x18\x03 \x01(\x01\"&\n\x0fPredictResponse\x12\x13\n\x0b\x61nswer_json\x18\x01 \x01(\t\"S\n\x0cQueryRequest\x12\x12\n\ngraph_json\x18\x01 \x01(\x0c\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x0c\n\x04tier\x18\x03 \x01(\t\x12\x0f\n\x07refresh\x18\x04 \x01(\x08\"[\n\nQueryEvent\x12\x12\n\x08progress\x18\x01 \x01(\tH\x00\x12\x30\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1e.latfarm_protos.v1.QueryAnswerH\x00\x42\x07\n\x05\x65vent\"O\n\x0bQueryAnswer\x12\x33\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x1e.latfarm_protos.v1.Measurement\x12\x0b\n\x03hit\x18\x02 \x01(\x08\"Y\n\x14StartCampaignRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\"\xdc\x02\n\x08\x43\x61mpaign\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08platform\x18\x04 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05stage\x18\x07 \x01(\t\x12\x12\n\nstage_done\x18\x08 \x01(\r\x12\x13\n\x0bstage_total\x18\t \x01(\r\x12\x14\n\x0cmeasurements\x18\n \x01(\r\x12\x10\n\x08\x66\x61ilures\x18\x0b \x01(\r\x12\x10\n\x08\x62oard_ms\x18\x0c \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\r \x01(\x01\x12\x15\n\rfinished_at_s\x18\x0e \x01(\x01\x12\x14\n\x0cremaining_ms\x18\x0f \x01(\x01\x12\x14\n\x0coutcome_json\x18\x10 \x01(\t\x12\r\n\x05\x65rror\x18\x11 \x01(\t\x12\x0f\n\x07wall_ms\x18\x12 \x01(\x01\"\x16\n\x14ListCampaignsRequest\"G\n\x15ListCampaignsResponse\x12.\n\tcampaigns\x18\x01 \x03(\x0b\x32\x1b.latfarm_protos.v1.Campaign\")\n\x12GetCampaignRequest\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\"`\n\x17ListMeasurementsRequest\x12\x10\n\x08platform\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61mpaign_id\x18\x02 \x01(\t\x12\x0f\n\x07purpose\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\"\x1b\n\x0bMeasurement\x12\x0c\n\x04json\x18\x01 \x01(\t2\xdd\x07\n\x11\x43ontrollerService\x12Y\n\nListBoards\x12$.latfarm_protos.v1.ListBoardsRequest\x1a%.latfarm_protos.v1.ListBoardsResponse\x12\x62\n\rListPlatforms\x12\'.latfarm_protos.v1.ListPlatformsRequest\x1a(.latfarm_protos.v1.ListPlatformsResponse\x12P\n\x07Predict\x12!.latfarm_protos.v1.PredictRequest\x1a\".latfarm_protos.v1.PredictResponse\x12I\n\x05Query\x12\x1f.latfarm_protos.v1.QueryRequest\x1a\x1d.latfarm_protos.v1.QueryEvent0\x01\x12U\n\rStartCampaign\x12\'.latfarm_protos.v1.StartCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12\x62\n\rListCampaigns\x12\'.latfarm_protos.v1.ListCampaignsRequest\x1a(.latfarm_protos.v1.ListCampaignsResponse\x12Q\n\x0bGetCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12U\n\rWatchCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign0\x01\x12T\n\x0eResumeCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12T\n\x0e\x43\x61ncelCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12[\n\x0bListResults\x12*.latfarm_protos.v1.ListMeasurementsRequest\x1a\x1e.latfarm_protos.v1.Measurement0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"latfarm_protos/v1/controller.proto\x12\x11latfarm_protos.v1\"\x13\n\x11ListBoardsRequest\"\xe1\x01\n\x0b\x42oardStatus\x12\x10\n\x08\x62oard_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x11\n\tplatforms\x18\x06 \x03(\t\x12>\n\x08hardware\x18\x07 \x03(\x0b\x32,.latfarm_protos.v1.BoardStatus.HardwareEntry\x1a/\n\rHardwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x12ListBoardsResponse\x12.\n\x06\x62oards\x18\x01 \x03(\x0b\x32\x1e.latfarm_protos.v1.BoardStatus\"\x16\n\x14ListPlatformsRequest\"\x9e\x01\n\x0ePlatformStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07runtime\x18\x02 \x01(\t\x12\x14\n\x0cmodel_format\x18\x03 \x01(\t\x12\x0e\n\x06\x62oards\x18\x04 \x03(\t\x12\x11\n\tavailable\x18\x05 \x01(\x08\x12\x0f\n\x07missing\x18\x06 \x01(\t\x12\x0e\n\x06\x62undle\x18\x07 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\"M\n\x15ListPlatformsResponse\x12\x34\n\tplatforms\x18\x01 \x03(\x0b\x32!.latfarm_protos.v1.PlatformStatus\"X\n\x0ePredictRequest\x12\x12\n\ngraph_json\x18\x01 \x01(\x0c\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x10\n\x08\x63overage\x18\x03 \x01(\x01\x12\x0e\n\x06\x65nergy\x18\x04 \x01(\x08\";\n\x0fPredictResponse\x12\x13\n\x0b\x61nswer_json\x18\x01 \x01(\t\x12\x13\n\x0b\x65nergy_json\x18\x02 \x01(\t\"c\n\x0cQueryRequest\x12\x12\n\ngraph_json\x18\x01 \x01(\x0c\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x0c\n\x04tier\x18\x03 \x01(\t\x12\x0f\n\x07refresh\x18\x04 \x01(\x08\x12\x0e\n\x06\x65nergy\x18\x05 \x01(\x08\"[\n\nQueryEvent\x12\x12\n\x08progress\x18\x01 \x01(\tH\x00\x12\x30\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1e.latfarm_protos.v1.QueryAnswerH\x00\x42\x07\n\x05\x65vent\"O\n\x0bQueryAnswer\x12\x33\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x1e.latfarm_protos.v1.Measurement\x12\x0b\n\x03hit\x18\x02 \x01(\x08\"Y\n\x14StartCampaignRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\"\xdc\x02\n\x08\x43\x61mpaign\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x10\n\x08platform\x18\x04 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05stage\x18\x07 \x01(\t\x12\x12\n\nstage_done\x18\x08 \x01(\r\x12\x13\n\x0bstage_total\x18\t \x01(\r\x12\x14\n\x0cmeasurements\x18\n \x01(\r\x12\x10\n\x08\x66\x61ilures\x18\x0b \x01(\r\x12\x10\n\x08\x62oard_ms\x18\x0c \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\r \x01(\x01\x12\x15\n\rfinished_at_s\x18\x0e \x01(\x01\x12\x14\n\x0cremaining_ms\x18\x0f \x01(\x01\x12\x14\n\x0coutcome_json\x18\x10 \x01(\t\x12\r\n\x05\x65rror\x18\x11 \x01(\t\x12\x0f\n\x07wall_ms\x18\x12 \x01(\x01\"\x16\n\x14ListCampaignsRequest\"G\n\x15ListCampaignsResponse\x12.\n\tcampaigns\x18\x01 \x03(\x0b\x32\x1b.latfarm_protos.v1.Campaign\")\n\x12GetCampaignRequest\x12\x13\n\x0b\x63\x61mpaign_id\x18\x01 \x01(\t\"`\n\x17ListMeasurementsRequest\x12\x10\n\x08platform\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61mpaign_id\x18\x02 \x01(\t\x12\x0f\n\x07purpose\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\"\x1b\n\x0bMeasurement\x12\x0c\n\x04json\x18\x01 \x01(\t2\xdd\x07\n\x11\x43ontrollerService\x12Y\n\nListBoards\x12$.latfarm_protos.v1.ListBoardsRequest\x1a%.latfarm_protos.v1.ListBoardsResponse\x12\x62\n\rListPlatforms\x12\'.latfarm_protos.v1.ListPlatformsRequest\x1a(.latfarm_protos.v1.ListPlatformsResponse\x12P\n\x07Predict\x12!.latfarm_protos.v1.PredictRequest\x1a\".latfarm_protos.v1.PredictResponse\x12I\n\x05Query\x12\x1f.latfarm_protos.v1.QueryRequest\x1a\x1d.latfarm_protos.v1.QueryEvent0\x01\x12U\n\rStartCampaign\x12\'.latfarm_protos.v1.StartCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12\x62\n\rListCampaigns\x12\'.latfarm_protos.v1.ListCampaignsRequest\x1a(.latfarm_protos.v1.ListCampaignsResponse\x12Q\n\x0bGetCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12U\n\rWatchCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign0\x01\x12T\n\x0eResumeCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12T\n\x0e\x43\x61ncelCampaign\x12%.latfarm_protos.v1.GetCampaignRequest\x1a\x1b.latfarm_protos.v1.Campaign\x12[\n\x0bListResults\x12*.latfarm_protos.v1.ListMeasurementsRequest\x1a\x1e.latfarm_protos.v1.Measurement0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,29 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_LISTPLATFORMSRESPONSE']._serialized_start=561
   _globals['_LISTPLATFORMSRESPONSE']._serialized_end=638
   _globals['_PREDICTREQUEST']._serialized_start=640
-  _globals['_PREDICTREQUEST']._serialized_end=712
-  _globals['_PREDICTRESPONSE']._serialized_start=714
-  _globals['_PREDICTRESPONSE']._serialized_end=752
-  _globals['_QUERYREQUEST']._serialized_start=754
-  _globals['_QUERYREQUEST']._serialized_end=837
-  _globals['_QUERYEVENT']._serialized_start=839
-  _globals['_QUERYEVENT']._serialized_end=930
-  _globals['_QUERYANSWER']._serialized_start=932
-  _globals['_QUERYANSWER']._serialized_end=1011
-  _globals['_STARTCAMPAIGNREQUEST']._serialized_start=1013
-  _globals['_STARTCAMPAIGNREQUEST']._serialized_end=1102
-  _globals['_CAMPAIGN']._serialized_start=1105
-  _globals['_CAMPAIGN']._serialized_end=1453
-  _globals['_LISTCAMPAIGNSREQUEST']._serialized_start=1455
-  _globals['_LISTCAMPAIGNSREQUEST']._serialized_end=1477
-  _globals['_LISTCAMPAIGNSRESPONSE']._serialized_start=1479
-  _globals['_LISTCAMPAIGNSRESPONSE']._serialized_end=1550
-  _globals['_GETCAMPAIGNREQUEST']._serialized_start=1552
-  _globals['_GETCAMPAIGNREQUEST']._serialized_end=1593
-  _globals['_LISTMEASUREMENTSREQUEST']._serialized_start=1595
-  _globals['_LISTMEASUREMENTSREQUEST']._serialized_end=1691
-  _globals['_MEASUREMENT']._serialized_start=1693
-  _globals['_MEASUREMENT']._serialized_end=1720
-  _globals['_CONTROLLERSERVICE']._serialized_start=1723
-  _globals['_CONTROLLERSERVICE']._serialized_end=2712
+  _globals['_PREDICTREQUEST']._serialized_end=728
+  _globals['_PREDICTRESPONSE']._serialized_start=730
+  _globals['_PREDICTRESPONSE']._serialized_end=789
+  _globals['_QUERYREQUEST']._serialized_start=791
+  _globals['_QUERYREQUEST']._serialized_end=890
+  _globals['_QUERYEVENT']._serialized_start=892
+  _globals['_QUERYEVENT']._serialized_end=983
+  _globals['_QUERYANSWER']._serialized_start=985
+  _globals['_QUERYANSWER']._serialized_end=1064
+  _globals['_STARTCAMPAIGNREQUEST']._serialized_start=1066
+  _globals['_STARTCAMPAIGNREQUEST']._serialized_end=1155
+  _globals['_CAMPAIGN']._serialized_start=1158
+  _globals['_CAMPAIGN']._serialized_end=1506
+  _globals['_LISTCAMPAIGNSREQUEST']._serialized_start=1508
+  _globals['_LISTCAMPAIGNSREQUEST']._serialized_end=1530
+  _globals['_LISTCAMPAIGNSRESPONSE']._serialized_start=1532
+  _globals['_LISTCAMPAIGNSRESPONSE']._serialized_end=1603
+  _globals['_GETCAMPAIGNREQUEST']._serialized_start=1605
+  _globals['_GETCAMPAIGNREQUEST']._serialized_end=1646
+  _globals['_LISTMEASUREMENTSREQUEST']._serialized_start=1648
+  _globals['_LISTMEASUREMENTSREQUEST']._serialized_end=1744
+  _globals['_MEASUREMENT']._serialized_start=1746
+  _globals['_MEASUREMENT']._serialized_end=1773
+  _globals['_CONTROLLERSERVICE']._serialized_start=1776
+  _globals['_CONTROLLERSERVICE']._serialized_end=2765
 # @@protoc_insertion_point(module_scope)

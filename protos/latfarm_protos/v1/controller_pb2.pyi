@@ -71,32 +71,38 @@ class ListPlatformsResponse(_message.Message):
     def __init__(self, platforms: _Optional[_Iterable[_Union[PlatformStatus, _Mapping]]] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("graph_json", "platform", "coverage")
+    __slots__ = ("graph_json", "platform", "coverage", "energy")
     GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_FIELD_NUMBER: _ClassVar[int]
     graph_json: bytes
     platform: str
     coverage: float
-    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
+    energy: bool
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., coverage: _Optional[float] = ..., energy: bool = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("answer_json",)
+    __slots__ = ("answer_json", "energy_json")
     ANSWER_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_JSON_FIELD_NUMBER: _ClassVar[int]
     answer_json: str
-    def __init__(self, answer_json: _Optional[str] = ...) -> None: ...
+    energy_json: str
+    def __init__(self, answer_json: _Optional[str] = ..., energy_json: _Optional[str] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("graph_json", "platform", "tier", "refresh")
+    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy")
     GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     REFRESH_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_FIELD_NUMBER: _ClassVar[int]
     graph_json: bytes
     platform: str
     tier: str
     refresh: bool
-    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ...) -> None: ...
+    energy: bool
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ...) -> None: ...
 
 class QueryEvent(_message.Message):
     __slots__ = ("progress", "answer")

@@ -111,7 +111,7 @@ def test_a_file_gives_threads_and_runtimes(tmp_path: Path) -> None:
         ({"threads": 4}, "must be a list"),
         ({"runtimes": []}, "runtimes must be an object"),
         ({"runtimes": {"a": 1}}, "runtimes.a must be an object"),
-        ({"runtimes": {"a": {"pyhton": ""}}}, "unknown key 'pyhton'"),
+        ({"runtimes": {"a": {"interpreter": ""}}}, "unknown key 'interpreter'"),
         ({"runtimes": {"a": {"python": "python3"}}}, "absolute path"),
         ({"runtimes": {"a": {"options": []}}}, "options must be an object"),
         ({"runtimes": {"a": {"options": {"threads": 2}}}}, "at the top"),

@@ -103,12 +103,11 @@ def test_what_a_crashed_runtime_printed_is_told(make: Make, model: Path) -> None
     assert "terminate called" in result.error_message
 
 
-def test_forked_children_end_with_the_bench_even_daemons(make: Make, model: Path) -> None:
+def test_forked_children_end_with_the_request_even_daemons(make: Make, model: Path) -> None:
     bench = make("Forking")
     assert measure(bench, PLATFORM, model).outcome == "ok"
-    assert len(worker_pids()) == 1 + 2 * QUICK.sessions
-    bench.close()
-    assert not worker_pids()
+    assert not worker_pids()  # the worker too: nobody knows what else it left behind
+    assert measure(bench, PLATFORM, model).outcome == "ok"
 
 
 def test_a_runaway_fork_has_no_say(make: Make, model: Path) -> None:
@@ -245,7 +244,10 @@ def test_where_a_worker_runs(make: Make, model: Path) -> None:
         "numpy": False,
     }
     assert result.conditions["core_mask"] == str(allowed[0])
-    assert not [path for path in (model.parent / "work").iterdir() if path.is_dir()]
+    (folder,) = [path for path in (model.parent / "work").iterdir() if path.is_dir()]
+    assert folder.name.startswith("worker-")
+    bench.close()
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
 from latfarm_agent.runtimes.sim_cost import Profile, exact_latency_ms
@@ -61,6 +62,14 @@ class _Library(RuntimeSuite):
             (folder / f"{package}.py").write_text("raise ImportError('not on this board')\n")
         only = {self.runtime: REFERENCES[self.runtime]}
         return Bench("board", None, directory, runtimes=only, search_path=[folder])
+
+    def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
+        only = {self.runtime: REFERENCES[self.runtime]}
+        return Bench("board", None, directory, runtimes=only, config=self.configured(**{option: 1}))
+
+    @classmethod
+    def configured(cls, **options: object) -> AgentConfig:
+        return AgentConfig(runtimes={cls.runtime: RuntimeConfig(options=options)})
 
 
 class TestOnnxRuntime(_Library):
@@ -129,7 +138,6 @@ class TestOpenVino(_Library):
 class TestTflite(_Library):
     runtime = "tflite"
     model_format = "tflite"
-    profiles = False
     packages = ("ai_edge_litert", "tflite_runtime")
 
     def make_model(self, directory: Path) -> Path:
@@ -215,6 +223,12 @@ NCNN_PARAMS = {
         "Input in1 0 1 in1 0=30000 1=1",
         "BinaryOp add0 2 1 in0 in1 out0 0=0",
     ),
+    "mixed": (
+        "Input in0 0 1 in0 0=8 1=8",
+        "ReLU relu0 1 1 in0 r0",
+        "Split split0 1 2 r0 s0 s1",
+        "MatMul matmul0 2 1 s0 s1 out0 0=0",
+    ),
     "no shape": ("Input in0 0 1 in0", "ReLU relu0 1 1 in0 out0"),
     "no number": ("Input in0 0 1 in0 0=x", "ReLU relu0 1 1 in0 out0"),
     "no blob": ("Input in0 0 1 in0 0=4", "ReLU relu0 1 1 nowhere out0"),
@@ -281,6 +295,38 @@ class TestNcnn(_Library):
             result = measure(bench, platform, path)
             assert result.error_code == "MODEL_INVALID"
             assert says in result.error_message
+
+
+class TestNcnnVulkan(_Library):
+    """On whatever Vulkan device is here; where that is a software one, no time means anything."""
+
+    runtime = "ncnn"
+    model_format = "ncnn"
+    packages = ("ncnn",)
+    part = "vulkan-fp16"
+
+    @classmethod
+    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+        only = {cls.runtime: REFERENCES[cls.runtime]}
+        config = cls.configured(software_devices=True)
+        return Bench("board", None, directory, runtimes=only, limits=limits, config=config)
+
+    @pytest.fixture(autouse=True)
+    def _packed(self, _files: None) -> None:
+        self._write = write_ncnn
+
+    def make_model(self, directory: Path) -> Path:
+        return self._write(directory / "model.ncnn")
+
+    def test_layers_say_where_they_ran(self, bench: Bench, platform: str, tmp_path: Path) -> None:
+        result = measure(bench, platform, write_ncnn(tmp_path / "m", "mixed"), profile=True)
+        assert result.outcome == "ok", result.error_message
+        (mine,) = bench.describe()[1]
+        (settings,) = [dict(entry.settings) for entry in mine.platforms if entry.name == platform]
+        assert {layer.op: layer.device for layer in result.layers} == {
+            "ReLU": settings["gpu"],
+            "MatMul": "cpu",
+        }
 
 
 class TestSimulated(RuntimeSuite):

@@ -1,0 +1,110 @@
+"""When a phone may be measured, and what must not change while it is; decides without I/O.
+
+A phone that is hot, nearly empty or in somebody's hand gives latencies of another device. In the
+configuration, among the options of the runtime "adb":
+
+```json
+{"rules": {"min_battery_percent": 30, "max_battery_c": 40, "charging": "any",
+           "screen": "any", "foreground": "home", "max_thermal_status": 1}}
+```
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from latfarm_agent.errors import UsageError
+from latfarm_agent.phone_state import PhoneState
+
+_PACKAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+")
+_STATUSES = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
+
+
+@dataclass(frozen=True)
+class PhoneRules:
+    """What a phone must be like. What it does not tell is not held against it.
+
+    `charging`: "any", "yes" or "no". `screen`: "any", "on" or "off". `foreground`: "home" (the
+    launcher, or nothing), "any", or the one package that may be in front. `max_thermal_status`: 0
+    none to 6; from 2 (moderate) on Android itself slows the phone.
+    """
+
+    min_battery_percent: float = 20.0
+    max_battery_c: float = 42.0
+    charging: str = "any"
+    screen: str = "any"
+    foreground: str = "home"
+    max_thermal_status: int = 1
+
+    @staticmethod
+    def from_json(data: Any) -> PhoneRules:
+        """Read what the configuration says.
+
+        Raises:
+            UsageError: a value is unknown or wrong; names it and says what belongs there.
+        """
+        known = tuple(PhoneRules.__dataclass_fields__)
+        if not isinstance(data, dict):
+            raise UsageError("adb: rules must be an object")
+        for name in data:
+            if name not in known:
+                raise UsageError(f"adb: rules.{name} is unknown; known: {', '.join(known)}")
+        for name, low, high in (
+            ("min_battery_percent", 0, 100),
+            ("max_battery_c", 0, 100),
+            ("max_thermal_status", 0, 6),
+        ):
+            value = data.get(name, low)
+            right = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not right or not low <= value <= high:
+                raise UsageError(f"adb: rules.{name} must be a number from {low} to {high}")
+        for name, words in (("charging", ("any", "yes", "no")), ("screen", ("any", "on", "off"))):
+            if data.get(name, "any") not in words:
+                raise UsageError(f"adb: rules.{name} must be one of {', '.join(words)}")
+        foreground = data.get("foreground", "home")
+        if not isinstance(foreground, str) or not (
+            foreground in ("home", "any") or _PACKAGE.fullmatch(foreground)
+        ):
+            raise UsageError('adb: rules.foreground must be "home", "any" or a package name')
+        return PhoneRules(**data)
+
+
+def unfit(state: PhoneState, rules: PhoneRules, home: str = "") -> str:
+    """Why a phone must not be measured now, all reasons in one line; empty: it may be.
+
+    `home`: package of the phone's launcher; empty: not known.
+    """
+    reasons = []
+    percent, battery_c = state.battery_percent, state.battery_c
+    if percent is not None and percent < rules.min_battery_percent:
+        reasons.append(f"battery at {percent} %, {rules.min_battery_percent:g} % is the least")
+    if battery_c is not None and battery_c > rules.max_battery_c:
+        reasons.append(f"battery at {battery_c:g} degC, {rules.max_battery_c:g} is the most")
+    status = state.thermal_status
+    if status is not None and status > rules.max_thermal_status:
+        reasons.append(f"thermal status {_STATUSES[min(status, 6)]}")
+    charges = state.charging == "charging"
+    if state.charging and rules.charging != "any" and charges != (rules.charging == "yes"):
+        reasons.append(f"the battery is {state.charging}, charging must be {rules.charging!r}")
+    if state.screen and rules.screen != "any" and state.screen != rules.screen:
+        reasons.append(f"the screen is {state.screen}, must be {rules.screen}")
+    wanted = home if rules.foreground == "home" else rules.foreground
+    if rules.foreground != "any" and wanted and state.foreground not in ("", wanted):
+        reasons.append(f"{state.foreground} is in front, only {wanted} may be")
+    return "; ".join(reasons)
+
+
+def mode(state: PhoneState) -> dict[str, str]:
+    """What must not change while a phone is measured; empty values are not known.
+
+    A battery that becomes full goes on being powered from outside: no change.
+    """
+    return {
+        "charging": "charging" if state.charging == "full" else state.charging,
+        "power_source": state.power_source,
+        "screen": state.screen,
+        "foreground": state.foreground,
+        "battery_saver": state.saver,
+    }

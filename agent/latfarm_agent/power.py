@@ -1,0 +1,249 @@
+"""Which power rails a board has, which of them counts, and a thread that samples them.
+
+A rail is read below one root folder, so that tests can lay out a board of their own. What is there
+decides which one is used; a configuration may name others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Mapping, Protocol, Sequence
+
+from latfarm_agent.errors import UsageError
+from latfarm_agent.power_hwmon import find_hwmon, whole_of
+from latfarm_agent.power_math import COUNTER, Record
+from latfarm_agent.power_nvml import Nvml, find_nvml
+from latfarm_agent.power_rapl import find_rapl
+from latfarm_agent.power_supply import find_power_supplies
+
+AUTO = "auto"
+NONE = "none"
+LEAST_HZ, MOST_HZ = 5.0, 1000.0
+_BUSY = "busy"
+_GPU_WORDS = ("cuda", "tensorrt", "nvidia")
+
+
+class Rail(Protocol):
+    """One thing that is read: a counter of mJ or a power in mW (`power_math`).
+
+    `step`: its resolution where it is known, else 0. `read` is called from one thread at a time and
+    never raises.
+    """
+
+    name: str
+    kind: str
+    step: float
+
+    def read(self) -> float | None:
+        """The value now; None where it cannot be read at this moment."""
+        ...
+
+    def obstacle(self) -> str:
+        """Why it cannot serve now, and the remedy; empty where it can."""
+        ...
+
+
+@dataclass(frozen=True)
+class PowerConfig:
+    """What is read, and how often.
+
+    `rails`: names as `latfarm-agent describe` shows them, whose energies are added; "auto" for what
+    tells most of the board, "none" for no energy at all. `hz`: samples a second.
+    """
+
+    rails: tuple[str, ...] = (AUTO,)
+    hz: float = 50.0
+
+    @staticmethod
+    def from_json(data: object) -> PowerConfig:
+        """Read the entry "power" of an agent's configuration.
+
+        Raises:
+            UsageError: a key or value that is wrong, and what belongs there.
+        """
+        if not isinstance(data, Mapping):
+            raise UsageError('power must be an object, as {"rails": ["rapl:package-0"], "hz": 50}')
+        for key in data:
+            if key not in ("rails", "hz"):
+                raise UsageError(f"power has an unknown key {key!r}; known: rails, hz")
+        rails, hz = data.get("rails", [AUTO]), data.get("hz", 50.0)
+        if isinstance(rails, str):
+            rails = [rails]
+        good = isinstance(rails, list) and rails and all(isinstance(n, str) and n for n in rails)
+        if not good:
+            raise UsageError('power.rails must be a list of names, or "auto" or "none"')
+        if len(rails) > 1 and (AUTO in rails or NONE in rails):
+            raise UsageError(f'power.rails: "{AUTO}" and "{NONE}" stand alone')
+        if isinstance(hz, bool) or not isinstance(hz, (int, float)):
+            raise UsageError("power.hz must be a number of samples a second")
+        if not LEAST_HZ <= hz <= MOST_HZ:
+            raise UsageError(f"power.hz must be from {LEAST_HZ:.0f} to {MOST_HZ:.0f}")
+        return PowerConfig(tuple(rails), float(hz))
+
+
+class Rails:
+    """The rails of a board.
+
+    Args:
+        root: where /sys is found.
+        config: which of them to use.
+        nvml: opens NVML; None where there is none.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: PowerConfig | None = None,
+        nvml: Callable[[], Nvml | None] = lambda: None,
+    ) -> None:
+        self._root = root
+        self.config = config or PowerConfig()
+        self._open_nvml = nvml
+        self._nvml: Nvml | None = None
+        self._nvml_opened = False
+
+    def found(self) -> dict[str, Rail]:
+        """Everything that could be named, by name."""
+        rails: list[Rail] = [*find_rapl(self._root), *find_hwmon(self._root)]
+        rails += find_nvml(self._gpu())
+        rails += find_power_supplies(self._root)
+        return {rail.name: rail for rail in rails}
+
+    def chosen(self, settings: Mapping[str, str]) -> tuple[list[Rail], str]:
+        """The rails that tell what a platform takes, else why there are none.
+
+        What measures the whole board goes before a package's counter, and that before a battery's
+        gauge. A GPU counts where the platform uses it and no rail holds it already.
+
+        Args:
+            settings: the platform's, which name the device that it computes on.
+        """
+        names = self.config.rails
+        if names == (NONE,):
+            return [], "the agent's configuration says that no rail is to be read"
+        if names == (AUTO,):
+            rails, why = self._automatic(settings)
+        else:
+            rails, why = self._named(names)
+        for rail in rails:
+            obstacle = rail.obstacle()
+            if obstacle:
+                return [], obstacle
+        return rails, why
+
+    def _named(self, names: Sequence[str]) -> tuple[list[Rail], str]:
+        found = self.found()
+        rails: list[Rail] = []
+        for name in names:
+            # A reader's name alone stands for the first of its rails, which is its widest.
+            first = next((known for known in found if known.startswith(f"{name}:")), "")
+            if name not in found and not first:
+                known = ", ".join(found) or "none"
+                return [], f"this board has no rail {name!r}; it has: {known}"
+            rails.append(found[name if name in found else first])
+        return rails, ""
+
+    def _automatic(self, settings: Mapping[str, str]) -> tuple[list[Rail], str]:
+        board = whole_of(find_hwmon(self._root))
+        if board is not None:
+            return [board], ""
+        rails: list[Rail] = list(find_rapl(self._root)[:1])
+        told = " ".join([*settings, *settings.values()]).lower()
+        if any(word in told for word in _GPU_WORDS):
+            gpus = find_nvml(self._gpu())
+            if not gpus:
+                return [], "the platform computes on a GPU of which NVML tells nothing"
+            rails += gpus[:1]
+        if rails:
+            return rails, ""
+        supplies = find_power_supplies(self._root)
+        if supplies:
+            return [supplies[0]], ""
+        return [], (
+            "this board has no power rail that Linux shows: neither hwmon, RAPL, NVML nor a "
+            "battery's gauge"
+        )
+
+    def _gpu(self) -> Nvml | None:
+        if not self._nvml_opened:
+            self._nvml, self._nvml_opened = self._open_nvml(), True
+        return self._nvml
+
+
+class Recorder:
+    """Samples rails, and the CPU time of all cores, until it is stopped.
+
+    Args:
+        rails: what is read.
+        busy_s: CPU seconds of all cores since some start; None where nobody tells.
+        hz: samples a second.
+        avoid: cores on which the sampling thread must not run, where there are others.
+    """
+
+    def __init__(
+        self,
+        rails: Sequence[Rail],
+        busy_s: Callable[[], float | None],
+        hz: float,
+        avoid: Sequence[int] = (),
+    ) -> None:
+        self._rails = list(rails)
+        self._busy_s = busy_s
+        self._period_s = 1.0 / hz
+        self._avoid = frozenset(avoid)
+        self._samples: list[list[tuple[float, float]]] = [[] for _ in self._rails]
+        self._busy: list[tuple[float, float]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="power-rails", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> tuple[list[Record], Record | None]:
+        """End sampling: what was read of each rail, and of the cores. Idempotent."""
+        self._ended.set()
+        self._thread.join()
+        records = [
+            Record(
+                rail.name,
+                rail.kind,
+                [moment for moment, _ in samples],
+                [value for _, value in samples],
+                step=rail.step,
+            )
+            for rail, samples in zip(self._rails, self._samples)
+        ]
+        busy = None
+        if self._busy:
+            busy = Record(_BUSY, COUNTER, [m for m, _ in self._busy], [v for _, v in self._busy])
+        return records, busy
+
+    def _sample(self) -> None:
+        self._stand_aside()
+        due = time.monotonic()
+        last = False
+        while True:
+            for rail, samples in zip(self._rails, self._samples):
+                begun = time.monotonic()
+                value = rail.read()
+                if value is not None:
+                    samples.append(((begun + time.monotonic()) / 2, value))
+            value = self._busy_s()
+            if value is not None:
+                self._busy.append((time.monotonic(), value))
+            if last:
+                return
+            due = max(due + self._period_s, time.monotonic())
+            # Once more after the end, so that all that happened lies between two samples.
+            last = self._ended.wait(max(0.0, due - time.monotonic()))
+
+    def _stand_aside(self) -> None:
+        if not hasattr(os, "sched_setaffinity"):
+            return
+        others = os.sched_getaffinity(0) - self._avoid
+        if others:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, others)  # of this thread alone

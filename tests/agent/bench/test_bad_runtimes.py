@@ -1,0 +1,420 @@
+"""Whatever a runtime does harms its own measurement alone.
+
+After each act: the error names the cause, the agent answers, another runtime's measurement is
+right, and nothing is left behind: no process, no file, no byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from latfarm_agent import keeper, worker
+from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
+from latfarm_agent.bench import Bench
+from latfarm_agent.folders import used
+from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
+from latfarm_protos.v1 import agent_pb2 as pb
+
+ACTS = Path(__file__).parent / "bad_acts.py"
+BAD, STEADY = "board-acts1.0-fp32-1t", "board-steady1.0-fp32-1t"
+LIMITS = replace(
+    PATIENT,
+    memory_bytes=512 << 20,
+    disk_bytes=64 << 20,
+    files=2000,
+    processes=16,
+    take_timeout_ms=3000.0,
+    nice=-1,
+)
+SHORT = changed(QUICK, compile_timeout_ms=400.0, run_timeout_ms=200.0)
+PATIENTLY = changed(QUICK, compile_timeout_ms=20_000.0, run_timeout_ms=20_000.0, max_runs=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("bad")
+    (made / "plugins").mkdir()
+    (made / "plugins" / "bad_acts.py").write_text(ACTS.read_text())
+    (made / "precious").mkdir()
+    (made / "precious" / "file").write_text("keep me")
+    return made
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[Bench]:
+    before = keeper.descendants(os.getpid())
+    runtimes = {"acts": "bad_acts:Acts", "steady": "bad_acts:Steady"}
+    bench = Bench(
+        "board",
+        None,
+        folder / "work",
+        runtimes=runtimes,
+        search_path=[folder / "plugins"],
+        limits=LIMITS,
+        cpu=sorted(os.sched_getaffinity(0))[0],
+    )
+    yield bench
+    bench.close()
+    assert keeper.descendants(os.getpid()) <= before
+    assert not list((folder / "work").glob("worker-*"))
+
+
+@pytest.fixture
+def bench(shared: Bench, folder: Path) -> Iterator[Bench]:
+    """The shared bench with a fresh worker; after the test all is as it was."""
+    steady(shared, folder)
+    pids, size = worker_pids(), used(folder / "work").size_bytes
+    assert len(pids) == 1
+    yield shared
+    assert len(shared.describe()[1]) == 2
+    steady(shared, folder)
+    mine = worker_pids() - pids
+    assert pids <= worker_pids(), "another runtime's worker went with it"
+    assert len(mine) <= 1
+    assert used(folder / "work").size_bytes <= size + (1 << 16)
+    assert not list((folder / "work").glob("scratch-*"))
+    assert len(list((folder / "work").glob("worker-*"))) == 1 + len(mine)
+    assert [path.name for path in (folder / "precious").iterdir()] == ["file"]
+    end_at_once(mine)
+
+
+def end_at_once(pids: set[int]) -> None:
+    """Kill workers whose answer was good: the next test gets a fresh one."""
+    keepers = [
+        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids
+    ]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in keepers:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def plan(folder: Path, at: str, act: str, **more: str) -> Path:
+    path = folder / "model.json"
+    path.write_text(json.dumps(dict(more, at=at, act=act) if act else dict(more, at=at)))
+    return path
+
+
+def steady(bench: Bench, folder: Path) -> None:
+    result = measure(bench, STEADY, plan(folder, "", "nothing"), profile=True)
+    assert result.outcome == "ok", result.error_message
+    assert {run for session in result.sessions for run in session.runs_ms} == {2.5}
+    assert [layer.latency_ms for layer in result.layers] == [2.5]
+    assert result.conditions["nice"] == str(max(-1, -20) if os.geteuid() == 0 else 0)
+    assert result.conditions["core_mask"] == str(sorted(os.sched_getaffinity(0))[0])
+
+
+def bad(
+    bench: Bench, folder: Path, at: str, act: str, settings: pb.Settings = PATIENTLY, **more: str
+) -> pb.Result:
+    return measure(
+        bench, BAD, plan(folder, at, act, **more), settings=settings, profile=at == "profile"
+    )
+
+
+def check(result: pb.Result, code: str, says: str) -> None:
+    found = (result.outcome, result.error_code)
+    assert found == ("model_error", code), result.error_message
+    assert says in result.error_message
+    assert len(result.error_message) < 3000
+    assert not result.sessions
+    assert not result.layers
+
+
+CRASHES = [
+    ("prepare", "segfault", "SIGSEGV"),
+    ("run", "segfault", "SIGSEGV"),
+    ("profile", "segfault", "SIGSEGV"),
+    ("run", "segfault_in_thread", "SIGSEGV"),
+    ("run", "abort", "SIGABRT"),
+    ("run", "leave", "exit status 0"),
+    ("prepare", "system_exit", "exit status 7"),
+    ("profile", "interrupt", "KeyboardInterrupt"),
+    ("run", "close_all", "the worker ended"),
+]
+
+
+@pytest.mark.parametrize(("at", "act", "says"), CRASHES)
+def test_crashes(bench: Bench, folder: Path, at: str, act: str, says: str) -> None:
+    check(bad(bench, folder, at, act), "MODEL_CRASHED", says)
+
+
+@pytest.mark.parametrize(
+    ("at", "act"),
+    [
+        ("prepare", "hang"),
+        ("run", "hang"),
+        ("profile", "hang"),
+        ("run", "hang_with_gil"),
+        ("run", "spin"),
+        ("run", "stop_itself"),
+    ],
+)
+def test_hangs(bench: Bench, folder: Path, at: str, act: str) -> None:
+    settings = changed(SHORT, run_timeout_ms=50.0) if at == "profile" else SHORT
+    check(bad(bench, folder, at, act, settings), "MODEL_TIMEOUT", "no answer within")
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "says"),
+    [
+        ("stop_the_keeper", "MODEL_TIMEOUT", "no answer within"),
+        ("close_all_and_stay", "MODEL_CRASHED", "closed its pipe and went on"),
+    ],
+)
+def test_what_does_not_end_when_asked_is_killed(
+    bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch, act: str, code: str, says: str
+) -> None:
+    monkeypatch.setattr(worker, "_END_TIMEOUT_S", 0.2)
+    check(bad(bench, folder, "run", act, SHORT), code, says)
+
+
+@pytest.mark.parametrize(
+    ("at", "act", "says"),
+    [
+        ("prepare", "take_at_once", "memory ran out"),
+        ("run", "take_slowly", "memory"),
+        ("run", "take_shared", "GB of memory in 1 process"),
+        ("prepare", "take_in_children", "0.54 GB are allowed"),
+    ],
+)
+def test_memory(bench: Bench, folder: Path, at: str, act: str, says: str) -> None:
+    settings = changed(PATIENTLY, min_runs=50, max_runs=50)
+    check(bad(bench, folder, at, act, settings), "OUT_OF_MEMORY", says)
+
+
+def test_memory_that_children_share_counts_once(bench: Bench, folder: Path) -> None:
+    settings = changed(PATIENTLY, sessions=1)
+    result = bad(bench, folder, "prepare", "share_with_children", settings)
+    assert result.outcome == "ok", result.error_message
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("fork_on", "processes; 16 are allowed"),
+        ("fork_daemons", "processes; 16 are allowed"),
+        ("fork_by_two", "processes; 16 are allowed"),
+        ("start_threads", "threads; 4096 are allowed"),
+    ],
+)
+def test_processes(bench: Bench, folder: Path, act: str, says: str) -> None:
+    check(bad(bench, folder, "run", act), "LIMIT_EXCEEDED", says)
+
+
+@pytest.mark.parametrize(
+    ("at", "act", "code", "says"),
+    [
+        ("prepare", "forge_garbage", "MODEL_CRASHED", "corrupted"),
+        ("prepare", "forge_no_json", "MODEL_CRASHED", "no JSON"),
+        ("prepare", "forge_an_answer", "MODEL_FAILED", "makes no sense: not 2 sessions"),
+        ("prepare", "forge_a_late_answer", "MODEL_CRASHED", "answer to no question"),
+        ("run", "forge_patience", "MODEL_CRASHED", "a patience of 1e+18 ms"),
+        ("run", "forge_stages", "MODEL_CRASHED", "stages"),
+        ("run", "forge_beats", "MODEL_CRASHED", "beats within"),
+        ("run", "print_on", "LIMIT_EXCEEDED", "it wrote"),
+    ],
+)
+def test_what_it_writes_into_pipes(
+    bench: Bench, folder: Path, at: str, act: str, code: str, says: str
+) -> None:
+    check(bad(bench, folder, at, act), code, says)
+
+
+def test_half_a_message(bench: Bench, folder: Path) -> None:
+    check(bad(bench, folder, "run", "forge_half", SHORT), "MODEL_TIMEOUT", "no answer within")
+
+
+def test_a_forged_failure_is_no_more_than_a_models(bench: Bench, folder: Path) -> None:
+    result = bad(bench, folder, "run", "forge_a_failure")
+    check(result, "MODEL_FAILED", "?[2J?")
+    # What it goes on to say belongs to no question: a fresh worker answers.
+    after = measure(bench, BAD, plan(folder, "", "nothing"))
+    assert after.outcome == "ok", after.error_message
+
+
+def test_garbage_is_printed(bench: Bench, folder: Path) -> None:
+    result = bad(bench, folder, "prepare", "print_much", changed(PATIENTLY, sessions=1))
+    assert result.outcome == "ok", result.error_message
+    crashed = bad(bench, folder, "run", "abort")
+    assert "\x1b" not in crashed.error_message
+
+
+@pytest.mark.parametrize("act", ["fill_its_folder", "fill_temporary", "fill_scratch", "reserve"])
+def test_a_full_disk(bench: Bench, folder: Path, act: str) -> None:
+    check(bad(bench, folder, "run", act), "LIMIT_EXCEEDED", "GB; 0.07 GB are allowed")
+
+
+def test_many_files(bench: Bench, folder: Path) -> None:
+    check(bad(bench, folder, "run", "many_files"), "LIMIT_EXCEEDED", "over 2000 files")
+
+
+@pytest.mark.parametrize("act", ["one_large_file", "sparse_file"])
+def test_a_large_file(bench: Bench, folder: Path, act: str) -> None:
+    check(bad(bench, folder, "run", act), "MODEL_FAILED", "File too large")
+
+
+def test_folders_that_are_hard_to_remove(bench: Bench, folder: Path) -> None:
+    result = bad(bench, folder, "prepare", "nests", changed(PATIENTLY, sessions=1))
+    assert result.outcome == "ok", result.error_message
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "says"),
+    [
+        ("raise_long", "MODEL_FAILED", "?[2J?xxx"),
+        ("raise_unknown_code", "MODEL_FAILED", "a failure of no kind"),
+        ("raise_agents_code", "MODEL_FAILED", "who cancelled?"),
+        ("raise_unspeakable", "MODEL_CRASHED", "it has no words"),
+    ],
+)
+def test_failures_that_are_none(bench: Bench, folder: Path, act: str, code: str, says: str) -> None:
+    check(bad(bench, folder, "run", act), code, says)
+
+
+@pytest.mark.parametrize(
+    "answer", ["nan", "negative", "infinite", "huge", "text", "object", "bool"]
+)
+def test_latencies_that_are_none(bench: Bench, folder: Path, answer: str) -> None:
+    check(bad(bench, folder, "run", "", answer=answer), "MODEL_FAILED", "its own clock told")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("no layers", "NoneType"),
+        ("nan layer", "layers[0].latency_ms is nan"),
+        ("negative layer", "layers[0].latency_ms is -1.0"),
+        ("nameless layer", "layers[0].name is no text"),
+        ("no layer", "asdict"),
+        ("layer of objects", "not JSON serializable"),
+    ],
+)
+def test_layers_that_are_none(bench: Bench, folder: Path, answer: str, says: str) -> None:
+    check(bad(bench, folder, "profile", "", answer=answer), "MODEL_FAILED", says)
+
+
+def test_what_computes_on_after_its_answer_is_ended(bench: Bench, folder: Path) -> None:
+    (waiting,) = worker_pids()
+    result = bad(bench, folder, "prepare", "leave_a_spinner", changed(PATIENTLY, sessions=1))
+    assert result.outcome == "ok", result.error_message
+    assert len(worker_pids()) == 2
+    steady(bench, folder)
+    assert worker_pids() == {waiting}
+
+
+def test_a_worker_that_takes_no_request_is_not_the_next_models_fault(
+    bench: Bench, folder: Path
+) -> None:
+    result = bad(
+        bench, folder, "prepare", "hold_the_gil_afterwards", changed(PATIENTLY, sessions=1)
+    )
+    assert result.outcome == "ok", result.error_message
+    after = measure(bench, BAD, plan(folder, "", "nothing"))
+    assert after.outcome == "ok", after.error_message
+    assert after.conditions["tried_again_after"] == "MODEL_CRASHED"
+
+
+def test_surroundings_are_put_back(bench: Bench, folder: Path) -> None:
+    once = changed(PATIENTLY, sessions=1)
+    told: list[dict[str, object]] = []
+    for act in ("tell", "meddle", "tell"):
+        result = bad(bench, folder, "prepare", act, once)
+        assert result.outcome == "ok", result.error_message
+        if act == "meddle":
+            assert result.conditions["core_mask"] != str(sorted(os.sched_getaffinity(0))[0])
+        else:
+            told.append(json.loads((folder / "model.told").read_text()))
+    if os.geteuid():
+        # Its priority cannot be raised again: another process goes on.
+        assert told[0].pop("pid") != told[1].pop("pid")
+    assert told[0] == told[1]
+    assert told[0]["folder"] == "worker-"
+    assert told[0]["temporary"] is True
+    assert told[0]["oom"] == "1000"
+    (folder / "model.told").unlink()
+
+
+def test_starts_that_fail_take_nobody_with_them(folder: Path, tmp_path: Path) -> None:
+    (folder / "plugins" / "bad_import.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    wanted = {
+        ("make", "segfault"): "SIGSEGV",
+        ("describe", "system_exit"): "exit status 7",
+        ("describe", "forge_garbage"): "corrupted",
+        ("describe", "take_shared"): "GB of memory",
+        ("make", "fork_on"): "processes; 16 are allowed",
+    }
+    acts = {f"{act}-{at}": (at, act) for at, act in wanted}
+    says = {
+        "none": "'NoneType'",
+        "no version": "version is 'None'",
+        "no platforms": "no platforms, or too many",
+        "too many": "no platforms, or too many",
+        "nameless": "name is ''",
+        "escapes": "name is 'a ?[2J?'",
+        "no settings": "settings must be texts",
+        "not finite": "settings.size is nan",
+        "objects": "not JSON serializable",
+        "endless": "version is '1111",
+    }
+    runtimes = {name: "bad_acts:ActsAtStart" for name in acts}
+    runtimes.update({f"misdescribed-{name}": "bad_acts:Misdescribed" for name in says})
+    runtimes.update(steady="bad_acts:Steady", imported="bad_import:Any")
+    configured = {
+        name: RuntimeConfig(options={"at": at, "act": a}) for name, (at, a) in acts.items()
+    }
+    configured.update(
+        {f"misdescribed-{name}": RuntimeConfig(options={"says": name}) for name in says}
+    )
+    before = keeper.descendants(os.getpid())
+    bench = Bench(
+        "board",
+        None,
+        tmp_path,
+        runtimes=runtimes,
+        search_path=[folder / "plugins"],
+        config=AgentConfig(runtimes=configured),
+        limits=LIMITS,
+    )
+    try:
+        found = {entry.name: entry for entry in bench.describe()[1]}
+        for (at, act), text in wanted.items():
+            assert text in found[f"{act}-{at}"].missing
+        for name, text in says.items():
+            assert text in found[f"misdescribed-{name}"].missing
+        assert "SIGSEGV" in found["imported"].missing
+        assert [entry.name for entry in found.values() if entry.available] == ["steady"]
+        assert keeper.descendants(os.getpid()) <= before
+        assert not list(tmp_path.glob("worker-*"))
+    finally:
+        bench.close()
+
+
+def test_an_agent_cleans_up_after_one_that_was_killed(folder: Path, tmp_path: Path) -> None:
+    for name in ("worker-left", "scratch-left"):
+        (tmp_path / name / "tmp").mkdir(parents=True)
+    cache = tmp_path / "cache" / "steady" / "kept"
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(b"\1" * (1 << 20))
+    for allowed, kept in ((2 << 20, True), (1 << 19, False)):
+        bench = Bench(
+            "board",
+            None,
+            tmp_path,
+            runtimes={"steady": "bad_acts:Steady"},
+            search_path=[folder / "plugins"],
+            limits=replace(LIMITS, cache_bytes=allowed),
+        )
+        try:
+            steady_platform = bench.describe()[1][0].platforms[0].name
+            assert steady_platform == STEADY
+            assert not list(tmp_path.glob("*-left"))
+            assert cache.exists() == kept
+        finally:
+            bench.close()

@@ -1,0 +1,32 @@
+"""A phone for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.phones.kit import FakePhone, remove_binaries
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> Iterator[None]:
+    yield
+    remove_binaries()
+
+
+@pytest.fixture(scope="module")
+def one_phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePhone]:
+    """A phone whose client is in the PATH."""
+    made = FakePhone(tmp_path_factory.mktemp("phone") / "phone")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANDROID_ADB_SERVER_PORT", made.port)
+        patch.setenv("PATH", str(made.adb.parent), prepend=":")
+        yield made
+    made.close()
+
+
+@pytest.fixture
+def phone(one_phone: FakePhone) -> FakePhone:
+    """The phone, calm and with nothing on it."""
+    one_phone.reset()
+    return one_phone
