@@ -2,7 +2,7 @@
 
 Vendor's documents: "TFLite Model Benchmark Tool with C++ Binary" and "TFLite Delegate Utilities for
 Tooling" (both READMEs of TensorFlow Lite's tools). It prints aggregates only: of the timed runs
-count, first, last, least, greatest, average and standard deviation, from 2.15 on the median too.
+count, first, last, least, greatest, average and standard deviation; newer ones the median too.
 """
 
 from __future__ import annotations

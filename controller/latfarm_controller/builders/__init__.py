@@ -13,7 +13,7 @@ from latfarm_controller.errors import BuildError
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("fp32", "fp16", "int8"),
-    "tflite": ("fp32", "int8"),
+    "tflite": ("fp32", "fp16", "int8"),
     "ncnn": ("fp32", "fp16"),
     "mnn": ("fp32", "fp16"),
     "graph-json": ("fp32", "fp16", "int8"),

@@ -52,17 +52,18 @@ def build_tflite(
 
     Args:
         graph: what to build; all its activations are float32.
-        dtype: "fp32", or "int8" for full-integer with one weight scale per channel.
+        dtype: "fp32"; "fp16" is the same file: a delegate rounds when it loads it; or "int8" for
+            full-integer with one weight scale per channel.
         weights: values of the graph's weights by name; the others become noise.
 
     Raises:
         BuildError: TFLite cannot express a node (names it and its op), a weight does not fit, or
             ai-edge-litert, whose schema is used, is not installed.
     """
-    if dtype not in ("fp32", "int8"):
-        raise BuildError(f"tflite is built as fp32 or int8, not {dtype!r}")
+    if dtype not in ("fp32", "fp16", "int8"):
+        raise BuildError(f"tflite is built as fp32, fp16 or int8, not {dtype!r}")
     t = _translated(graph, weights)
-    model = t.model if dtype == "fp32" else _integers(t, weights is not None)
+    model = t.model if dtype != "int8" else _integers(t, weights is not None)
     return serialise(fuse_activations(model))
 
 

@@ -187,14 +187,12 @@ def test_binaries_on_a_bad_day(
     assert (result.outcome, result.error_code) == (outcome, code), result.error_message
     assert says in result.error_message
     assert not result.sessions
-    phone.behave("")
-    assert measure(tflite, platform, model, settings=ONCE).outcome == "ok"
 
 
 def test_a_binary_that_hangs(phone: FakePhone, tflite: Bench, model: Path) -> None:
     platform = platform_of(tflite, RUNTIME)
     phone.behave("hang")
-    settings = changed(ONCE, compile_timeout_ms=1500.0)
+    settings = changed(ONCE, compile_timeout_ms=1000.0)
     result = measure(tflite, platform, model, settings=settings)
     assert (result.outcome, result.error_code) == ("model_error", "MODEL_TIMEOUT")
     phone.behave("")
@@ -220,7 +218,7 @@ def test_a_phone_that_hangs_with_its_binary_is_lost(
     """A link that went dead looks like a model that takes for ever; the phone is asked."""
     platform = platform_of(tflite, RUNTIME)
     phone.behave("hang")
-    settings = changed(ONCE, compile_timeout_ms=1500.0)
+    settings = changed(ONCE, compile_timeout_ms=1000.0)
 
     def cancelled() -> bool:
         if any("exec 3<&0" in line for line in phone.log()):

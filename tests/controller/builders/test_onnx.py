@@ -117,8 +117,8 @@ def test_formats_and_types_that_do_not_exist_are_refused() -> None:
     graph = _one("Relu")
     with pytest.raises(BuildError, match="unknown model format 'caffe'; known: onnx, tflite, ncnn"):
         build(graph, "caffe", "fp32")
-    with pytest.raises(BuildError, match="tflite is built as fp32 or int8, not 'fp16'"):
-        build(graph, "tflite", "fp16")
+    with pytest.raises(BuildError, match="tflite is built as fp32 or fp16 or int8, not 'int4'"):
+        build(graph, "tflite", "int4")
     with pytest.raises(BuildError, match="onnx is built as fp32, fp16 or int8, not 'int4'"):
         build_onnx(graph, "int4")
 

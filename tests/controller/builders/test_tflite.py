@@ -182,7 +182,7 @@ def test_other_element_types_are_refused() -> None:
     graph = b.build([b.relu(b.input((1, 4), "float16"))])
     with pytest.raises(BuildError, match="float16; TFLite takes float32"):
         build_tflite(graph)
-    with pytest.raises(BuildError, match="tflite is built as fp32 or int8"):
+    with pytest.raises(BuildError, match="tflite is built as fp32, fp16 or int8"):
         build_tflite(graph, "int4")
 
 
