@@ -26,6 +26,7 @@ from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.base import Model
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.mnn_cost import MnnCost
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
@@ -34,6 +35,7 @@ from latfarm_predictors.workload import Workload
 
 MODELS: dict[str, Callable[[], Model]] = {
     "FLOPs": lambda: Linear(traffic=False),
+    "MNN's cost, scaled": lambda: MnnCost(scaled=True),
     "look-up": Lookup,
     "forest (nn-Meter)": Forest,
     "ANNETTE roofline": AnnetteRoofline,

@@ -29,6 +29,8 @@ MIN_AHEAD = 32
 FLUSH_S = 1.0
 PATIENCE_S = 600.0
 FAILURES_IN_A_ROW = 10
+NOT_OFFERED = "NOT_OFFERED"
+"""A compared platform that its board does not offer (any more): the others go on without it."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,14 @@ class CampaignStatus:
     remembered: int
     elapsed_s: float
     remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a campaign measures: one platform on all its boards, or several on one of them."""
+
+    platforms: tuple[str, ...]
+    board_id: str = ""
 
 
 class CampaignStuckError(ControllerError):
@@ -87,8 +97,12 @@ class Driver:
         cancel: asyncio.Event | None = None,
         *,
         priority: int = CAMPAIGN_PRIORITY,
+        scope: Scope | None = None,
     ) -> CampaignRecord:
         """Run a campaign to its end; gives the record as stored last.
+
+        `scope` where it is not the record's one platform: of several platforms, one that no board
+        offers fails its own requests alone.
 
         The record's state is then `done`, `cancelled`, `failed` with what the campaign raised, or
         `interrupted` when the farm could not go on: run it again with the same record, and a fresh
@@ -98,7 +112,8 @@ class Driver:
         Raises:
             StoreError: the store cannot be read or written.
         """
-        run = _Run(self, campaign, record, on_progress, cancel or asyncio.Event(), priority)
+        scope = scope or Scope((record.platform,))
+        run = _Run(self, campaign, record, on_progress, cancel or asyncio.Event(), priority, scope)
         return await run.go()
 
 
@@ -113,7 +128,9 @@ class _Run:
         on_progress: OnProgress | None,
         cancel: asyncio.Event,
         priority: int,
+        scope: Scope,
     ) -> None:
+        self._scope = scope
         self._store, self._farm = driver.store, driver.farm
         self._clock_s, self._patience_s = driver.clock_s, driver.patience_s
         self._campaign = campaign
@@ -127,7 +144,8 @@ class _Run:
         self._untold: list[Measurement] = []
         self._unstored: list[tuple[Delivery, MeasurementRequest]] = []
         self._started_s = self._clock_s()
-        self._flushed_s = self._seen_s = self._started_s
+        self._flushed_s = self._started_s
+        self._seen_s: dict[str, float] = {}  # by platform: when a board of it worked last
         self._busy_ms = self._farm_busy_ms()
         self._estimate = Estimate()
         self._remembered = 0
@@ -183,12 +201,13 @@ class _Run:
 
     def _must_wait(self) -> bool:
         """Whether the campaign must not compute now: a board on this host may be timing."""
-        return bool(self._under_way) and self._farm.quiet(self._record.platform)
+        return bool(self._under_way) and any(map(self._farm.quiet, self._scope.platforms))
 
     async def _ask(self) -> list[MeasurementRequest]:
         if self._must_wait():
             return []
-        boards = len(self._farm.pool(self._record.platform))
+        pools = (self._farm.pool(p, self._scope.board_id) for p in self._scope.platforms)
+        boards = len({status.name for pool in pools for status in pool})
         room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._under_way)
         if room <= 0:
             return []
@@ -199,6 +218,8 @@ class _Run:
             if known is not None:
                 self._untold.append(known)
                 self._remembered += 1
+            elif len(self._scope.platforms) > 1 and not self._farm.offers(request.platform):
+                self._untold.append(_not_offered(request))
             elif request.request_id not in self._under_way:
                 self._under_way[request.request_id] = request
                 fresh.append(request)
@@ -250,14 +271,15 @@ class _Run:
     def _look_for_boards(self) -> None:
         self._farm.check()
         now_s = self._clock_s()
-        if self._farm.healthy(self._record.platform):
-            self._seen_s = now_s
-        elif now_s - self._seen_s > self._patience_s:
-            reasons = sorted({s.reason for s in self._farm.boards() if s.reason})
-            raise FarmError(
-                f"no board of {self._record.platform} works for {self._patience_s:.0f} s "
-                f"({'; '.join(reasons)}); resume the campaign when one does"
-            )
+        for platform in {request.platform for request in self._under_way.values()}:
+            if self._farm.healthy(platform, self._scope.board_id):
+                self._seen_s[platform] = now_s
+            elif now_s - self._seen_s.setdefault(platform, now_s) > self._patience_s:
+                reasons = sorted({s.reason for s in self._farm.boards() if s.reason})
+                raise FarmError(
+                    f"no board of {platform} works for {self._patience_s:.0f} s "
+                    f"({'; '.join(reasons)}); resume the campaign when one does"
+                )
 
     async def _tell(self) -> None:
         untold, self._untold = self._untold, []
@@ -339,12 +361,28 @@ class _Run:
         earlier: Mapping[str, Mapping[str, float]] = self._before.outcome.get("boards", {})
         boards = {board_id: dict(figures) for board_id, figures in earlier.items()}
         for status in self._farm.boards():
-            if status.info is None or not status.info.platform(self._record.platform):
+            if status.info is None or not any(map(status.info.platform, self._scope.platforms)):
                 continue
             board_id = status.info.board_id
+            if self._scope.board_id not in ("", board_id):
+                continue
             figures = earlier.get(board_id, {})
             busy_ms = status.busy_ms - self._busy_ms.get(board_id, 0.0) + figures.get("busy_ms", 0)
             total_ms = wall_ms + figures.get("wall_ms", 0)
             idle = max(0.0, 1 - busy_ms / total_ms) if total_ms > 0 else 0.0
             boards[board_id] = {"busy_ms": busy_ms, "wall_ms": total_ms, "idle_share": idle}
         return boards
+
+
+def _not_offered(request: MeasurementRequest) -> Measurement:
+    return Measurement(
+        request_id=request.request_id,
+        graph_hash=request.graph.hash,
+        platform=request.platform,
+        purpose=request.purpose,
+        outcome=Outcome.INFRASTRUCTURE_ERROR,
+        board_id=request.board,
+        error_code=NOT_OFFERED,
+        error_message=f"the board does not offer {request.platform} now; see latfarm platforms",
+        settings=request.settings,
+    )

@@ -177,22 +177,32 @@ class Farm:
             raise FarmError(f"{text}; away: {away}" if away else text)
         return self._platforms[name]
 
+    def offers(self, platform: str) -> bool:
+        """Whether some board offers or offered a platform."""
+        return platform in self._platforms
+
     def boards(self) -> list[BoardStatus]:
         """All boards as last heard; copies."""
         return [replace(status) for status in self._statuses.values()]
 
-    def pool(self, platform: str) -> list[BoardStatus]:
-        """The connected boards that offer a platform; copies."""
+    def pool(self, platform: str, board_id: str = "") -> list[BoardStatus]:
+        """The connected boards that offer a platform, or the one of them meant; copies."""
         return [
             replace(status)
             for status in self._statuses.values()
-            if status.online and status.info is not None and status.info.platform(platform)
+            if status.online
+            and status.info is not None
+            and status.info.platform(platform)
+            and board_id in ("", status.info.board_id)
         ]
 
-    def healthy(self, platform: str) -> bool:
+    def healthy(self, platform: str, board_id: str = "") -> bool:
         """Whether a connected board of the pool works: not quarantined, nor on probation."""
         boards = (self._scheduler.board(name) for name in self._scheduler.usable_boards(platform))
-        return any(board is not None and not board.quarantines for board in boards)
+        return any(
+            board is not None and not board.quarantines and board_id in ("", board.board_id)
+            for board in boards
+        )
 
     def quiet(self, platform: str) -> bool:
         """Whether a board of the pool needs this host quiet while it times."""
@@ -230,6 +240,7 @@ class Farm:
                     request.purpose,
                     weight_bytes(request.graph),
                     request.settings,
+                    request.board,
                 )
             )
         self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))

@@ -25,7 +25,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request as the scheduler sees it. `size_bytes` is an estimate of the built model's size."""
+    """A request as the scheduler sees it. `size_bytes` is an estimate of the built model's size.
+
+    `board`: the only board that may run it; empty: any of the platform's.
+    """
 
     request_id: str
     platform: str
@@ -33,6 +36,7 @@ class Work:
     purpose: str = ""
     size_bytes: int = 0
     settings: Settings = field(default_factory=Settings)
+    board: str = ""
 
 
 # Events

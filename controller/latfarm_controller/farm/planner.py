@@ -78,10 +78,12 @@ class Planner:
         """Whether this board may run it: not where it failed, as long as there is another board."""
         if job.work.request_id in board.assigned:  # an earlier life of it is still being withdrawn
             return False
+        if not _serves(board, job):
+            return False
         if board.board_id not in job.tried:
             return True
         return not any(
-            other.usable and job.work.platform in other.platforms
+            other.usable and _serves(other, job)
             for other in self._book.boards.values()
             if other.board_id not in job.tried
         )
@@ -115,7 +117,7 @@ class Planner:
         for victim in sorted(rich, key=lambda b: -len(b.assigned)):
             waiting = self._assigned(victim)[1:]
             for job in reversed(waiting):
-                mine = job.work.platform in thief.platforms and thief.board_id not in job.tried
+                mine = _serves(thief, job) and thief.board_id not in job.tried
                 if mine and job.owners and not job.withdrawing:
                     return job
         return None
@@ -157,9 +159,13 @@ class Planner:
         return bool(ready) and wanted.priority > max(ready)
 
     def _wanted(self, now_s: float) -> Iterator[Job]:
-        """Due jobs whose model is yet to be built and whose platform has a board."""
-        served = {name for b in self._book.boards.values() if b.online for name in b.platforms}
+        """Due jobs whose model is yet to be built and who have a board."""
+        online = {b.board_id: b for b in self._book.boards.values() if b.online}
+        served = {name for board in online.values() for name in board.platforms}
         for job in self._book.queued(served):
+            only = job.work.board
+            if only and not (only in online and _serves(online[only], job)):
+                continue
             blob = self._book.blobs[job.work.model]
             waits = blob.ready or blob.building or blob.not_before_s > now_s
             if not waits and job.not_before_s <= now_s:
@@ -221,3 +227,9 @@ class Planner:
                     best = fed.get(job.work.platform, job.priority)
                     fed[job.work.platform] = max(job.priority, best)
         return held_bytes, fed
+
+
+def _serves(board: Board, job: Job) -> bool:
+    """Whether this board is one that the job may go to at all."""
+    work = job.work
+    return work.platform in board.platforms and work.board in ("", board.board_id)

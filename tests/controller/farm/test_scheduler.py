@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from latfarm_controller.farm.book import Policy
 from latfarm_controller.farm.estimate import Estimate
 from latfarm_controller.farm.messages import (
@@ -110,6 +112,45 @@ def test_a_query_goes_on_top_of_a_full_board() -> None:
     ]
     scheduler.handle(1, RequestsQueued("q", (work("next"),), 10))
     assert scheduler.handle(1, BuildReady(model("next"), 1)) == []
+
+
+def pinned(request_id: str, board: str) -> Work:
+    return replace(work(request_id, "g"), board=board)
+
+
+def test_a_request_for_one_board_goes_there_alone() -> None:
+    scheduler = Scheduler(ONE)
+    scheduler.handle(0, BoardJoined("a", ("p",)), BoardJoined("b", ("p",)))
+    wanted = RequestsQueued("c", (pinned("r1", "b"), pinned("r2", "b")))
+    assert scheduler.handle(0, wanted) == [Build((model("g"),))]
+    assert scheduler.handle(1, BuildReady(model("g"), 10)) == [Dispatch("b", "r1", model("g"), 0)]
+    # A failure there is retried there: the other board is no alternative.
+    assert scheduler.handle(10, ResultReceived("b", failure("r1"))) == [
+        Discard("b", "r1"),
+        RetryAfter("r1", 11.0, 2, "THROTTLED hot"),
+        Dispatch("b", "r2", model("g"), 0),
+    ]
+    done = measurement("r2")
+    assert scheduler.handle(11, ResultReceived("b", done)) == [
+        Deliver("c", done, "b"),
+        Dispatch("b", "r1", model("g"), 0),
+    ]
+
+
+def test_an_idle_board_does_not_take_what_is_meant_for_another() -> None:
+    scheduler = Scheduler(Policy(depth=3))
+    scheduler.handle(0, BoardJoined("a", ("p",)))
+    wanted = RequestsQueued("c", (pinned("r1", "a"), pinned("r2", "a")))
+    scheduler.handle(0, wanted)
+    scheduler.handle(0, BuildReady(model("g"), 10))
+    assert scheduler.handle(1, BoardJoined("b", ("p",))) == []
+
+
+def test_nothing_is_built_for_a_board_that_is_away() -> None:
+    scheduler = Scheduler(ONE)
+    scheduler.handle(0, BoardJoined("a", ("p",)))
+    assert scheduler.handle(0, RequestsQueued("c", (pinned("r1", "b"),))) == []
+    assert scheduler.handle(1, BoardJoined("b", ("p",))) == [Build((model("g"),))]
 
 
 def test_a_retry_waits_and_goes_to_another_board() -> None:

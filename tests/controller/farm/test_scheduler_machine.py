@@ -50,6 +50,7 @@ BOARDS = {
 }
 PLATFORMS = ("pa", "pb", "pq")
 CAMPAIGNS = ("c1", "c2", "query")
+PINNED = {"pa": "ab", "pb": "ab", "pq": "q"}  # a request for one board alone asks this one
 MODEL_BYTES = {"g0": 10, "g1": 10, "g2": 60, "g3": 200}
 
 
@@ -111,6 +112,7 @@ class World(RuleBasedStateMachine):
                     assert self.online[board_id]
                     assert board_id not in self.quarantined
                     assert work.platform in BOARDS[board_id][0]
+                    assert work.board in ("", board_id)
                     assert model == work.model
                     assert model in self.ready
                     for name, queue in self.at.items():
@@ -158,16 +160,20 @@ class World(RuleBasedStateMachine):
         platform=st.sampled_from(PLATFORMS),
         graphs=st.sets(st.sampled_from(sorted(MODEL_BYTES)), min_size=1),
         repeat=st.integers(0, 1),
+        pin=st.booleans(),
     )
-    def queue(self, campaign: str, platform: str, graphs: set[str], repeat: int) -> None:
+    def queue(
+        self, campaign: str, platform: str, graphs: set[str], repeat: int, *, pin: bool = False
+    ) -> None:
         works = []
+        board = PINNED[platform] if pin else ""
         for graph in sorted(graphs):
-            request_id = f"{platform}/{graph}/{repeat}"
+            request_id = f"{platform}/{graph}/{repeat}@{board}"
             key = (campaign, request_id)
             if self.wanted[key] > self.delivered[key]:
                 continue  # a driver does not ask again for what is under way
             model = Model(graph, "onnx", "fp32")
-            work = Work(request_id, platform, model, "kernel", MODEL_BYTES[graph])
+            work = Work(request_id, platform, model, "kernel", MODEL_BYTES[graph], board=board)
             self.works[request_id] = work
             self.wanted[key] += 1
             works.append(work)

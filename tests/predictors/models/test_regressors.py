@@ -17,6 +17,7 @@ from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.mnn_cost import MnnCost
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP, _penalised_likelihood
 from latfarm_predictors.models.stack import Stack, mixing_weight
@@ -30,6 +31,8 @@ MAKERS: dict[str, Callable[[], Model]] = {
     "flops_mac": lambda: Linear(traffic=True),
     "lookup": Lookup,
     "forest": lambda: Forest(trees=30),
+    "mnn_cost": MnnCost,
+    "mnn_cost_scaled": lambda: MnnCost(scaled=True),
     "annette_roofline": AnnetteRoofline,
     "annette_refined_roofline": RefinedRoofline,
     "annette_statistical": lambda: Statistical(trees=30),

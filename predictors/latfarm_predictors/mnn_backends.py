@@ -1,0 +1,103 @@
+"""How fast MNN takes a processor to be: FLOPS and t_schedule (Jiang et al. 2020, appendix C).
+
+What the paper calls FLOPS is compared with multiplications (Eq. 5); here it is named
+`multiplications_per_ms`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GPU_GIGA: Mapping[str, float] = MappingProxyType(
+    {
+        "Mali-T860": 6.83,
+        "Mali-T880": 6.83,
+        "Mali-G51": 6.83,
+        "Mali-G52": 6.83,
+        "Mali-G71": 31.61,
+        "Mali-G72": 31.61,
+        "Mali-G76": 31.61,
+        "Adreno (TM) 505": 3.19,
+        "Adreno (TM) 506": 4.74,
+        "Adreno (TM) 512": 14.23,
+        "Adreno (TM) 530": 25.40,
+        "Adreno (TM) 540": 42.74,
+        "Adreno (TM) 615": 16.77,
+        "Adreno (TM) 616": 18.77,
+        "Adreno (TM) 618": 18.77,
+        "Adreno (TM) 630": 42.74,
+        "Adreno (TM) 640": 42.74,
+    }
+)
+"""10^9 FLOPS by GPU, from running MobileNet-v1 100 times (appendix C's list)."""
+
+OTHER_GPU_GIGA = 4.0
+"""A GPU that is not in the list: "faster than CPU, as is the normal case"."""
+
+OTHER_CPU_GIGA = 2.0
+"""A CPU whose clocks the system does not tell, whatever the number of threads."""
+
+SCHEDULE_MS: Mapping[str, float] = MappingProxyType(
+    {"opencl": 0.05, "opengl": 0.05, "vulkan": 0.01, "metal": 0.05}
+)
+"""What an op costs to submit, by API. Metal is not in the paper: MNN's public Metal backend
+answers a constant 0.05 for any op that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A processor as Eq. 5 sees it: latency = MUL / FLOPS * 1000 + t_schedule, summed over ops.
+
+    Attributes:
+        name: for people.
+        multiplications_per_ms: the paper's FLOPS / 1000.
+        schedule_ms: t_schedule, 0 on a CPU.
+        known: whether clock or GPU are known; else the appendix's default stands in.
+    """
+
+    name: str
+    multiplications_per_ms: float
+    schedule_ms: float = 0.0
+    known: bool = True
+
+
+def cpu(threads: int, clocks_mhz: Sequence[float] = ()) -> Backend:
+    """A CPU: the sum of the `threads` highest of its cores' highest clocks.
+
+    Args:
+        threads: how many; more than there are cores count no further.
+        clocks_mhz: highest clock of each core; empty: not known, 2 * 10^9 then (appendix C).
+
+    Raises:
+        ValueError: no threads, or a clock that is not positive.
+    """
+    if threads < 1 or any(clock <= 0 for clock in clocks_mhz):
+        raise ValueError(f"{threads} threads at {list(clocks_mhz)} MHz: must be positive")
+    if not clocks_mhz:
+        return Backend(f"CPU of unknown clock, {threads}t", OTHER_CPU_GIGA * 1e6, known=False)
+    fastest = sorted(clocks_mhz, reverse=True)[:threads]
+    return Backend(f"CPU, {threads}t, {sum(fastest):.0f} MHz in sum", sum(fastest) * 1e3)
+
+
+def gpu(name: str, api: str) -> Backend:
+    """A GPU by the name that its driver reports ("Adreno (TM) 540", "Mali-G72 MP12").
+
+    Raises:
+        ValueError: no such API.
+    """
+    schedule_ms = SCHEDULE_MS.get(api.lower())
+    if schedule_ms is None:
+        raise ValueError(f"no API {api!r}; known: {', '.join(SCHEDULE_MS)}")
+    wanted = _plain(name)
+    found = next((giga for known, giga in GPU_GIGA.items() if _plain(known) in wanted), None)
+    giga = OTHER_GPU_GIGA if found is None else found
+    label = f"{name or 'unknown GPU'}, {api.lower()}"
+    return Backend(label, giga * 1e6, schedule_ms, found is not None)
+
+
+def _plain(name: str) -> str:
+    """Letters and digits alone: "Adreno (TM) 540" is the driver's "Adreno 540"."""
+    return re.sub(r"\(tm\)|[^a-z0-9]", "", name.lower())
