@@ -1,0 +1,98 @@
+"""Makes a host ready for virtual boards: `python -m tests.farm.prepare --install`, as root.
+
+Debian's packages that are missing are installed (without --install: named). Then root file systems
+of both architectures, the emulator and the wheels are made, all at the same time, so that the tests
+find them in the cache. Says in one line what else the host lacks, and is content with it: the tests
+then skip with the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.farm import emulation, host, rootfs, wheels
+
+EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
+"""The agent's runtimes that have wheels for aarch64."""
+
+FOR_TESTS = ("flatbuffers", "onnx", "pytest", "pytest-timeout")
+"""What the conformance suite needs on a board beyond the agent."""
+
+
+ALSO = {"adb": "adb", "gcc": "gcc", "openssl": "openssl"}
+"""Program -> Debian package, of tests that bring more than boards."""
+
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def arm64_packages() -> list[str]:
+    """Requirements of an arm64 board with all runtimes and the conformance suite."""
+    return [*wheels.requirements(EXTRAS), *FOR_TESTS]
+
+
+def _arm64_tree() -> None:
+    emulation.enable("arm64")
+    rootfs.ensure("arm64")
+
+
+def install() -> None:
+    """Install the packages that are missing; nothing where they cannot be.
+
+    Raises:
+        HostError: the package manager failed.
+    """
+    wanted = {**host.TOOLS, **ALSO}
+    packages = {package for tool, package in wanted.items() if shutil.which(tool) is None}
+    if not _KEYRING.exists():
+        packages.add("debian-archive-keyring")
+    if not packages or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=600")
+    host.command(*apt, "update", timeout_s=600.0)
+    few = ("install", "--yes", "--no-install-recommends")
+    host.command(*apt, *few, *sorted(packages), timeout_s=1200.0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the host ready; gives the exit code."""
+    if "--install" in arguments:
+        try:
+            install()
+        except host.HostError as error:
+            print(f"virtual boards: {error}", file=sys.stderr)
+            return 1
+    reason = host.lacks()
+    if reason:
+        print(f"virtual boards: none on this host: {reason}", file=sys.stderr)
+        return 0
+    jobs: dict[str, Callable[[], object]] = {
+        f"a board's disk ({host.NATIVE})": rootfs.ensure,
+        f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
+    }
+    reason = emulation.lacks("arm64")
+    if reason:
+        print(f"virtual boards: none for arm64: {reason}", file=sys.stderr)
+    else:
+        jobs["a board's disk (arm64)"] = _arm64_tree
+        jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
+    begun = time.monotonic()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        futures = {name: pool.submit(job) for name, job in jobs.items()}
+        for name, future in futures.items():
+            try:
+                future.result()
+            except host.HostError as error:
+                print(f"virtual boards: {name}: {error}", file=sys.stderr)
+                return 1
+    print(f"virtual boards: ready after {time.monotonic() - begun:.0f} s, in {host.cache_dir()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""The agent as a board's service: it comes back after a kill and a reboot, and over a cut network.
+
+On this host's own architecture, with a simulated runtime: what is tested is the road to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from latfarm_controller import builders
+from latfarm_controller.agents.board import Stage
+from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.measurement import Measurement, Settings
+
+from tests.farm import agents, wheels
+from tests.farm.host import NATIVE
+from tests.farm.rack import Rack
+from tests.farm.virtual_board import VirtualBoard
+
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
+
+OVERHEAD_MS = 0.5
+PROFILE = {
+    "platform": "sim-npu-int8",
+    "peak_macs_per_ms": 1e6,
+    "bandwidth_bytes_per_ms": 1e6,
+    "overhead_ms": OVERHEAD_MS,
+    "noise": 0.005,
+}
+SETTINGS = Settings(sessions=1, warmup_ms=1.0, min_runs=5, max_runs=20, max_ms=50.0)
+
+
+@dataclass(frozen=True)
+class Served:
+    board: VirtualBoard
+    tls: TlsFiles
+
+
+@pytest.fixture(scope="module")
+def served(
+    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    site = wheels.site(wheels.requirements(), arch=NATIVE)
+    farm = agents.Farm(tmp_path_factory.mktemp("farm"))
+    with VirtualBoard("xavier", rack=rack) as board:
+        wheels.install(board, site, own_wheels)
+        board.write("/etc/latfarm/profile.json", json.dumps(PROFILE))
+        options = ("--simulate", "/etc/latfarm/profile.json")
+        yield Served(board, agents.serve(board, farm, options))
+
+
+RESET = f"tcp dport {agents.PORT} reject with tcp reset"
+AWAY_S = 0.5
+
+
+async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[Measurement, int]:
+    """One measurement, and how often its connection broke.
+
+    `rule`: of the board's network, for `AWAY_S` once timing began.
+    """
+    builder = GraphBuilder("net")
+    graph = builder.build([builder.relu(builder.conv(builder.input((1, 3, 16, 16)), 8, 3))])
+    data = builders.build(graph, "graph-json", "int8")
+    sha256 = hashlib.sha256(data).hexdigest()
+    pending = [rule] if rule else []
+
+    async with agents.client(served.board, served.tls) as client:
+        info = await client.describe()
+        (platform,) = info.platforms
+        request = MeasurementRequest(graph, platform.name, "network", settings)
+        await client.acquire(120_000)
+        await client.upload(sha256, data)
+
+        def on_stage(stage: Stage) -> None:
+            if stage.name == "timing" and pending:
+                served.board.filter(pending.pop())
+                asyncio.get_running_loop().call_later(AWAY_S, served.board.restore)
+
+        # After a break the client asks whether the board is there, before it asks on.
+        with patch.object(client, "describe", wraps=client.describe) as asked:
+            measurement = await client.measure(request, sha256, on_stage)
+        assert not pending
+        assert await client.spooled() == [request.request_id]
+        await client.acknowledge([request.request_id])
+        await client.release()
+        return measurement, asked.call_count
+
+
+def test_measures(served: Served) -> None:
+    measurement, breaks = asyncio.run(measure(served, SETTINGS))
+    assert measurement.ok, measurement.error_message
+    assert measurement.latency_ms is not None
+    assert measurement.latency_ms >= OVERHEAD_MS
+    assert breaks == 0
+
+
+def test_a_measurement_outlives_its_connection(served: Served) -> None:
+    settings = replace(SETTINGS, sessions=100)
+    measurement, breaks = asyncio.run(measure(served, settings, RESET))
+    assert measurement.ok, measurement.error_message
+    assert measurement.runs >= 3
+    assert breaks >= 1
+
+
+def test_comes_back_after_a_kill_and_a_reboot(served: Served) -> None:
+    async def identity() -> tuple[str, str]:
+        async with agents.client(served.board, served.tls) as client:
+            info = await client.describe()
+            return info.board_id, info.state
+
+    before = asyncio.run(identity())
+    assert before[1] == "idle"
+    served.board.run("systemctl kill --signal=KILL --kill-who=all latfarm-agent")
+    assert asyncio.run(identity()) == before
+    served.board.reboot()
+    assert asyncio.run(identity()) == before
+    served.board.kill()
+    served.board.start()
+    assert asyncio.run(identity()) == before
+    assert asyncio.run(measure(served, SETTINGS))[0].ok
+
+
+def test_its_log_is_in_the_journal(served: Served) -> None:
+    said = served.board.run("journalctl --unit latfarm-agent --no-pager --output cat").stdout
+    assert f"serves on {served.board.address}:{agents.PORT}" in said

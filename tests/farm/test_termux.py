@@ -1,0 +1,100 @@
+"""The agent where Android keeps things to itself, as it does from an app such as Termux.
+
+There, Python's platform is "android", the system's files of accounts and sensors cannot be read,
+/etc and /tmp are not what they are elsewhere, nobody has a capability, and there are no semaphores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from latfarm_agent.testing.tflite_samples import samples
+
+from tests.farm import host
+
+_LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpriv is not here")
+
+pytestmark = [
+    pytest.mark.farm,
+    pytest.mark.skipif(bool(_LACKS), reason=_LACKS),
+]
+
+HIDE = """\
+set -e
+cd "$HIDDEN"
+touch file && chmod 000 file && mkdir folder && chmod 000 folder
+for path in stat loadavg vmstat cpuinfo version; do mount --bind file /proc/$path; done
+mount --bind folder /sys
+mount --bind folder /tmp
+mount --bind folder /dev/shm
+for path in os-release machine-id; do
+  if [ -e /etc/$path ]; then mount --bind file /etc/$path; fi
+done
+exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"
+"""
+PROGRAM = """
+import os, sys
+sys.platform = "android"
+sys.modules["_multiprocessing"] = None
+for path in ("/proc/stat", "/proc/vmstat", "/sys/class", "/tmp/x"):
+    try:
+        open(path).read()
+    except OSError:
+        continue
+    sys.exit(f"{path} can be read")
+import json
+from pathlib import Path
+from latfarm_agent.bench import Bench
+from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
+folder = Path(sys.argv[1])
+reference = {"tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime"}
+bench = Bench("phone", None, folder / "work", runtimes=reference, limits=PATIENT)
+board, (runtime,) = bench.describe()
+platform = runtime.platforms[0].name
+result = measure(bench, platform, folder / "model.tflite")
+bench.close()
+print(json.dumps([board.board_id, dict(board.conditions), result.outcome, result.error_message,
+                  dict(result.conditions)]))
+"""
+
+
+def test_the_agent_measures_there(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    (tmp_path / "model.tflite").write_bytes(samples()["cnn-fp32"])
+    for name in ("hidden", "home", "tmp"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    # A folder that is still there when /tmp is covered.
+    with_us = Path(os.environ.get("TMPDIR", "/var/tmp")) / f"latfarm-termux-{os.getpid()}"
+    shutil.copytree(tmp_path, with_us)
+    environment = {
+        "HIDDEN": str(with_us / "hidden"),
+        "HOME": str(with_us / "home"),
+        "TMPDIR": str(with_us / "tmp"),
+        "PATH": os.environ["PATH"],
+        "OMP_NUM_THREADS": "1",
+    }
+    python = [sys.executable, str(with_us / "program.py"), str(with_us)]
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation=private", "sh", "-c", HIDE, "sh", *python],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        shutil.rmtree(with_us)
+    assert done.returncode == 0, done.stderr[-3000:]
+    board_id, board, outcome, message, conditions = json.loads(done.stdout.splitlines()[-1])
+    assert len(board_id) == 32
+    assert outcome == "ok", message
+    assert {board["load_1m"], board["clock_mhz"], board["governor"]} == {"unknown"}
+    assert conditions["core_busy_share"] == "unknown"
