@@ -1,4 +1,4 @@
-"""Answer: what a prediction says of a network."""
+"""Answer: what a prediction says of a network, in milliseconds or in millijoules."""
 
 from __future__ import annotations
 
@@ -42,6 +42,43 @@ class Answer:
     kernels: tuple[KernelAnswer, ...]
     unsupported: tuple[str, ...] = ()
     bundle: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEnergy:
+    """One kernel of the network; see `KernelAnswer`. Energies in millijoules an inference."""
+
+    type: str
+    nodes: tuple[str, ...]
+    configuration: Mapping[str, float | int | str]
+    energy_mj: float
+    interval_mj: tuple[float, float]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyAnswer:
+    """Predicted energy of one inference; see `Answer`, whose words mean the same here.
+
+    It is what the network adds to what the board takes at rest (`idle_mw`), by the power rail
+    `rail`: millijoules of different rails are not the same quantity.
+    """
+
+    network: str
+    platform: str
+    energy_mj: float
+    interval_mj: tuple[float, float]
+    coverage: float
+    calibrated: bool
+    kernels: tuple[KernelEnergy, ...]
+    unsupported: tuple[str, ...] = ()
+    bundle: str = ""
+    rail: str = ""
+    idle_mw: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""

@@ -54,7 +54,8 @@ class ColdCost:
 
     def extra_ms(self, table: Table) -> Array:
         """Latency that flushed caches add, shape (n,)."""
-        return np.asarray(self._columns(table) @ self._coefficients)
+        # not "@", which rounds a row differently at the end of a table than inside it
+        return np.asarray(np.einsum("ij,j->i", self._columns(table), self._coefficients))
 
     def state(self) -> State:
         """What was learned, as plain data."""

@@ -91,6 +91,23 @@ def tiled_work(table: Table, tiles: Tiles) -> tuple[Array, Array]:
     return positions * channels * reduction, blocks
 
 
+def winograd_tile(n: Array | float, k: Array | float, ci: Array, co: Array, pairs: Array) -> Array:
+    """Operations of one Winograd output tile F(n x n, k x k), shape of `ci`.
+
+    MNN (Jiang et al. 2020) Eq. 2: transforming a tile of the input, multiplying its channels, and
+    transforming back; the last term, printed without o_c, has it here.
+
+    Args:
+        n: side of the output tile.
+        k: side of the kernel.
+        ci: input channels.
+        co: output channels.
+        pairs: products of channels, ci * co or padded to a layout's.
+    """
+    a = n + k - 1
+    return 2 * ci * a**3 + pairs * a**2 + n * a * (2 * n + k - 1) * co
+
+
 def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
     """Work of the cheapest scheme, direct or Winograd, over that of the direct one.
 
@@ -113,13 +130,14 @@ def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         & (table.dilation_h == 1)
         & (table.dilation_w == 1)
         & (table.groups == 1)
-        & np.isin(table.families, ("conv",))
+        & table.of_family("conv")
     )
+    if not possible.any():  # most groups of kernels have no convolution at all
+        return np.ones(len(table)), np.ones(len(table))
     best, chosen = direct.copy(), np.ones(len(table))
     for n in WINOGRAD_TILES:
-        a = n + k - 1
         blocks = np.ceil(table.out_w / n) * np.ceil(table.out_h / n)
-        cost = blocks * (2 * ci * a**3 + padded * a**2 + n * a * (2 * n + k - 1) * co)
+        cost = blocks * winograd_tile(n, k, ci, co, padded)
         better = possible & (cost < best)
         best, chosen = np.where(better, cost, best), np.where(better, float(n), chosen)
     return best / direct, chosen

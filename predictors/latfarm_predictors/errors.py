@@ -8,6 +8,7 @@ PredictorsError
 │   └── DynamicShapeError     a dimension is open: bind it with --batch or --shape
 ├── FusionRulesError      a rules file that contradicts itself
 ├── BundleError           a bundle that cannot be read, or of another format version
+├── NoEnergyError         a bundle that was made without energies is asked for one
 └── NotEnoughDataError    fewer measurements than a fit or a calibration needs
 ```
 """
@@ -41,6 +42,10 @@ class FusionRulesError(PredictorsError):
 
 class BundleError(PredictorsError):
     """A bundle cannot be read, is damaged, or has another format version."""
+
+
+class NoEnergyError(PredictorsError):
+    """A bundle that was made without energies is asked for one."""
 
 
 class NotEnoughDataError(PredictorsError):

@@ -12,35 +12,36 @@ They are plain JSON, made to be read and edited:
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
-from latfarm_predictors.graph import Graph, Node
-from latfarm_predictors.kernels import Kernel, extract
+from latfarm_predictors.fusion_search import CONSTANT, FREE_OPS, RESHAPES, find_groups, rule_op
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.parts import Part, part_of
+
+__all__ = [
+    "CONSTANT",
+    "FORMAT",
+    "FREE_OPS",
+    "RESHAPES",
+    "Branch",
+    "FusionRules",
+    "Verdict",
+    "all_pairs",
+    "find_parts",
+    "rule_op",
+    "split",
+]
 
 Verdict = Literal["fused", "separate", "undecided"]
 Branch = Literal[0, 1, 2]
 
 FORMAT = 1
-
-# Move no data and compute nothing: a view of their producer's result.
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-FREE_OPS = RESHAPES | {"Identity", "Dropout"}
-
-# By a constant, these are folded where with two computed operands they are not.
-_ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
-CONSTANT = ":const"
-
-
-def rule_op(graph: Graph, node: Node) -> str:
-    """What pair rules call a node: its op, or "Mul:const" where one operand is a weight."""
-    if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
-        return node.op + CONSTANT
-    return node.op
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class FusionRules:
     def fuses(self, first: str, second: str) -> bool:
         """Whether `second` right after `first` runs within its kernel."""
         return self.verdict(first, second) == "fused"
+
+    @cached_property
+    def followers(self) -> frozenset[str]:
+        """What is fused behind anything at all: all other ops begin kernels."""
+        return frozenset(second for (_, second), v in self.pairs.items() if v == "fused")
 
     def replace_pairs(self, pairs: Mapping[tuple[str, str], Verdict]) -> FusionRules:
         """The same rules with these pairs added or overruled."""
@@ -172,162 +178,12 @@ def split(graph: Graph, rules: FusionRules, device: str = "cpu") -> list[Kernel]
     the kernel's first op. A fusion that would close a cycle is refused, so every kernel is convex.
     Every node is in exactly one kernel.
     """
-    search = _Search(graph, rules)
-    search.run()
-    return [
-        extract(graph, [graph.nodes[index] for index in members], device)
-        for members in search.in_order()
-    ]
+    return [Kernel.of_part(graph, part, device) for part in find_parts(graph, rules)]
 
 
-class _Search:
-    """The groups of one split; nodes and groups are indices, a group's is that of its first node.
-
-    The first node comes before all others of its group, since each of them joined along an edge.
-    """
-
-    def __init__(self, graph: Graph, rules: FusionRules) -> None:
-        self._rules = rules
-        self._nodes = graph.nodes
-        self._ops = [rule_op(graph, node) for node in graph.nodes]
-        index = {tensor: i for i, node in enumerate(graph.nodes) for tensor in node.outputs}
-        self._producers: list[list[int]] = []
-        self._readers: list[list[int]] = [[] for _ in graph.nodes]
-        # Operands that no node makes: inbounds too, though nothing can fuse there.
-        self._given = [
-            len({t for t in graph.data_inputs(node) if t not in index}) for node in graph.nodes
-        ]
-        wanted = set(graph.outputs)
-        self._is_output = [not wanted.isdisjoint(node.outputs) for node in graph.nodes]
-        for i, node in enumerate(graph.nodes):
-            sources = list(dict.fromkeys(index[t] for t in node.inputs if t in index))
-            self._producers.append(sources)
-            for source in sources:
-                self._readers[source].append(i)
-        self._group = list(range(len(graph.nodes)))
-        self._members: dict[int, list[int]] = {i: [i] for i in self._group}
-
-    def run(self) -> None:
-        """Fuse until nothing changes. Each fusion removes a group, so this ends."""
-        changed = True
-        while changed:
-            changed = False
-            for head in range(len(self._nodes)):
-                if self._group[head] != head:
-                    continue
-                chosen = self._choose(head)
-                if chosen is not None:
-                    self._merge(chosen, head)
-                    changed = True
-
-    def in_order(self) -> list[list[int]]:
-        """Members of each group, groups topologically sorted, ties by position in the file."""
-        waiting = {head: len(self._inbound(members)) for head, members in self._members.items()}
-        ready = [head for head, count in waiting.items() if count == 0]
-        heapq.heapify(ready)
-        order: list[list[int]] = []
-        while ready:
-            head = heapq.heappop(ready)
-            order.append(sorted(self._members[head]))
-            for reader in self._outbound(self._members[head]):
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    heapq.heappush(ready, reader)
-        return order
-
-    def _choose(self, head: int) -> int | None:
-        """The group that the group of `head` joins, if any."""
-        node, inbound = self._nodes[head], self._inbound([head])
-        if node.op in FREE_OPS:
-            return self._owner(head) if self._rules.attach_free_ops else None
-        count = len(inbound) + self._given[head]
-        branch = self._rules.multi_inbound if count > 1 else 1
-        if branch == 0:
-            return None
-        for group in inbound if branch == 1 else reversed(inbound):
-            if self._may_follow(group, head) and self._may_leave(group, head):
-                return group
-        return None
-
-    def _owner(self, view: int) -> int | None:
-        """The group whose result `view` is another name for, unless others read that result."""
-        sources = self._producers[view]
-        if len(sources) != 1 or self._is_output[sources[0]]:
-            return None
-        return self._group[sources[0]] if self._readers[sources[0]] == [view] else None
-
-    def _may_follow(self, group: int, head: int) -> bool:
-        """Whether the pair rule lets `head` into `group`; a reshaped result takes nothing more."""
-        closed = any(self._nodes[member].op in RESHAPES for member in self._members[group][1:])
-        return not closed and self._rules.fuses(self._ops[group], self._ops[head])
-
-    def _may_leave(self, group: int, head: int) -> bool:
-        """The multi-outbound rule for the edges from `group` to `head`, and no cycle."""
-        joined = self._members[head]
-        if not any(
-            self._is_branch(group, source, head)
-            for source in self._producers[head]
-            if self._group[source] == group
-        ):
-            return False
-        others = self._inbound(joined)
-        return not self._reaches(group, [other for other in others if other != group])
-
-    def _is_branch(self, group: int, source: int, head: int) -> bool:
-        """Whether the rules let the edge from `source` (in `group`) to `head` be fused."""
-        readers = [self._group[reader] for reader in self._readers[source]]
-        if set(readers) == {head} and not self._is_output[source]:
-            return True
-        if self._rules.multi_outbound == 0 or group in readers:
-            return False  # one branch at most, and this fork has had its own
-        fusible = [
-            reader
-            for reader in self._readers[source]
-            if self._group[reader] == reader and self._may_follow(group, reader)
-        ]
-        if not fusible:
-            return False
-        return head == (fusible[0] if self._rules.multi_outbound == 1 else fusible[-1])
-
-    def _reaches(self, group: int, starts: Iterable[int]) -> bool:
-        """Whether any of `starts` depends on `group`: fusing past it would close a cycle."""
-        seen: set[int] = set()
-        todo = list(starts)
-        while todo:
-            current = todo.pop()
-            if current == group:
-                return True
-            # A group starts before all its members: nothing that ended before can depend on it.
-            if current in seen or self._members[current][-1] < group:
-                continue
-            seen.add(current)
-            todo.extend(self._inbound(self._members[current]))
-        return False
-
-    def _merge(self, group: int, head: int) -> None:
-        moved = self._members.pop(head)
-        for member in moved:
-            self._group[member] = group
-        self._members[group] = sorted(self._members[group] + moved)
-
-    def _inbound(self, members: Iterable[int]) -> list[int]:
-        """Groups that feed these nodes of one group, in operand order."""
-        found: dict[int, None] = {}
-        for member in members:
-            own = self._group[member]
-            for source in self._producers[member]:
-                if self._group[source] != own:
-                    found[self._group[source]] = None
-        return list(found)
-
-    def _outbound(self, members: Iterable[int]) -> list[int]:
-        found: dict[int, None] = {}
-        for member in members:
-            own = self._group[member]
-            for reader in self._readers[member]:
-                if self._group[reader] != own:
-                    found[self._group[reader]] = None
-        return list(found)
+def find_parts(graph: Graph, rules: FusionRules) -> list[Part]:
+    """Where `split` cuts the kernels out: ops and names decide that, and no shape or attribute."""
+    return [part_of(graph, members) for members in find_groups(graph, rules)]
 
 
 def all_pairs(ops: Iterable[str], verdict: str = "fused") -> dict[tuple[str, str], Verdict]:

@@ -134,14 +134,20 @@ class Graph:
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
 
     @cached_property
-    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
-        readers: dict[str, list[Node]] = {}
-        for node in self.nodes:
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Indices of the nodes that read each tensor; tensors nobody reads are absent."""
+        found: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
             for tensor in dict.fromkeys(node.inputs):
                 if tensor:
-                    readers.setdefault(tensor, []).append(node)
-        return {tensor: tuple(nodes) for tensor, nodes in readers.items()}
+                    found.setdefault(tensor, []).append(index)
+        return {tensor: tuple(indices) for tensor, indices in found.items()}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
+        nodes = self.nodes
+        return {t: tuple([nodes[i] for i in found]) for t, found in self.readers.items()}
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

@@ -152,14 +152,12 @@ class KernelModels:
     def predict(self, table: Table) -> KernelEstimates:
         """Estimate every kernel, standing in where its like was never measured."""
         count = len(table)
-        routes: dict[tuple[str, str], Route] = {}
-        row_routes: list[Route] = []
+        kinds = list(zip(table.families, table.types, strict=True))
+        routes = {kind: self.router.route(*kind) for kind in set(kinds)}
+        doubts = {kind: self._doubt(route, *kind) for kind, route in routes.items()}
+        row_routes = [routes[kind] for kind in kinds]
         wanted: dict[str, tuple[list[int], list[str]]] = {}
-        for row, key in enumerate(zip(table.families, table.types, strict=True)):
-            route = routes.get(key)
-            if route is None:
-                route = routes[key] = self.router.route(*key)
-            row_routes.append(route)
+        for row, route in enumerate(row_routes):
             rows, types = wanted.setdefault(route.group, ([], []))
             rows.extend([row] * len(route.types))
             types.extend(route.types)
@@ -173,22 +171,19 @@ class KernelModels:
             np.add.at(within, index, sigma**2)
             np.add.at(weight, index, 1.0)
         mean, square, within = mean / weight, square / weight, within / weight
-        doubt = np.array(
-            [
-                self._doubt(route, family, kind)
-                for route, family, kind in zip(row_routes, table.families, table.types, strict=True)
-            ]
-        )
+        doubt = np.array([doubts[kind] for kind in kinds])
         sigma = np.sqrt(within + np.maximum(square - mean**2, 0.0) + doubt**2)
         latency = np.exp(mean)
         views = np.array([route.source == VIEW for route in row_routes], dtype=np.bool_)
         latency = np.where(views, self.floor_ms, latency)
-        sources = tuple(route.source or self._source(route.group) for route in row_routes)
+        sources = tuple([route.source or self._source(route.group) for route in row_routes])
         labels = tuple(
-            "" if source.startswith("fallback:") else self._label(route.group, float(value))
-            for route, value, source in zip(row_routes, latency, sources, strict=True)
+            [
+                "" if source.startswith("fallback:") else self._label(route.group, value)
+                for route, value, source in zip(row_routes, latency.tolist(), sources, strict=True)
+            ]
         )
-        reasons = tuple(route.reason for route in row_routes)
+        reasons = tuple([route.reason for route in row_routes])
         return KernelEstimates(table, latency, sigma, sources, labels, reasons)
 
     def predict_forest(self, table: Table) -> Array:

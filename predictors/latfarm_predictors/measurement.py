@@ -16,6 +16,19 @@ PROTOCOL_VERSION = 1
 """Version of the measurement protocol; results of different versions are never mixed."""
 
 
+ENERGY_MS = 1000.0
+"""For so long a model runs back to back for its energy, unless asked otherwise."""
+
+PUBLISH_ENERGY_MS = 10_000.0
+"""The same of a measurement to be published."""
+
+ENERGY_CONDITION = "energy"
+"""Of a measurement's conditions, where energy was asked for: "ok", or why there is none."""
+
+ENERGY_UNAVAILABLE = "ENERGY_UNAVAILABLE"
+"""How the reason begins."""
+
+
 class Outcome(StrEnum):
     """How a request ended."""
 
@@ -30,6 +43,7 @@ class Settings:
 
     A session is one load + warm-up + timed runs; sessions repeat in fresh runtimes. Times in
     milliseconds. `precision`: a session stops when the interval of its median is under this share.
+    `energy_ms`: for so long the model runs back to back while a power rail is read; 0: not at all.
     """
 
     tier: str = "survey"
@@ -43,6 +57,7 @@ class Settings:
     compile_timeout_ms: float = 900_000.0
     run_timeout_ms: float = 60_000.0
     precision: float = 0.02
+    energy_ms: float = 0.0
 
 
 SURVEY = Settings()
@@ -78,6 +93,9 @@ class Measurement:
     `latency_ms` is the median over sessions of each session's median; `mad_ms` the median absolute
     deviation over all accepted runs; `session_ms` the sessions' medians in order. `cold_ms` is the
     median of the runs made with flushed caches. Fields that were not measured are None.
+
+    `energy_mj` is what an inference adds to what the board takes at rest (`idle_mw`), by the rail
+    `energy_source`; `energy_spread_mj` its standard deviation, `energy_gross_mj` nothing taken off.
     """
 
     request_id: str
@@ -105,6 +123,11 @@ class Measurement:
     layers: tuple[LayerTime, ...] = ()
     memory_bytes: int = 0
     board_ms: float = 0.0
+    energy_mj: float | None = None
+    energy_gross_mj: float | None = None
+    energy_spread_mj: float | None = None
+    idle_mw: float | None = None
+    energy_source: str = ""
     measured_at_s: float = 0.0
     protocol_version: int = PROTOCOL_VERSION
     settings: Settings = field(default_factory=Settings)
@@ -114,6 +137,14 @@ class Measurement:
     def ok(self) -> bool:
         """Whether there is a latency to use."""
         return self.outcome is Outcome.OK and self.latency_ms is not None
+
+    @property
+    def energy_story(self) -> str:
+        """Why there is no energy, beginning with ENERGY_UNAVAILABLE; empty where there is one.
+
+        Empty too where none was asked for.
+        """
+        return "" if self.energy_mj is not None else missing_energy(self.conditions)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types; `from_json` reads it back equal."""
@@ -132,12 +163,22 @@ class Measurement:
         return Measurement(**fields)
 
 
+def missing_energy(conditions: Mapping[str, str]) -> str:
+    """Why a measurement under these conditions has no energy; empty where nothing says so."""
+    told = conditions.get(ENERGY_CONDITION, "")
+    return told if told.startswith(ENERGY_UNAVAILABLE) else ""
+
+
 def request_id(
     graph_hash: str, platform: str, purpose: str, settings: Settings, repeat: int
 ) -> str:
     """Identity of a request: the same question has the same id, so it is never measured twice.
 
-    32 hex digits.
+    32 hex digits. A setting that came later is no part of it where it is not used: what was stored
+    before is the answer to the same question.
     """
-    text = json.dumps([graph_hash, platform, purpose, asdict(settings), repeat, PROTOCOL_VERSION])
+    asked = asdict(settings)
+    if not settings.energy_ms:
+        del asked["energy_ms"]
+    text = json.dumps([graph_hash, platform, purpose, asked, repeat, PROTOCOL_VERSION])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

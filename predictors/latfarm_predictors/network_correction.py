@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
 from latfarm_predictors.models.base import State
 from latfarm_predictors.table import Array, Table
@@ -35,7 +36,7 @@ class NetworkFigures:
     """What a correction sees of a network, besides its latency. Latencies in ms, sums over kernels.
 
     Attributes:
-        warm_ms: sum of kernels as measured alone, plus one call's overhead.
+        warm_ms: sum of kernels as measured alone, plus one call's overhead and transfers.
         cold_ms: the same with every kernel's weights out of caches.
         independent_ms: root of the sum of squared kernel deviations.
         common_ms: sum of kernel deviations.
@@ -69,6 +70,31 @@ class NetworkFigures:
         return self.warm_ms + self.cold_share * (self.cold_ms - self.warm_ms)
 
 
+def boundary_mb(graph: Graph) -> float:
+    """Megabytes of a network's inputs and outputs."""
+    moved = sum(graph.type_of(name).size_bytes for name in (*graph.inputs, *graph.outputs))
+    return moved / MEGABYTE
+
+
+def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array) -> Array:
+    """All that a network's figures are made of, shape (7, n): see `figures` for the first three.
+
+    The others are bytes of weights, inputs and outputs, and whether it is a convolution.
+    """
+    conv = table.of_family("conv", "grouped_conv", "dwconv")
+    return np.stack(
+        [
+            latency_ms,
+            cold_ms,
+            sigma,
+            table.weight_bytes,
+            table.input_bytes,
+            table.output_bytes,
+            conv,
+        ]
+    )
+
+
 def figures(
     table: Table,
     latency_ms: Array,
@@ -85,27 +111,33 @@ def figures(
         latency_ms: predicted warm latency of each, shape (n,).
         cold_ms: predicted cold latency of each, shape (n,).
         sigma: log-sigma of each, shape (n,).
-        overhead_ms: latency of an empty model.
+        overhead_ms: latency of an empty model, and of moving the network's inputs and outputs.
         small_ms: kernels below this count as small.
     """
-    weights = table.weight_bytes / MEGABYTE
-    conv = np.isin(table.families, ("conv", "grouped_conv", "dwconv"))
-    traffic = float((table.input_bytes + table.output_bytes).sum()) / MEGABYTE
+    columns = kernel_columns(table, latency_ms, cold_ms, sigma)
+    return column_figures(columns, overhead_ms=overhead_ms, small_ms=small_ms)
+
+
+def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> NetworkFigures:
+    """The same from `kernel_columns`, a column for each kernel in the order in which they run."""
+    latency_ms, cold_ms, sigma, weight_bytes, input_bytes, output_bytes, conv = columns
+    weights = weight_bytes / MEGABYTE
+    traffic = float((input_bytes + output_bytes).sum()) / MEGABYTE
     boundary = 0.0
-    if len(table):
-        boundary = float(table.input_bytes[0] + table.output_bytes[-1]) / MEGABYTE
+    if len(latency_ms):
+        boundary = float(input_bytes[0] + output_bytes[-1]) / MEGABYTE
     spread = latency_ms * sigma
     return NetworkFigures(
         warm_ms=float(latency_ms.sum()) + overhead_ms,
         cold_ms=float(np.maximum(cold_ms, latency_ms).sum()) + overhead_ms,
         independent_ms=float(np.sqrt(spread @ spread)),
         common_ms=float(spread.sum()),
-        kernels=float(len(table)),
+        kernels=float(len(latency_ms)),
         weight_mb=float(weights.sum()),
         interior_mb=traffic - boundary,
         small_ms=float(latency_ms[latency_ms < small_ms].sum()),
         weighty_ms=float(latency_ms[weights > _LARGE_WEIGHT_MB].sum()),
-        conv_ms=float(latency_ms[conv].sum()),
+        conv_ms=float(latency_ms[conv > 0.0].sum()),
     )
 
 
@@ -149,18 +181,24 @@ class _Fit:
     inverse: Array
 
     def shift(self, design: Array) -> tuple[Array, Array]:
-        """Log correction and leverage (extra share of tau^2) for rows of a design, each (n,)."""
+        """Log correction and leverage (extra share of tau^2) for rows of a design, each (n,).
+
+        By einsum: "@" rounds a row differently at the end of a matrix than inside it, and a
+        network's last digit would depend on what else was asked.
+        """
         count = len(design)
         if self.kind in ("none", "scale"):
             return np.full(count, self.offset), np.zeros(count)
         inputs = self._inputs(design)
         if self.kind == "ridge":
             rows = np.concatenate([np.ones((count, 1)), inputs], axis=1)
-            return rows @ self.weights, np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
+            leverage = np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
+            return np.einsum("ij,j->i", rows, self.weights), leverage
         cross = _covariance(inputs, self.points)
         prior = np.einsum("ii->i", _covariance(inputs, inputs))
         left = prior - np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
-        return cross @ self.weights + self.offset, np.maximum(left, 0.0) / _GP_NOISE
+        shift = np.einsum("ij,j->i", cross, self.weights) + self.offset
+        return shift, np.maximum(left, 0.0) / _GP_NOISE
 
     def _inputs(self, design: Array) -> Array:
         # beyond a quarter of the seen range nothing is known: hold the correction there
@@ -172,7 +210,8 @@ _GP_NOISE = 0.05**2
 
 def _covariance(left: Array, right: Array) -> Array:
     gap = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
-    return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * (left @ right.T) / 3.0 + 0.01)
+    linear = np.einsum("ik,jk->ij", left, right)
+    return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * linear / 3.0 + 0.01)
 
 
 def _fit(kind: str, blend: bool, ridge: float, design: Array, ratio: Array) -> tuple[_Fit, Array]:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import exp, hypot, log
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from latfarm_predictors.answer import Answer, KernelAnswer
+from latfarm_predictors.answer import Answer, EnergyAnswer, KernelAnswer
 from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.energy import EnergyPredictor
+from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
+from latfarm_predictors.kernel_book import KernelBook, KnownKernel
 from latfarm_predictors.kernel_models import GroupSummary, KernelEstimates, KernelModels, Report
-from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.layers import Peaks
 from latfarm_predictors.models.analytic import Linear, Lookup
 from latfarm_predictors.models.base import State
-from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures, figures
+from latfarm_predictors.network_correction import (
+    NetworkCorrection,
+    NetworkFigures,
+    boundary_mb,
+    column_figures,
+    figures,
+)
+from latfarm_predictors.parts import Part
 from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, prepare
-from latfarm_predictors.table import Array, Rows, as_table, identity, main_op
-from latfarm_predictors.workload import Workload, configuration, workload
+from latfarm_predictors.table import Array, as_table, identity, main_op
+from latfarm_predictors.workload import Workload, workload
 
 __all__ = ["BASELINES", "KernelSample", "NetworkSample", "PlatformPredictor"]
 
@@ -37,6 +47,14 @@ _MEASURED_DOUBT = 0.02
 _GROSS = 4.5
 
 
+_Told = tuple[str, dict[str, float | int | str], float, tuple[float, float], str]
+
+
+class _Beside(TypedDict):
+    overhead_ms: float
+    small_ms: float
+
+
 def _silent(stage: str, done: int, total: int) -> None:
     """Report to nobody."""
 
@@ -46,7 +64,8 @@ class PlatformPredictor:
     """Everything learned about a platform. Made by `fit`; never changed by predicting.
 
     Thread-safe once made. `bundle` names the bundle it was loaded from; `peaks` are the best rates
-    that its kernels reached.
+    that its kernels reached. `transfer_ms_per_mb` is what moving a megabyte of a network's inputs
+    or outputs costs. `energy` predicts millijoules, where those were measured too.
     """
 
     platform: str
@@ -60,6 +79,8 @@ class PlatformPredictor:
     call_overhead_ms: float = 0.0
     bundle: str = ""
     peaks: Peaks | None = None
+    transfer_ms_per_mb: float = 0.0
+    energy: EnergyPredictor | None = None
 
     @staticmethod
     def fit(
@@ -69,6 +90,7 @@ class PlatformPredictor:
         networks: Sequence[NetworkSample],
         *,
         call_overhead_ms: float = 0.0,
+        transfer_ms_per_mb: float = 0.0,
         seed: int = 0,
         on_progress: Report | None = None,
     ) -> PlatformPredictor:
@@ -80,6 +102,7 @@ class PlatformPredictor:
             kernels: measured kernels; repeats of one are pooled.
             networks: networks measured whole; 9 or more calibrate 90 % intervals.
             call_overhead_ms: latency of an empty model, taken off every kernel.
+            transfer_ms_per_mb: cost of a network's inputs and outputs, where kernels do not pay it.
             seed: same data and seed, same predictor.
             on_progress: called with a stage, steps done, steps in all.
 
@@ -101,6 +124,7 @@ class PlatformPredictor:
             lookup=Lookup().fit(training.table, training.latency_ms),
             call_overhead_ms=overhead_ms,
             peaks=Peaks.of(training.table, training.latency_ms),
+            transfer_ms_per_mb=max(transfer_ms_per_mb, 0.0),
         )
         unseen = {
             identity(work): (float(latency), float(sigma))
@@ -130,18 +154,21 @@ class PlatformPredictor:
             ValueError: the coverage is not strictly between 0 and 1.
         """
         normal_quantile(coverage)
-        parts = [split(graph, self.rules) for graph in graphs]
-        works = [[workload(kernel) for kernel in kernels] for kernels in parts]
-        distinct, rows = _distinct(works)
-        estimates = self._estimate(distinct)
-        low, high = self._kernel_intervals(estimates, coverage)
-        told = [configuration(work) for work in distinct]
-        networks = [self._figures(estimates, index) for index in rows]
+        found = self._book.find(graphs)
+        told = self._told(found.kernels, coverage)
+        columns = np.array([kernel.column for kernel in found.kernels]).reshape(-1, 7).T.copy()
+        networks = [
+            column_figures(
+                columns.take(np.array(rows, dtype=np.intp), axis=1),
+                **self._beside(boundary_mb(graph)),
+            )
+            for graph, rows in zip(graphs, found.rows, strict=True)
+        ]
         latency, sigma = self.correction.predict(networks)
         factor, calibrated = widened_quantile(self.correction.scores, coverage)
         answers = []
-        for graph, kernels, index, middle_ms, spread in zip(
-            graphs, parts, rows, latency.tolist(), sigma.tolist(), strict=True
+        for graph, parts, rows, middle_ms, spread in zip(
+            graphs, found.parts, found.rows, latency.tolist(), sigma.tolist(), strict=True
         ):
             answers.append(
                 Answer(
@@ -155,21 +182,39 @@ class PlatformPredictor:
                     coverage=coverage,
                     calibrated=calibrated,
                     kernels=tuple(
-                        KernelAnswer(
-                            type=kernel.type,
-                            nodes=kernel.node_names,
-                            configuration=told[row],
-                            latency_ms=float(estimates.latency_ms[row]),
-                            interval_ms=(float(low[row]), float(high[row])),
-                            source=estimates.sources[row],
-                        )
-                        for kernel, row in zip(kernels, index, strict=True)
+                        [
+                            KernelAnswer(
+                                kind, part.node_names, sizes, kernel_ms, interval_ms, source
+                            )
+                            for part, row in zip(parts, rows, strict=True)
+                            for kind, sizes, kernel_ms, interval_ms, source in (told[row],)
+                        ]
                     ),
-                    unsupported=_unsupported(kernels, [estimates.reasons[row] for row in index]),
+                    unsupported=_unsupported(parts, [found.kernels[row].reason for row in rows]),
                     bundle=self.bundle,
                 )
             )
         return answers
+
+    def predict_energy(self, graph: Graph, coverage: float = 0.9) -> EnergyAnswer:
+        """Energy of an inference of a network, in mJ above what the board takes at rest.
+
+        Raises:
+            NoEnergyError: no energies were measured when this was made.
+            ValueError: the coverage is not strictly between 0 and 1.
+        """
+        return self.predict_energies([graph], coverage)[0]
+
+    def predict_energies(
+        self, graphs: Sequence[Graph], coverage: float = 0.9
+    ) -> list[EnergyAnswer]:
+        """Energies of many networks; see `predict_energy`."""
+        if self.energy is None:
+            raise NoEnergyError(
+                f"{self.bundle or self.platform} tells no energies: none were measured for it; "
+                f"latfarm characterize --platform {self.platform} --energy makes one that does"
+            )
+        return self.energy.predict_many(graphs, coverage, self.bundle)
 
     def predict_baseline(self, graph: Graph, name: str) -> float:
         """Latency in ms by a baseline (one of `BASELINES`).
@@ -200,7 +245,13 @@ class PlatformPredictor:
             latency = self.lookup.predict(table)[0]
         else:
             latency = self._estimate(works).latency_ms
-        return float(latency.sum()) + self.call_overhead_ms
+        fixed_ms = self.call_overhead_ms + self.transfer_ms_per_mb * boundary_mb(graph)
+        return float(latency.sum()) + fixed_ms
+
+    def figures(self, graph: Graph) -> NetworkFigures:
+        """What the network correction sees of a network: sums over its kernels."""
+        works = [workload(kernel) for kernel in split(graph, self.rules)]
+        return self._figures(self._estimate(works), boundary_mb(graph))
 
     @property
     def groups(self) -> tuple[GroupSummary, ...]:
@@ -215,6 +266,7 @@ class PlatformPredictor:
             "platform": self.platform,
             "bundle": self.bundle,
             "call_overhead_ms": self.call_overhead_ms,
+            "transfer_ms_per_mb": self.transfer_ms_per_mb,
             "kernels": sum(group.rows for group in self.groups),
             "groups": [asdict(group) for group in self.groups],
             "cold_kernels": self.cold.rows,
@@ -225,6 +277,7 @@ class PlatformPredictor:
             "left_out_median_error": float(np.median(residuals)) if known else None,
             "left_out_worst_error": float(residuals.max()) if known else None,
             "left_out_within10": float(np.mean(residuals <= 0.1)) if known else None,
+            **({} if self.energy is None else {"energy": self.energy.explain()}),
         }
 
     def state(self) -> State:
@@ -236,6 +289,8 @@ class PlatformPredictor:
             "lookup": self.lookup.state(),
         }
         parts |= {f"linear-{name}": model.state() for name, model in self.linear.items()}
+        if self.energy is not None:
+            parts["energy"] = self.energy.state()
         return State(
             "platform-predictor",
             values={
@@ -244,6 +299,7 @@ class PlatformPredictor:
                 "measured": self.measured.to_json(),
                 "linear": list(self.linear),
                 "call_overhead_ms": self.call_overhead_ms,
+                "transfer_ms_per_mb": self.transfer_ms_per_mb,
                 "peaks": None if self.peaks is None else asdict(self.peaks),
             },
             parts=parts,
@@ -263,7 +319,9 @@ class PlatformPredictor:
             lookup=Lookup.from_state(parts["lookup"]),
             linear={n: Linear.from_state(parts[f"linear-{n}"]) for n in values["linear"]},
             call_overhead_ms=float(values["call_overhead_ms"]),
+            transfer_ms_per_mb=float(values.get("transfer_ms_per_mb", 0.0)),
             peaks=Peaks(**values["peaks"]) if values.get("peaks") else None,
+            energy=EnergyPredictor.from_state(parts["energy"]) if "energy" in parts else None,
         )
 
     def _calibrate(
@@ -289,7 +347,8 @@ class PlatformPredictor:
                 if known is not None:
                     estimates.latency_ms[row], estimates.sigma[row] = known
             table = estimates.table
-            sums.append(self._figures(estimates, np.arange(len(works))))
+            moved = boundary_mb(network.graph)
+            sums.append(self._figures(estimates, moved))
             totals.append((float(table.macs.sum()), float(table.total_bytes.sum())))
         latency = np.array([n.latency_ms for n in usable], dtype=np.float64)
         self.correction.fit(sums, latency)
@@ -319,48 +378,54 @@ class PlatformPredictor:
             sources[row] = "measured"
         return replace(estimates, latency_ms=latency, sigma=sigma, sources=tuple(sources))
 
-    def _figures(self, estimates: KernelEstimates, rows: Rows) -> NetworkFigures:
-        table, latency = estimates.table.take(rows), estimates.latency_ms[rows]
-        small_ms = _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS
-        return figures(
-            table,
-            latency,
-            latency + self.cold.extra_ms(table),
-            estimates.sigma[rows],
-            overhead_ms=max(self.call_overhead_ms, _LEAST_FLOOR_MS),
-            small_ms=small_ms,
-        )
+    def _figures(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
+        table, latency = estimates.table, estimates.latency_ms
+        cold_ms = latency + self.cold.extra_ms(table)
+        return figures(table, latency, cold_ms, estimates.sigma, **self._beside(moved_mb))
 
-    def _kernel_intervals(self, estimates: KernelEstimates, coverage: float) -> tuple[Array, Array]:
-        factors = {
-            label: self.models.scores.multiplier(label, coverage)[0]
-            for label in set(estimates.labels)
+    def _beside(self, moved_mb: float) -> _Beside:
+        """What the figures of a network need besides its kernels."""
+        return {
+            "overhead_ms": max(
+                self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, _LEAST_FLOOR_MS
+            ),
+            "small_ms": _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS,
         }
-        reach = np.array([factors[label] for label in estimates.labels]) * estimates.sigma
-        return estimates.latency_ms * np.exp(-reach), estimates.latency_ms * np.exp(reach)
+
+    @cached_property
+    def _book(self) -> KernelBook:
+        return KernelBook(self.rules, self._estimate, self.cold)
+
+    def _told(self, kernels: Sequence[KnownKernel], coverage: float) -> list[_Told]:
+        """What answers tell of each kernel, but for the names of its nodes."""
+        latency, _, sigma = np.array([kernel.column[:3] for kernel in kernels]).reshape(-1, 3).T
+        labels = [kernel.label for kernel in kernels]
+        low, high = self._kernel_intervals(latency, sigma, labels, coverage)
+        return [
+            # a copy: whoever changes an answer's configuration changes no later answer
+            (kernel.type, {**kernel.configuration}, kernel.column[0], interval, kernel.source)
+            for kernel, interval in zip(
+                kernels, zip(low.tolist(), high.tolist(), strict=True), strict=True
+            )
+        ]
+
+    def _kernel_intervals(
+        self, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float
+    ) -> tuple[Array, Array]:
+        factors = {
+            label: self.models.scores.multiplier(label, coverage)[0] for label in set(labels)
+        }
+        reach = np.array([factors[label] for label in labels]) * sigma
+        return latency_ms * np.exp(-reach), latency_ms * np.exp(reach)
 
 
-def _distinct(works: Sequence[Sequence[Workload]]) -> tuple[list[Workload], list[Rows]]:
-    """Workloads that differ, and for each list the rows of its own among them."""
-    place: dict[tuple[object, ...], int] = {}
-    distinct: list[Workload] = []
-    rows: list[Rows] = []
-    for listed in works:
-        found = []
-        for work in listed:
-            row = place.setdefault(identity(work), len(distinct))
-            if row == len(distinct):
-                distinct.append(work)
-            found.append(row)
-        rows.append(np.array(found, dtype=np.intp))
-    return distinct, rows
-
-
-def _unsupported(kernels: Sequence[Kernel], reasons: Sequence[str]) -> tuple[str, ...]:
+def _unsupported(parts: Sequence[Part], reasons: Sequence[str]) -> tuple[str, ...]:
     """One line for each kernel of an unknown op: its node, its op, the reason."""
     return tuple(
-        f"{kernel.node_names[0] if kernel.node_names else kernel.type} "
-        f"({main_op(kernel.type)}): {reason}"
-        for kernel, reason in zip(kernels, reasons, strict=True)
-        if reason
+        [
+            f"{part.node_names[0] if part.node_names else part.type} "
+            f"({main_op(part.type)}): {reason}"
+            for part, reason in zip(parts, reasons, strict=True)
+            if reason
+        ]
     )

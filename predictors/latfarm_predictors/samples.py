@@ -100,6 +100,11 @@ def _pooled(pool: Sequence[KernelSample], call_overhead_ms: float) -> tuple[floa
     return net_ms, variance, cold_ms
 
 
+def mad_of(sigma: float) -> float:
+    """The `mad_ms` of a sample whose figure itself has this standard deviation."""
+    return sigma / (_MAD_TO_SIGMA * _MEDIAN_SHARE)
+
+
 class Measured:
     """Kernels whose very configuration was measured: latency and log-sigma by identity."""
 

@@ -122,6 +122,12 @@ class Table:
             *(column[rows] for column in columns),
         )
 
+    def of_family(self, *names: str) -> npt.NDArray[np.bool_]:
+        """Which workloads are of one of these families, shape (n,)."""
+        # not np.isin, which takes 30 us to make an array of the names, however few there are
+        wanted = frozenset(names)
+        return np.array([family in wanted for family in self.families], dtype=np.bool_)
+
     @cached_property
     def main_ops(self) -> tuple[str, ...]:
         """The op whose sizes are told, per workload."""
@@ -135,12 +141,12 @@ class Table:
     @cached_property
     def conv_groups(self) -> Array:
         """Groups of a convolution, 1 for everything else."""
-        return np.asarray(np.where(np.isin(self.families, _CONVOLUTIONS), self.groups, 1.0))
+        return np.where(self.of_family(*_CONVOLUTIONS), self.groups, 1.0)
 
     @cached_property
     def group_in(self) -> Array:
         """Input channels that one output channel reads; 1 where channels are not mixed."""
-        mixing = np.isin(self.families, (*_CONVOLUTIONS, "fc"))
+        mixing = self.of_family(*_CONVOLUTIONS, "fc")
         return np.where(mixing, np.maximum(self.in_channels / self.conv_groups, 1.0), 1.0)
 
     @cached_property
@@ -175,6 +181,13 @@ class Table:
         """Bytes of data operands beyond the first (an Add fused behind a Conv reads one)."""
         first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
         return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
+
+    @cached_property
+    def winograd_ratio(self) -> Array:
+        """Work of the cheapest scheme over that of the direct one; see `costs.winograd`."""
+        from latfarm_predictors.costs import winograd  # it reads tables: imported when asked
+
+        return winograd(self)[0]
 
 
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))

@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 from latfarm_predictors.canonical import POOLS, REDUCTIONS
 from latfarm_predictors.fusion import FREE_OPS
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph import DTYPE_BYTES, AttrValue, Graph, Node, TensorType
 from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.parts import Part
 
 FAMILIES = (
     "conv",
@@ -32,6 +33,13 @@ FAMILIES = (
     "move",
     "other",
 )
+
+# All ops that multiply and add.
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+PRODUCTS = frozenset({"Gemm", "MatMul"})
+MULTIPLYING = CONVOLUTIONS | PRODUCTS
+
+_WINDOW = ("kernel_shape", "strides", "dilations")
 
 # Convolutions are told apart by their groups; everything that is not here is "other".
 _FAMILY: Mapping[str, str] = MappingProxyType(
@@ -122,12 +130,12 @@ class GraphTotals:
 
 def node_macs(graph: Graph, node: Node) -> int:
     """Exact multiply-adds of one op: convolutions and matrix products; 0 for all others."""
-    if node.op in ("Conv", "ConvTranspose"):
+    if node.op in CONVOLUTIONS:
         # A transposed convolution spreads each input element; a convolution gathers each output.
         walked = node.outputs[0] if node.op == "Conv" else node.inputs[0]
         weight = graph.type_of(node.inputs[1]).shape
         return graph.type_of(walked).elements * prod(weight[1:])
-    if node.op in ("Gemm", "MatMul"):
+    if node.op in PRODUCTS:
         left = graph.type_of(node.inputs[0]).shape
         inner = left[0] if node.attrs.get("transA", 0) else left[-1]
         return graph.type_of(node.outputs[0]).elements * inner
@@ -155,7 +163,7 @@ def trained_parameters(graph: Graph) -> int:
 
 def family_of(graph: Graph, node: Node) -> str:
     """The family of an op; one of FAMILIES."""
-    if node.op not in ("Conv", "ConvTranspose"):
+    if node.op not in CONVOLUTIONS:
         return _FAMILY.get(node.op, "other")
     groups = node.attrs.get("group", 1)
     if groups == 1:
@@ -165,20 +173,34 @@ def family_of(graph: Graph, node: Node) -> str:
 
 def main_node(graph: Graph) -> Node:
     """The op of a kernel whose sizes its workload tells."""
-    for node in graph.nodes:
-        if node_macs(graph, node):
-            return node
-    return next((node for node in graph.nodes if node.op not in FREE_OPS), graph.nodes[0])
+    return _main(graph, graph.nodes)[0]
+
+
+def _main(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, int]:
+    """The main op of some nodes of a graph, and the multiply-adds of all of them."""
+    main, macs = None, 0
+    for node in nodes:
+        if node.op in MULTIPLYING:
+            own = node_macs(graph, node)
+            macs += own
+            main = main or (node if own else None)
+    return main or next((node for node in nodes if node.op not in FREE_OPS), nodes[0]), macs
 
 
 def workload(kernel: Kernel) -> Workload:
     """What `kernel` has to do."""
-    graph = kernel.graph
-    main = main_node(graph)
+    return workload_of(*kernel.place)
+
+
+def workload_of(graph: Graph, part: Part) -> Workload:
+    """What the kernel that is this part of `graph` has to do."""
+    nodes = [graph.nodes[index] for index in part.nodes]
+    main, macs = _main(graph, nodes)
     family = family_of(graph, main)
-    data = graph.data_inputs(main)
-    source = graph.type_of(data[0] if data else main.outputs[0])
-    result = graph.type_of(next(t for t in main.outputs if t))
+    held = graph.weights
+    read = next((t for t in main.inputs if t and t not in held), main.outputs[0])
+    source = graph.type_of(read)
+    result = graph.type_of(main.outputs[0] or next(t for t in main.outputs if t))
     if family == "fc":
         batch, in_channels, out_channels = _matrix(graph, main, result)
         groups = _matrices(graph, main)
@@ -187,13 +209,13 @@ def workload(kernel: Kernel) -> Workload:
         batch, in_channels, in_h, in_w = _sizes(source.shape)
         _, out_channels, out_h, out_w = _sizes(result.shape)
         groups = _number(main, "group")
-    window = [_pair(main, name) for name in ("kernel_shape", "strides", "dilations")]
+    window = [_pair(main, name) for name in _WINDOW]
     if family == "global_pool":
         window[0] = (in_h, in_w)
     (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w) = window
     return Workload(
         family=family,
-        type=kernel.type,
+        type=part.type,
         dtype=source.dtype,
         batch=batch,
         in_h=in_h,
@@ -209,12 +231,24 @@ def workload(kernel: Kernel) -> Workload:
         dilation_h=dilation_h,
         dilation_w=dilation_w,
         groups=groups,
-        macs=graph.macs,
-        input_bytes=_bytes(graph, graph.inputs),
-        output_bytes=_bytes(graph, graph.outputs),
-        weight_bytes=_bytes(graph, tuple(graph.weights)),
-        inputs=len(graph.inputs),
-        fused_ops=sum(node.op not in FREE_OPS and node is not main for node in graph.nodes),
+        macs=macs,
+        input_bytes=_bytes(graph, part.inputs),
+        output_bytes=_bytes(graph, part.outputs),
+        weight_bytes=_bytes(graph, part.weights),
+        inputs=len(part.inputs),
+        fused_ops=sum([node.op not in FREE_OPS and node is not main for node in nodes]),
+    )
+
+
+def workload_attributes(node: Node) -> tuple[AttrValue | None, ...]:
+    """All attributes of an op that a workload may depend on."""
+    get = node.attrs.get
+    return (
+        get("group"),
+        get("transA"),
+        get("kernel_shape"),
+        get("strides"),
+        get("dilations"),
     )
 
 
@@ -255,11 +289,19 @@ def graph_totals(graph: Graph) -> GraphTotals:
 
 
 def _bytes(graph: Graph, tensors: Sequence[str]) -> int:
-    return sum(graph.type_of(tensor).size_bytes for tensor in tensors)
+    types, weights = graph.types, graph.weights
+    total = 0
+    for tensor in tensors:  # written out: through `type_of` and `size_bytes` it takes twice as long
+        kind = types[tensor] if tensor in types else weights[tensor].type
+        total += prod(kind.shape) * DTYPE_BYTES[kind.dtype]
+    return total
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Batch, channels, height, width of any shape."""
+    if len(shape) == 4:
+        batch, channels, height, width = shape
+        return batch, channels, height, width
     padded = (*shape, 1, 1)
     batch, channels = padded[:2] if len(shape) > 1 else (1, padded[0])
     if len(shape) < 3:
@@ -288,7 +330,11 @@ def _number(node: Node, name: str) -> int:
 def _pair(node: Node, name: str) -> tuple[int, int]:
     """A per-axis attribute as height and width; 1 x 1 where the op has none."""
     value = node.attrs.get(name)
-    sizes = [n for n in value if isinstance(n, int)] if isinstance(value, tuple) else []
+    if not isinstance(value, tuple):
+        return 1, 1
+    if len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], int):
+        return value[0], value[1]
+    sizes = [n for n in value if isinstance(n, int)]
     return (prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
 
 

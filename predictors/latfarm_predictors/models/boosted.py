@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import winograd
 from latfarm_predictors.features import Vocabulary, engineered
 from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
@@ -101,7 +100,7 @@ class Boosted:
         return model
 
     def _features(self, table: Table, log_base: Array) -> Array:
-        shape = engineered(table, log_base, np.log(winograd(table)[0]))
+        shape = engineered(table, log_base, np.log(table.winograd_ratio))
         return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
 
     def _grow(self, table: Table, latency: Array, variance: Array) -> None:

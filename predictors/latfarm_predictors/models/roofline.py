@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import TILE_MOVES, Tiles, tiled_work, winograd
+from latfarm_predictors.costs import TILE_MOVES, Tiles, tiled_work
 from latfarm_predictors.features import Vocabulary
 from latfarm_predictors.models.base import State, check_targets, robust_sigma
 from latfarm_predictors.table import Array, Table, as_table
@@ -77,7 +77,8 @@ class Roofline:
 
     def latency_ms(self, table: Table) -> Array:
         """Latency alone, shape (n,)."""
-        estimate = self._columns(table, self.tiles) @ self._coefficients
+        # not "@", which rounds a row differently at the end of a table than inside it
+        estimate = np.einsum("ij,j->i", self._columns(table, self.tiles), self._coefficients)
         return np.maximum(np.asarray(estimate, dtype=np.float64), max(self._floor_ms, 1e-9))
 
     def state(self) -> State:
@@ -124,8 +125,7 @@ class Roofline:
         return np.concatenate([plain, per_op], axis=1)
 
     def _tiled(self, table: Table, work: Array, blocks: Array) -> Array:
-        ratio, _ = winograd(table)
-        return np.stack([work, work * ratio, blocks], axis=1)
+        return np.stack([work, work * table.winograd_ratio, blocks], axis=1)
 
     def _search_tiles(self, table: Table, latency: Array, trust: Array) -> None:
         """Coordinate descent over tile sizes, on at most 600 rows."""
@@ -133,7 +133,7 @@ class Roofline:
         if len(rows) > _SEARCH_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
-        fixed, ratio = self._fixed(part), winograd(part)[0]
+        fixed, ratio = self._fixed(part), part.winograd_ratio
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)

@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import winograd
 from latfarm_predictors.features import Vocabulary, distances, residual_features
 from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.gp_posterior import Posterior, matern
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
@@ -25,7 +25,6 @@ _PRIOR_LOG_SCALE = 1.2
 _PRIOR_STRENGTH = 0.05
 _JITTER = 1e-5
 _SQRT3 = float(np.sqrt(3.0))
-_CHUNK = 1024
 _STRANGE_SIGMA = 0.15
 _STRANGE_CAP = 2.0
 _DEVIATION_ROWS = 600
@@ -69,6 +68,7 @@ class RooflineGP:
         self._deviation_rows = np.zeros(0, dtype=np.intp)
         self._whitening: Array = np.zeros((0, 0))
         self._weights: Array = np.zeros(0)
+        self._conclude()
 
     @property
     def noise_sigma(self) -> float:
@@ -124,14 +124,7 @@ class RooflineGP:
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
         features = self._features(table, base)
-        scaled = self._scaled(features)
-        mean, variance = np.empty(len(table)), np.empty(len(table))
-        for start in range(0, len(table), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            cross = self._signal * _matern(distances(scaled[part], self._inputs))
-            mean[part] = cross @ self._weights
-            white = cross[:, self._deviation_rows] @ self._whitening.T
-            variance[part] = self._signal - np.einsum("ij,ij->i", white, white)
+        mean, variance = self._posterior.predict(self._scaled(features))
         beyond = np.maximum(np.maximum(self._low - features, features - self._high), 0.0)
         strange = (np.minimum(beyond, _STRANGE_CAP) ** 2).sum(axis=1)
         sigma = np.sqrt(np.maximum(variance, 1e-9) + self._noise + _STRANGE_SIGMA**2 * strange)
@@ -185,6 +178,7 @@ class RooflineGP:
         whitening = np.zeros((len(model._deviation_rows), len(model._deviation_rows)))
         whitening[np.tril_indices(len(whitening))] = arrays["whitening"]
         model._whitening = whitening
+        model._conclude()
         return model
 
     def _features(self, table: Table, log_base: Array) -> Array:
@@ -192,7 +186,7 @@ class RooflineGP:
         shape = residual_features(
             table,
             log_base,
-            np.log(winograd(table)[0]),
+            np.log(table.winograd_ratio),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
         return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
@@ -272,23 +266,23 @@ class RooflineGP:
         # the factor's inverse: predicting needs numpy alone
         inverse, _ = dtrtri(factor, lower=1)
         self._whitening = np.tril(inverse)
+        self._conclude()
         return dropped
+
+    def _conclude(self) -> None:
+        self._posterior = Posterior.of(
+            self._signal, self._inputs, self._weights, self._deviation_rows, self._whitening
+        )
 
     def _factorise(self, inputs: Array, target: Array, variance: Array) -> tuple[Array, Array]:
         """Lower Cholesky factor of the covariance (its upper half is junk), and the weights."""
         from scipy.linalg import cho_factor, cho_solve
 
-        covariance = self._signal * _matern(distances(inputs, inputs))
+        covariance = self._signal * matern(distances(inputs, inputs))
         covariance[np.diag_indices(len(covariance))] += self._noise + self._noise_share * variance
         factor, _ = cho_factor(covariance, lower=True, check_finite=False)
         weights = cho_solve((factor, True), target, check_finite=False)
         return np.asarray(factor), np.asarray(weights)
-
-
-def _matern(distance: Array) -> Array:
-    """Matern-3/2 correlation."""
-    reach = _SQRT3 * distance
-    return np.asarray((1.0 + reach) * np.exp(-reach))
 
 
 def _penalised_likelihood(

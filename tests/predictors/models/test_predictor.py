@@ -72,11 +72,12 @@ def test_kernels_are_inside_their_intervals(predictor: PlatformPredictor) -> Non
     works = [workload(kernel) for kernel in random_kernels(rng, USUAL_COUNTS)]
     truth = np.array([BOARD.kernel_true_ms(work) for work in works])
     noise = 0.02 * (truth + BOARD.call_ms) * rng.standard_normal(len(works))
-    low, high = predictor._kernel_intervals(predictor._estimate(works), 0.9)
+    kernels = predictor._estimate(works)
+    low, high = predictor._kernel_intervals(kernels.latency_ms, kernels.sigma, kernels.labels, 0.9)
     assert coverage(low, high, truth + noise)[0] >= 0.85
     assert coverage(low, high, truth)[0] >= 0.85
     assert np.median(high / low) < 1.25
-    narrow = predictor._kernel_intervals(predictor._estimate(works), 0.5)
+    narrow = predictor._kernel_intervals(kernels.latency_ms, kernels.sigma, kernels.labels, 0.5)
     assert coverage(*narrow, truth)[0] < coverage(low, high, truth)[0]
 
 

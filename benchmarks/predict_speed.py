@@ -1,0 +1,224 @@
+"""How fast a platform's predictor is: networks a second of one core, and one network alone.
+
+    make bench-predict                                  measure and write predict_speed.json
+    python benchmarks/predict_speed.py --bundle FILE    of a bundle, in place of a synthetic board
+
+The bundle is loaded and has predicted a few dozen other networks before a clock starts ("warm");
+all graphs are variants of one family, drawn and built before that too. Four cases, each from a
+bundle loaded anew:
+
+    fresh      a batch of variants that the predictor never saw
+    again      the same batch once more: all that is remembered is there
+    outlines   a batch in which no two networks name or wire their nodes alike, so that each must be
+               cut into kernels anew (a search over cells; `fresh` is one over widths)
+    single     one variant it never saw, in a call of its own; the median and the 9th decile
+
+Without `--bundle` the predictor is made first, from 1,500 kernels of the zoo's prior and 20 of its
+networks, measured on a synthetic board: what a platform is given at most. Seconds are those of the
+processor (`time.process_time`), with one thread; wall clocks stand beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from latfarm_controller.zoo import calibration_families
+from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.zoo.variants import variant
+from latfarm_predictors.answer import Answer
+from latfarm_predictors.bundle import load_bundle, save_bundle
+from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard
+
+FAMILY = "mobilenet-v2"
+KERNELS = 1500
+NETWORKS = 20
+WARM_UP = 40
+SINGLES = 60
+TARGET_PER_S = 1000
+TARGET_SINGLE_MS = 10.0
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a call took, in seconds of the processor and of the clock on the wall."""
+
+    cpu_s: float
+    wall_s: float
+    answers: list[Answer]
+
+
+def train(folder: Path, kernels: int) -> tuple[Path, float]:
+    """A bundle of a synthetic board, and the wall-clock seconds that fitting it took."""
+    board, rng = SyntheticBoard(), np.random.default_rng(0)
+    drawn = KernelPrior(seed=1).draw(kernels, RULES)
+    samples = [board.kernel_sample(kernel, rng, cold=True) for kernel in drawn]
+    families = sorted(calibration_families())
+    chosen = [families[index % len(families)] for index in range(0, 5 * NETWORKS, 5)]
+    networks = [
+        board.network_sample(variant(name, 9000 + index), rng) for index, name in enumerate(chosen)
+    ]
+    begun = time.monotonic()
+    fitted = PlatformPredictor.fit(
+        "synthetic-1t", RULES, samples, networks, call_overhead_ms=board.call_ms
+    )
+    took_s = time.monotonic() - begun
+    save_bundle(fitted, folder / "bundle.zip")
+    return folder / "bundle.zip", took_s
+
+
+def rewired(graph: Graph, number: int) -> Graph:
+    """The same network under tensor names that no other one has: nothing known fits it."""
+    new = {name: f"{number}/{name}" for name in (*graph.types, *graph.weights)} | {"": ""}
+    return Graph(
+        graph.name,
+        tuple([new[t] for t in graph.inputs]),
+        tuple([new[t] for t in graph.outputs]),
+        tuple(
+            [
+                Node(
+                    node.name,
+                    node.op,
+                    tuple([new[t] for t in node.inputs]),
+                    tuple([new[t] for t in node.outputs]),
+                    node.attrs,
+                )
+                for node in graph.nodes
+            ]
+        ),
+        {new[t]: weight for t, weight in graph.weights.items()},
+        {new[t]: kind for t, kind in graph.types.items()},
+    )
+
+
+def timed(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> Took:
+    """One call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    answers = predictor.predict_many(graphs)
+    return Took(time.process_time() - cpu, time.perf_counter() - wall, answers)
+
+
+def warm(bundle: Path, others: Sequence[Graph]) -> tuple[PlatformPredictor, float]:
+    """A bundle loaded and used, and the seconds of the processor that loading took."""
+    cpu = time.process_time()
+    predictor = load_bundle(bundle)
+    load_s = time.process_time() - cpu
+    predictor.predict_many(others)
+    gc.collect()  # what making graphs and loading left behind is not the predictor's to clear up
+    return predictor, load_s
+
+
+def rate(runs: Sequence[Took]) -> dict[str, float]:
+    """Networks a second: the median of some runs, and their range."""
+    per_s = sorted(len(run.answers) / run.cpu_s for run in runs)
+    wall = statistics.median(len(run.answers) / run.wall_s for run in runs)
+    return {
+        "per_s": round(statistics.median(per_s)),
+        "least_per_s": round(per_s[0]),
+        "most_per_s": round(per_s[-1]),
+        "wall_per_s": round(wall),
+    }
+
+
+def distinct_kernels(answers: Sequence[Answer]) -> int:
+    """Kernels that differ in type, configuration or estimate."""
+    return len(
+        {
+            (kernel.type, *kernel.configuration.items(), kernel.latency_ms)
+            for answer in answers
+            for kernel in answer.kernels
+        }
+    )
+
+
+def measure(bundle: Path, count: int, runs: int) -> dict[str, Any]:
+    """All figures of one bundle."""
+    graphs = [variant(FAMILY, seed) for seed in range(count)]
+    others = [variant(FAMILY, count + seed) for seed in range(WARM_UP)]
+    alone = [variant(FAMILY, count + WARM_UP + seed) for seed in range(SINGLES)]
+    anew = [rewired(graph, number) for number, graph in enumerate(graphs)]
+    fresh, again, outlines, loads_s, singles_ms = [], [], [], [], []
+    for _ in range(runs):
+        predictor, load_s = warm(bundle, others)
+        loads_s.append(load_s)
+        fresh.append(timed(predictor, graphs))
+        gc.collect()
+        again.append(timed(predictor, graphs))
+        predictor, load_s = warm(bundle, others)
+        loads_s.append(load_s)
+        outlines.append(timed(predictor, anew))
+        predictor, load_s = warm(bundle, others)
+        loads_s.append(load_s)
+        singles_ms += [1e3 * timed(predictor, [graph]).cpu_s for graph in alone]
+    answers = fresh[0].answers
+    return {
+        "platform": predictor.platform,
+        "model_rows": {group.group: group.rows for group in predictor.groups},
+        "networks": count,
+        "nodes_a_network": round(statistics.mean(len(graph.nodes) for graph in graphs)),
+        "kernels_a_network": round(statistics.mean(len(a.kernels) for a in answers), 1),
+        "distinct_kernels": distinct_kernels(answers),
+        "fresh": rate(fresh),
+        "again": rate(again),
+        "outlines": rate(outlines),
+        "single_ms": round(statistics.median(singles_ms), 2),
+        "single_9th_decile_ms": round(statistics.quantiles(singles_ms, n=10)[-1], 2),
+        "load_ms": round(1e3 * statistics.median(loads_s)),
+    }
+
+
+def main() -> int:
+    """Measure, print and write; 1 where a target is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bundle", type=Path, help="predict by this one")
+    parser.add_argument("--count", type=int, default=1000, help="networks of a batch")
+    parser.add_argument("--runs", type=int, default=5, help="repeats of every case")
+    parser.add_argument("--kernels", type=int, default=KERNELS, help="kernels to learn from")
+    parser.add_argument("--write", type=Path, help="where the figures go besides the terminal")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bundle, train_s = given.bundle, None
+        if bundle is None:
+            bundle, train_s = train(Path(folder), given.kernels)
+        figures = measure(bundle, given.count, given.runs)
+    met = {
+        "fresh": figures["fresh"]["per_s"] >= TARGET_PER_S,
+        "single": figures["single_ms"] <= TARGET_SINGLE_MS,
+    }
+    result = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "busy": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "family": FAMILY,
+        "runs": given.runs,
+        "train_wall_s": None if train_s is None else round(train_s, 1),
+        **figures,
+        "targets": {"fresh_per_s": TARGET_PER_S, "single_ms": TARGET_SINGLE_MS},
+        "met": met,
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if given.write is not None:
+        given.write.write_text(text + "\n")
+    return 0 if all(met.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

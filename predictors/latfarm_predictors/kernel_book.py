@@ -1,0 +1,153 @@
+"""What a predictor remembers between predictions: networks' kernels, and kernels' estimates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.fusion import FusionRules, find_parts
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.kernel_models import KernelEstimates
+from latfarm_predictors.memo import Memo
+from latfarm_predictors.network_correction import kernel_columns
+from latfarm_predictors.parts import Part
+from latfarm_predictors.table import identity
+from latfarm_predictors.workload import Workload, configuration, workload_of
+from latfarm_predictors.workload_keys import NetworkKeys
+
+Outline = tuple[Hashable, ...]
+
+# Of each generation of a memo. A node of an outline takes 550 bytes, a kernel 1,750: at most 22 MB
+# and 70 MB, and no less than the last hundred forms of networks and the last 20,000 kernels.
+_ROOM_NODES = 20_000
+_ROOM_KERNELS = 20_000
+
+
+class KnownKernel(NamedTuple):
+    """A kernel's estimate and what an answer tells of it.
+
+    `column` is its column of `network_correction.kernel_columns`, latency and log-sigma among it;
+    `label` names the scores that its interval goes by. See `KernelEstimates` for the rest.
+    """
+
+    type: str
+    configuration: Mapping[str, float | int | str]
+    source: str
+    label: str
+    reason: str
+    column: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The kernels of some networks.
+
+    Attributes:
+        parts: of each network, in the order in which they run.
+        rows: of each network, where its kernels are in `kernels`.
+        kernels: those that differ.
+    """
+
+    parts: list[tuple[Part, ...]]
+    rows: list[list[int]]
+    kernels: list[KnownKernel]
+
+
+class KernelBook:
+    """Finds the kernels of networks and their estimates, and works out what it has not seen yet.
+
+    Neither depends on what was asked before, nor on what is asked at once: remembering saves time
+    and changes no bit of an answer. Thread-safe, as far as `estimate` is.
+
+    Args:
+        rules: that cut the networks.
+        estimate: the estimates of some workloads, in one go.
+        cold: what flushed caches add.
+    """
+
+    def __init__(
+        self,
+        rules: FusionRules,
+        estimate: Callable[[Sequence[Workload]], KernelEstimates],
+        cold: ColdCost,
+    ) -> None:
+        self._rules = rules
+        self._estimate = estimate
+        self._cold = cold
+        self._networks: Memo[Outline, NetworkKeys] = Memo(_ROOM_NODES)
+        self._kernels: Memo[Hashable, KnownKernel] = Memo(_ROOM_KERNELS)
+
+    def find(self, graphs: Sequence[Graph]) -> Found:
+        """The kernels of these networks; those not seen before are estimated together."""
+        parts: list[tuple[Part, ...]] = []
+        rows: list[list[int]] = []
+        kernels: list[KnownKernel | None] = []
+        place: defaultdict[Hashable, int] = defaultdict()
+        place.default_factory = place.__len__  # a key not seen before gets the next row
+        new: dict[int, tuple[Hashable, Workload]] = {}
+        for graph in graphs:
+            keys = self._keys(graph)
+            first: list[tuple[Hashable, Part]] = []
+            own: list[int] = []
+            key: Hashable
+            for key, part in zip(keys.of(graph), keys.parts, strict=True):
+                try:
+                    row = place[key]
+                except TypeError:  # an attribute that is a list, in a graph made by hand
+                    key = identity(workload_of(graph, part))
+                    row = place[key]
+                if row == len(kernels) + len(first):
+                    first.append((key, part))
+                own.append(row)
+            known = self._kernels.find([key for key, _ in first])
+            for kernel, (key, part) in zip(known, first, strict=True):
+                if kernel is None:  # at once, while the processor's caches hold the network
+                    new[len(kernels)] = key, workload_of(graph, part)
+                kernels.append(kernel)
+            parts.append(keys.parts)
+            rows.append(own)
+        if new:
+            estimated = self._estimated([work for _, work in new.values()])
+            self._kernels.keep(zip([key for key, _ in new.values()], estimated, strict=True))
+            for row, kernel in zip(new, estimated, strict=True):
+                kernels[row] = kernel
+        return Found(parts, rows, [kernel for kernel in kernels if kernel is not None])
+
+    def _keys(self, graph: Graph) -> NetworkKeys:
+        """The network's parts, looked for only where no network of its outline was seen."""
+        outline = _outline(graph)
+        found = self._networks.find([outline])[0]
+        if found is None:
+            found = NetworkKeys(graph, find_parts(graph, self._rules))
+            self._networks.keep([(outline, found)], len(graph.nodes))
+        return found
+
+    def _estimated(self, works: Sequence[Workload]) -> list[KnownKernel]:
+        estimates = self._estimate(works)
+        table, latency = estimates.table, estimates.latency_ms
+        columns = kernel_columns(
+            table, latency, latency + self._cold.extra_ms(table), estimates.sigma
+        )
+        return [
+            KnownKernel(work.type, configuration(work), source, label, reason, tuple(column))
+            for work, source, label, reason, column in zip(
+                works,
+                estimates.sources,
+                estimates.labels,
+                estimates.reasons,
+                columns.T.tolist(),
+                strict=True,
+            )
+        ]
+
+
+def _outline(graph: Graph) -> Outline:
+    """All of a network that decides its parts: everything but types and attributes.
+
+    What is no input and made by no node is a weight, so weights need not be told.
+    """
+    nodes = tuple([(node.name, node.op, node.inputs, node.outputs) for node in graph.nodes])
+    return graph.inputs, nodes, graph.outputs

@@ -1,0 +1,143 @@
+"""Kernels of a network and their workloads in the plainest way: what tests hold the fast way to.
+
+The groups are looked for in passes over all of them until nothing changes, each kernel is cut out
+as a graph of its own, and its workload is read off that graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from latfarm_predictors.fusion import FREE_OPS, RESHAPES, FusionRules, rule_op
+from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.kernels import Kernel, extract
+from latfarm_predictors.workload import Workload, workload
+
+
+def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
+    """What `fusion.split` returns; each kernel was checked to be convex."""
+    search = _Search(graph, rules)
+    while any([search.fuse(head) for head in range(len(graph.nodes))]):
+        pass
+    return [extract(graph, [graph.nodes[i] for i in members]) for members in search.in_order()]
+
+
+def plain_workload(kernel: Kernel) -> Workload:
+    """What `workload.workload` returns, from nothing but the kernel's own graph."""
+    return workload(Kernel(Graph.from_json(kernel.graph.to_json())))
+
+
+class _Search:
+    """Groups of nodes by index; see `fusion.split` for the rules."""
+
+    def __init__(self, graph: Graph, rules: FusionRules) -> None:
+        self._graph = graph
+        self._rules = rules
+        self._groups = [[index] for index in range(len(graph.nodes))]
+
+    def fuse(self, head: int) -> bool:
+        """Let the group of `head` join another, if it starts there and may."""
+        if self._group(head)[0] != head:
+            return False
+        chosen = self._choose(head)
+        if chosen is None:
+            return False
+        joined = self._group(head)
+        self._groups.remove(joined)
+        chosen += joined
+        chosen.sort()
+        return True
+
+    def in_order(self) -> list[list[int]]:
+        """The groups so that each follows those that it reads, the first in the file first."""
+        left = sorted(self._groups)
+        order: list[list[int]] = []
+        while left:
+            ready = next(g for g in left if not any(other in left for other in self._inbound(g)))
+            left.remove(ready)
+            order.append(ready)
+        return order
+
+    def _choose(self, head: int) -> list[int] | None:
+        graph, node = self._graph, self._graph.nodes[head]
+        if node.op in FREE_OPS:
+            sources = self._producers(head)
+            if not self._rules.attach_free_ops or len(sources) != 1:
+                return None
+            alone = self._readers(sources[0]) == [head] and not self._is_output(sources[0])
+            return self._group(sources[0]) if alone else None
+        inbound = self._inbound([head])
+        given = {t for t in graph.data_inputs(node) if t not in graph.positions}
+        branch = self._rules.multi_inbound if len(inbound) + len(given) > 1 else 1
+        if branch == 0:
+            return None
+        for group in inbound if branch == 1 else inbound[::-1]:
+            if self._may_follow(group, head) and self._may_leave(group, head):
+                return group
+        return None
+
+    def _may_follow(self, group: Sequence[int], head: int) -> bool:
+        nodes = self._graph.nodes
+        closed = any(nodes[member].op in RESHAPES for member in group[1:])
+        first, second = (rule_op(self._graph, nodes[index]) for index in (group[0], head))
+        return not closed and self._rules.fuses(first, second)
+
+    def _may_leave(self, group: Sequence[int], head: int) -> bool:
+        edges = [source for source in self._producers(head) if source in group]
+        if not any(self._is_branch(group, source, head) for source in edges):
+            return False
+        others = [other for other in self._inbound(self._group(head)) if other != group]
+        return not self._depends(others, group)
+
+    def _is_branch(self, group: Sequence[int], source: int, head: int) -> bool:
+        readers = self._readers(source)
+        alone = all(self._group(reader)[0] == head for reader in readers)
+        if alone and not self._is_output(source):
+            return True
+        if self._rules.multi_outbound == 0 or any(reader in group for reader in readers):
+            return False
+        fusible = [
+            reader
+            for reader in readers
+            if self._group(reader)[0] == reader and self._may_follow(group, reader)
+        ]
+        return head in (fusible[:1] if self._rules.multi_outbound == 1 else fusible[-1:])
+
+    def _depends(self, starts: Sequence[list[int]], group: Sequence[int]) -> bool:
+        todo, seen = list(starts), []
+        while todo:
+            current = todo.pop()
+            if current == group:
+                return True
+            if current not in seen:
+                seen.append(current)
+                todo += self._inbound(current)
+        return False
+
+    def _group(self, index: int) -> list[int]:
+        return next(group for group in self._groups if index in group)
+
+    def _inbound(self, members: Iterable[int]) -> list[list[int]]:
+        """Other groups that feed these nodes of one group, in operand order."""
+        found: list[list[int]] = []
+        for member in members:
+            for source in self._producers(member):
+                group = self._group(source)
+                if member not in group and group not in found:
+                    found.append(group)
+        return found
+
+    def _producers(self, index: int) -> list[int]:
+        made = self._graph.positions
+        return list(dict.fromkeys(made[t] for t in self._node(index).inputs if t in made))
+
+    def _readers(self, index: int) -> list[int]:
+        made = {t for t in self._node(index).outputs if t}
+        nodes = enumerate(self._graph.nodes)
+        return [reader for reader, node in nodes if not made.isdisjoint(node.inputs)]
+
+    def _is_output(self, index: int) -> bool:
+        return not set(self._graph.outputs).isdisjoint(self._node(index).outputs)
+
+    def _node(self, index: int) -> Node:
+        return self._graph.nodes[index]
