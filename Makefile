@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup demo test check format protos check-protos constraints bench-graphs bench-hashes bench-pool bench-regressors bench-repeatability bench-speed fuzz clean
+.PHONY: help setup demo test test-farm check format protos check-protos constraints bench-energy bench-engines bench-graphs bench-hashes bench-networks bench-pool bench-regressors bench-repeatability bench-sampling bench-speed fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -31,6 +31,10 @@ demo: setup ## characterise this machine and predict networks that it has never 
 
 test: setup ## all tests that need no root and no board
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
+
+test-farm: setup ## tests on virtual boards; as root, installs what it needs
+	@$(BIN)/python -m tests.farm.prepare --install
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm --timeout 900 --durations 10 tests/farm $(TEST_FLAGS)
 
 check: setup check-protos ## format, lint, types, import contracts, spelling, stubs
 	@$(BIN)/ruff format --check .
@@ -63,8 +67,20 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
 
+bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)
+
+bench-engines: setup ## MNN's four networks on every runtime and thread count; a quiet machine, please
+	@$(BIN)/python -m benchmarks.engines $(BENCH_FLAGS)
+
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)
+
+bench-networks: setup ## networks that a predictor has never seen, beside every baseline, and coverage
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.networks --write $(or $(BENCH_FLAGS),--simulate npu --simulate gpu --simulate cpu --simulate drawn)
+
+bench-sampling: setup ## samplers x regressors on real convolution timings
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_offline --write $(BENCH_FLAGS)
 
 bench-hashes: setup ## no two of 100,000 variants share a hash
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hash_collisions.py $(BENCH_FLAGS)
@@ -79,6 +95,9 @@ fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)
+
+bench-predict: setup ## how many networks a second a core predicts, and how long one takes
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/predict_speed.py --write benchmarks/predict_speed.json $(BENCH_FLAGS)
 
 bench-repeatability: setup ## how well a measurement repeats on this host
 	@$(BIN)/python benchmarks/repeatability.py $(BENCH_FLAGS)

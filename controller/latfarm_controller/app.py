@@ -11,19 +11,26 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from latfarm_predictors.answer import Answer
+from latfarm_predictors.answer import Answer, EnergyAnswer
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import NETWORK, PUBLISH, Measurement, Settings
+from latfarm_predictors.measurement import (
+    ENERGY_MS,
+    NETWORK,
+    PUBLISH,
+    PUBLISH_ENERGY_MS,
+    Measurement,
+    Settings,
+)
 from latfarm_protos.v1 import controller_pb2 as pb
 
-from latfarm_controller import bundles
+from latfarm_controller import bundles, comparison
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.campaigns.query import QueryCampaign
-from latfarm_controller.campaigns.registry import make_campaign
+from latfarm_controller.campaigns.registry import COMPARING, make_campaign
 from latfarm_controller.config import Config
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.driver import CampaignStatus, Driver
+from latfarm_controller.farm.driver import CampaignStatus, Driver, Scope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.messages import QUERY_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
@@ -37,6 +44,10 @@ CONNECT_S = 60.0
 """How long a board that answers may take to join, beyond the lease that a dead controller left."""
 LOOK_S = 0.2
 CLOSE_S = 30.0
+
+
+_Question = tuple[str, str, str, bool, bool]
+"""Network, platform, tier, whether to measure anew, whether with its energy."""
 
 
 class _StoppedError(ControllerError):
@@ -64,7 +75,7 @@ class Controller:
         self._records: dict[str, CampaignRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancels: dict[str, asyncio.Event] = {}
-        self._queries: dict[tuple[str, str, str, bool], asyncio.Task[tuple[Measurement, bool]]] = {}
+        self._queries: dict[_Question, asyncio.Task[tuple[Measurement, bool]]] = {}
         self._changed = asyncio.Condition()
         self._tellers: set[asyncio.Future[None]] = set()
         self._closing = False
@@ -98,7 +109,7 @@ class Controller:
                         ),
                     )
                     status.boards.append(view.entry.name)
-                if not runtime.available:
+                if runtime.missing:
                     missing.append(
                         pb.PlatformStatus(
                             runtime=runtime.name, boards=[view.entry.name], missing=runtime.missing
@@ -122,8 +133,11 @@ class Controller:
             UsageError: unknown kind or platform, or a wrong configuration.
         """
         await asyncio.to_thread(make_campaign, kind, platform, config)  # complains early
-        await self._fleet.offering(platform)
         key = campaign_id(kind, platform, config, name)
+        if kind in COMPARING:
+            config = comparison.compared(platform, config, await self._fleet.views())
+        else:
+            await self._fleet.offering(platform)
         known = self._known(key)
         if known is not None:
             return known if known.state == "done" else self._launch(known)
@@ -185,7 +199,7 @@ class Controller:
         record = await self.campaign(name)
         if record.state == "done":
             return record
-        await self._fleet.offering(record.platform)
+        await self._boards_of(_scope(record))
         return self._launch(record)
 
     async def cancel(self, name: str) -> CampaignRecord:
@@ -260,7 +274,8 @@ class Controller:
             make_campaign, record.kind, record.platform, record.config
         )
         key = record.campaign_id
-        await self._open_pool(record.platform, self._cancels[key])
+        scope = _scope(record)
+        await self._open_pool(scope, self._cancels[key])
 
         def progress(status: CampaignStatus) -> None:
             self._remaining_s[key] = status.remaining_s or 0.0
@@ -275,10 +290,24 @@ class Controller:
                 )
             )
 
-        return await self._driver.run(campaign, record, progress, self._cancels[key])
+        return await self._driver.run(campaign, record, progress, self._cancels[key], scope=scope)
 
-    async def _open_pool(self, platform: str, cancel: asyncio.Event) -> None:
-        """Have the farm connected to all boards that offer the platform, and one of them joined.
+    async def _boards_of(self, scope: Scope) -> list[BoardView]:
+        """The reachable boards of a campaign.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not scope.board_id:
+            return await self._fleet.offering(scope.platforms[0])
+        views = await self._fleet.views()
+        found = [view for view in views if view.info and view.info.board_id == scope.board_id]
+        if not found:
+            raise UsageError(f"no reachable board has the id {scope.board_id}: latfarm boards")
+        return found
+
+    async def _open_pool(self, scope: Scope, cancel: asyncio.Event) -> None:
+        """Have the farm connected to all boards of the scope, and one of them joined.
 
         A board may still be leased to a controller that was killed: its lease runs out.
 
@@ -286,7 +315,7 @@ class Controller:
             UsageError: no board offers the platform.
             FarmError: Ray cannot be started, or no board joined in time.
         """
-        views = await self._fleet.offering(platform)
+        views = await self._boards_of(scope)
         async with self._farm_starting:
             if not self._farm_runs:
                 await self._farm.start()
@@ -295,17 +324,23 @@ class Controller:
         wait_s = CONNECT_S + self._config.lease_ms / 1000.0
         deadline_s = time.monotonic() + wait_s
         told = ""
-        while not self._farm.pool(platform) and not cancel.is_set():
+        named = (
+            scope.platforms[0] if len(scope.platforms) == 1 else f"{len(scope.platforms)} platforms"
+        )
+        while not self._joined(scope) and not cancel.is_set():
             self._farm.check()
             names = {view.entry.name for view in views}
             states = [status for status in self._farm.boards() if status.name in names]
             story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
             if time.monotonic() > deadline_s:
-                raise FarmError(f"no board of {platform} joined within {wait_s:.0f} s: {story}")
+                raise FarmError(f"no board of {named} joined within {wait_s:.0f} s: {story}")
             if story != told:
-                logger.info("waiting for a board of %s: %s", platform, story)
+                logger.info("waiting for a board of %s: %s", named, story)
                 told = story
             await asyncio.sleep(LOOK_S)
+
+    def _joined(self, scope: Scope) -> bool:
+        return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)
 
     def remaining_ms(self, campaign_id: str) -> float:
         """Estimate for the stage that a campaign is in; 0: unknown."""
@@ -348,25 +383,32 @@ class Controller:
 
     # Questions
 
-    async def predict(self, graph: Graph, platform: str, coverage: float) -> Answer:
-        """From the newest bundle of the platform alone.
+    async def predict(
+        self, graph: Graph, platform: str, coverage: float, energy: bool = False
+    ) -> tuple[Answer, EnergyAnswer | None]:
+        """From the newest bundle of the platform alone; with `energy` its millijoules too.
 
         Raises:
             UsageError: there is no bundle.
+            NoEnergyError: it tells no energies.
         """
 
-        def answer() -> Answer:
-            return bundles.open_bundle(self._config.bundles_dir, platform).predict(graph, coverage)
+        def answer() -> tuple[Answer, EnergyAnswer | None]:
+            predictor = bundles.open_bundle(self._config.bundles_dir, platform)
+            costs = predictor.predict_energy(graph, coverage) if energy else None
+            return predictor.predict(graph, coverage), costs
 
         return await asyncio.to_thread(answer)
 
     async def query(
-        self, graph: Graph, platform: str, tier: str, refresh: bool
+        self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool = False
     ) -> AsyncIterator[str | tuple[Measurement, bool]]:
         """Progress as text, then the measurement and whether the store knew it.
 
         The same question asked twice at once is measured once. Exports of one network are one
-        question: `graph_hash` of the measurement says which of them was measured.
+        question: `graph_hash` of the measurement says which of them was measured. With `energy`
+        only a measurement that tells what an inference costs is known; the new one may still lack
+        it, and says why in its conditions.
 
         Raises:
             UsageError: an unknown tier or platform.
@@ -374,7 +416,10 @@ class Controller:
         if tier not in {"", "survey", "publish"}:
             raise UsageError(f"unknown tier {tier!r}: survey or publish")
         settings = PUBLISH if tier == "publish" else NETWORK
-        key = (graph.network_hash, platform, settings.tier, refresh)
+        if energy:
+            longer_ms = PUBLISH_ENERGY_MS if tier == "publish" else ENERGY_MS
+            settings = replace(settings, energy_ms=longer_ms)
+        key = (graph.network_hash, platform, settings.tier, refresh, energy)
         task = self._queries.get(key)
         if task is None:
             if self._closing:
@@ -388,9 +433,7 @@ class Controller:
             yield f"{graph.name}: measuring on {platform}"
         yield await asyncio.shield(task)
 
-    def _query_ended(
-        self, key: tuple[str, str, str, bool], task: asyncio.Task[tuple[Measurement, bool]]
-    ) -> None:
+    def _query_ended(self, key: _Question, task: asyncio.Task[tuple[Measurement, bool]]) -> None:
         del self._queries[key]
         if not task.cancelled():
             task.exception()  # seen: whoever asked was told, or left
@@ -410,7 +453,12 @@ class Controller:
         tier = settings.tier if settings.tier == PUBLISH.tier else ""
         found = [
             self._store.latest(
-                graph.hash, platform, purpose, network_hash=graph.network_hash, tier=tier
+                graph.hash,
+                platform,
+                purpose,
+                network_hash=graph.network_hash,
+                tier=tier,
+                energy=settings.energy_ms > 0,
             )
             for purpose in ("query", "network")
         ]
@@ -421,7 +469,7 @@ class Controller:
         )
 
     async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
-        await self._open_pool(campaign.platform, asyncio.Event())
+        await self._open_pool(Scope((campaign.platform,)), asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"query-{campaign.nonce}",
             name="query",
@@ -472,6 +520,14 @@ class Controller:
                     await self._farm.stop()
             finally:
                 await self._fleet.close()
+
+
+def _scope(record: CampaignRecord) -> Scope:
+    """Where a campaign measures."""
+    if record.kind not in COMPARING:
+        return Scope((record.platform,))
+    names = tuple(found["name"] for found in record.config["offers"])
+    return Scope(names, record.config["board_id"])
 
 
 def _board_status(view: BoardView) -> pb.BoardStatus:

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Protocol
 
 import grpc
-from latfarm_predictors.answer import Answer
+from latfarm_predictors.answer import Answer, EnergyAnswer
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import Measurement
@@ -143,12 +143,14 @@ class Controller(Protocol):
         """All platforms that the boards offer, then the runtimes that they lack."""
         ...
 
-    async def predict(self, graph: Graph, platform: str, coverage: float) -> Answer:
-        """From the newest bundle of the platform alone."""
+    async def predict(
+        self, graph: Graph, platform: str, coverage: float, energy: bool
+    ) -> tuple[Answer, EnergyAnswer | None]:
+        """From the newest bundle of the platform alone; with `energy` its millijoules too."""
         ...
 
     def query(
-        self, graph: Graph, platform: str, tier: str, refresh: bool
+        self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool
     ) -> AsyncIterator[str | tuple[Measurement, bool]]:
         """Progress as text, then the measurement and whether the store knew it."""
         ...
@@ -209,16 +211,23 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_answers
     async def Predict(self, request: pb.PredictRequest) -> Any:
         """From a bundle alone."""
-        answer = await self._controller.predict(
-            _graph(request.graph_json), request.platform, request.coverage or 0.9
+        answer, energy = await self._controller.predict(
+            _graph(request.graph_json), request.platform, request.coverage or 0.9, request.energy
         )
-        return pb.PredictResponse(answer_json=json.dumps(answer.to_json()))
+        return pb.PredictResponse(
+            answer_json=json.dumps(answer.to_json()),
+            energy_json="" if energy is None else json.dumps(energy.to_json()),
+        )
 
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
         """From the store, else from a board."""
         async for event in self._controller.query(
-            _graph(request.graph_json), request.platform, request.tier, request.refresh
+            _graph(request.graph_json),
+            request.platform,
+            request.tier,
+            request.refresh,
+            request.energy,
         ):
             if isinstance(event, str):
                 yield pb.QueryEvent(progress=event)

@@ -16,14 +16,21 @@ from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+from latfarm_predictors.network_correction import boundary_mb
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns import kernels, networks
-from latfarm_controller.campaigns.insight import in_context, layout_share, sample_of
+from latfarm_controller.campaigns.insight import (
+    in_context,
+    layout_share,
+    sample_of,
+    transfer_ms_per_mb,
+)
 from latfarm_controller.campaigns.padding_results import padded_samples
 from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.training_energy import EnergySet, collect_energy, fit_energy
 
 if TYPE_CHECKING:
     from latfarm_predictors.predictor import PlatformPredictor
@@ -45,11 +52,13 @@ class TrainingSet:
     campaign_id: str
     rules: FusionRules
     call_overhead_ms: float
+    transfer_ms_per_mb: float = 0.0
     kernels: list[KernelSample] = field(default_factory=list)
     networks: list[NetworkSample] = field(default_factory=list)
     board_ids: tuple[str, ...] = ()
     fingerprint: str = ""
     left_out: Mapping[str, int] = field(default_factory=dict)
+    energy: EnergySet = field(default_factory=EnergySet)
 
 
 def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
@@ -82,19 +91,30 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         purpose: _usable(found, fingerprint, void, left_out) for purpose, found in measured.items()
     }
     result = TrainingSet(platform, record.campaign_id, rules, overhead_ms, fingerprint=fingerprint)
-    for graph, answers in _with_graphs(store, usable[kernels.PURPOSE], left_out):
+    singles = _with_graphs(store, usable[kernels.PURPOSE], left_out)
+    profiled: dict[str, list[Measurement]] = {}
+    for m in measured[kernels.PURPOSE]:
+        if m.ok and m.fingerprint == fingerprint:
+            profiled.setdefault(m.graph_hash, []).append(m)
+    for graph, answers in singles:
         kernel = Kernel(graph)
-        # One sample a pass: what lies between passes tells the fit how noisy a kernel is.
-        share = layout_share(answers)
+        # One sample a pass: what lies between passes tells the fit how noisy a kernel is. Shares
+        # are no times: a profile tells them even where its pass was too unstable to be used.
+        share = layout_share(profiled.get(graph.hash, ()), overhead_ms)
         result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
     padded = padded_samples(record.outcome, store.get_graph)
     better = {sample.kernel.kernel_id for sample in padded}
     result.kernels = [s for s in result.kernels if s.kernel.kernel_id not in better] + padded
-    for graph, answers in _with_graphs(store, usable[networks.PURPOSE], left_out):
+    whole = _with_graphs(store, usable[networks.PURPOSE], left_out)
+    for graph, answers in whole:
         sample = networks.pooled_network(graph, answers)
         if sample is not None:
             result.networks.append(sample)
-    result.kernels += _from_networks(store, record, rules, measured[networks.PURPOSE])
+    result.transfer_ms_per_mb = transfer_ms_per_mb(
+        [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
+    )
+    result.kernels += _from_networks(store, record, result, measured[networks.PURPOSE])
+    result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
     used = [m for found in usable.values() for answers in found.values() for m in answers]
     result.board_ids = tuple(sorted({m.board_id for m in used}))
     result.left_out = dict(sorted(left_out.items()))
@@ -108,16 +128,17 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
 
 
 def _from_networks(
-    store: Store, record: CampaignRecord, rules: FusionRules, found: Sequence[Measurement]
+    store: Store, record: CampaignRecord, data: TrainingSet, found: Sequence[Measurement]
 ) -> list[KernelSample]:
     """Kernels of the profiled calibration networks, but none that must not be trained on."""
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
-    barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
+    barred = Excluded.of(held_out, data.rules, record.config.get("exclude_kernels", ()))
     samples: list[KernelSample] = []
     for measurement in sorted(found, key=lambda m: m.request_id):
         graph = store.get_graph(measurement.graph_hash) if measurement.ok else None
         if graph is not None and measurement.layers:
-            samples += in_context(graph, rules, measurement)
+            transfers_ms = data.transfer_ms_per_mb * boundary_mb(graph)
+            samples += in_context(graph, data.rules, measurement, transfers_ms)
     return [sample for sample in samples if sample.kernel not in barred]
 
 
@@ -212,6 +233,15 @@ def train(
                 data.kernels,
                 data.networks,
                 call_overhead_ms=data.call_overhead_ms,
+                transfer_ms_per_mb=data.transfer_ms_per_mb,
+                seed=seed,
+                on_progress=on_progress,
+            )
+            predictor.energy = fit_energy(
+                platform,
+                data.rules,
+                data.energy,
+                data.call_overhead_ms,
                 seed=seed,
                 on_progress=on_progress,
             )
@@ -235,10 +265,12 @@ def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, A
         "networks": [sample.graph.name for sample in data.networks],
         "left_out": dict(data.left_out),
         "call_overhead_ms": data.call_overhead_ms,
+        "transfer_ms_per_mb": data.transfer_ms_per_mb,
         "protocol_version": PROTOCOL_VERSION,
         "seed": seed,
         "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),
         "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+        **data.energy.provenance(),
     }
 
 

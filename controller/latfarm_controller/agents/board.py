@@ -21,7 +21,10 @@ class PlatformInfo:
 
 @dataclass(frozen=True)
 class RuntimeInfo:
-    """A runtime that a board has, or lacks: then `missing` says why, and the remedy."""
+    """A runtime that a board has, or lacks: then `missing` says why, and the remedy.
+
+    One that is available may miss some of the platforms that its board was configured for.
+    """
 
     name: str
     available: bool

@@ -374,6 +374,7 @@ def budget_ms(settings: Settings) -> float:
         + 4 * settings.run_timeout_ms
         + settings.warmup_ms
         + 4 * settings.max_ms
+        + 4 * settings.energy_ms
         + 60_000.0
     )
     return WAITING_MS + max(settings.sessions, 1) * session_ms

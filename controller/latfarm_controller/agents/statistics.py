@@ -48,7 +48,8 @@ class Summary:
     """The figures of a measurement, named as in `Measurement`; None where nothing was measured.
 
     `slowdown`, `uncorrected_ms`: median slowdown of the core, and the latency before it was taken
-    out; None where no run says how fast the core was.
+    out; None where no run says how fast the core was. `mean_ms`: of all accepted runs as timed, by
+    which other benchmarks report.
     """
 
     latency_ms: float | None = None
@@ -66,6 +67,7 @@ class Summary:
     unstable: bool = False
     slowdown: float | None = None
     uncorrected_ms: float | None = None
+    mean_ms: float | None = None
 
 
 def exponent(macs: int, size_bytes: int) -> float:
@@ -129,6 +131,7 @@ def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONEN
             first_run_ms=_median([s.first_run_ms for s in sessions if s.first_run_ms > 0]),
         )
     runs: NDArray[np.float64] = np.concatenate(timed)
+    mean_ms = math.fsum(runs) / runs.size  # whatever the order of the runs
     slowdown = uncorrected_ms = None
     if all(session.slowdown for session in ran):
         uncorrected_ms = float(np.median([np.median(part) for part in timed]))
@@ -157,6 +160,7 @@ def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONEN
         or spread_ms > UNSTABLE_SESSIONS * latency_ms,
         slowdown=slowdown,
         uncorrected_ms=uncorrected_ms,
+        mean_ms=mean_ms,
     )
 
 

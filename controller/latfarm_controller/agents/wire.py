@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
-from typing import Protocol
+from typing import Any, Protocol
 
 from latfarm_predictors.measurement import (
+    ENERGY_CONDITION,
+    ENERGY_UNAVAILABLE,
     LayerTime,
     Measurement,
     Outcome,
@@ -233,6 +236,7 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
             outcome, code = Outcome.INFRASTRUCTURE_ERROR, "RESULT_IMPOSSIBLE"
             message = f"the board reported {error}"
     settings = result.settings if result.HasField("settings") else None
+    energy, story = _energy(result, request, outcome)
     return Measurement(
         request_id=request.request_id,
         graph_hash=request.graph.hash,
@@ -259,18 +263,51 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
         layers=tuple(layer_from_pb(layer) for layer in result.layers),
         memory_bytes=result.memory_bytes,
         board_ms=result.board_ms,
+        **energy,
         measured_at_s=result.measured_at_s,
         protocol_version=result.protocol_version,
         settings=settings_from_pb(settings) if settings is not None else request.settings,
-        conditions=dict(result.conditions) | _correction(summary),
+        conditions=dict(result.conditions) | _correction(summary) | story,
     )
 
 
-def _correction(summary: Summary) -> dict[str, str]:
-    """How much the core's slowness changed the latency, for those who want the raw one."""
-    if summary.slowdown is None or summary.uncorrected_ms is None:
-        return {}
+def _energy(
+    result: pb.Result, request: Request, outcome: Outcome
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields of a measurement, and a condition that says why they are missing where no board did.
+
+    Nothing is made up: an energy that no rail can have measured is none.
+    """
+    if outcome is not Outcome.OK or not request.settings.energy_ms:
+        return {}, {}
+    if not result.HasField("energy"):
+        if result.conditions.get(ENERGY_CONDITION, "").startswith(ENERGY_UNAVAILABLE):
+            return {}, {}
+        return {}, _no_energy("the board's agent measures none; install a newer one")
+    found = result.energy
+    figures = (found.energy_mj, found.gross_mj, found.spread_mj, found.idle_mw)
+    possible = all(math.isfinite(value) and value >= 0 for value in figures)
+    if not possible or not found.energy_mj > 0 or not found.source:
+        return {}, _no_energy(f"the board reported an impossible one: {found.energy_mj} mJ")
     return {
+        "energy_mj": found.energy_mj,
+        "energy_gross_mj": found.gross_mj,
+        "energy_spread_mj": found.spread_mj,
+        "idle_mw": found.idle_mw,
+        "energy_source": found.source,
+    }, {}
+
+
+def _no_energy(reason: str) -> dict[str, str]:
+    return {ENERGY_CONDITION: f"{ENERGY_UNAVAILABLE}: {reason}"}
+
+
+def _correction(summary: Summary) -> dict[str, str]:
+    """Mean as timed, and how much the core's slowness changed the latency."""
+    mean = {} if summary.mean_ms is None else {"mean_ms": f"{summary.mean_ms:.6g}"}
+    if summary.slowdown is None or summary.uncorrected_ms is None:
+        return mean
+    return mean | {
         "slowdown": f"{summary.slowdown:.4g}",
         "uncorrected_ms": f"{summary.uncorrected_ms:.6g}",
     }

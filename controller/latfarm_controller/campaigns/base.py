@@ -22,6 +22,8 @@ class MeasurementRequest:
 
     `purpose` says what the answer is for (fusion, kernel, network, sentinel, query) and is stored
     with it; `repeat` tells apart deliberate repetitions at different times; `label` is for people.
+    `board` is the id of the one board to ask, where platforms are compared with each other; empty:
+    any board that offers the platform.
     """
 
     graph: Graph
@@ -31,11 +33,13 @@ class MeasurementRequest:
     repeat: int = 0
     label: str = ""
     profile: bool = False
+    board: str = ""
 
     @cached_property
     def request_id(self) -> str:
         """The same question has the same id."""
         purpose = f"{self.purpose}+profile" if self.profile else self.purpose
+        purpose = f"{purpose}@{self.board}" if self.board else purpose
         return request_id(self.graph.hash, self.platform, purpose, self.settings, self.repeat)
 
 

@@ -32,6 +32,9 @@ class CharacterizeOptions(Options):
     predictor will be judged on: none of their exact kernels is measured. `exclude_lineages` keeps
     their relatives out of the calibration networks. The parts' own configurations (`fusion`,
     `kernels`, `networks`) hold what is not named here.
+
+    With `energy_ms` each kernel and network also runs back to back for so long, so that the power
+    rails of a board tell what it takes.
     """
 
     budget: int = Field(default=450, ge=1, description="kernels to measure")
@@ -51,6 +54,13 @@ class CharacterizeOptions(Options):
     network_settings: SettingsChange = SettingsChange()
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
+    energy_ms: float = Field(default=0, ge=0, le=600_000)
+
+    def with_energy(self, change: SettingsChange) -> SettingsChange:
+        """A part's settings, asking for energies where this does and the part says nothing."""
+        if not self.energy_ms or change.energy_ms is not None:
+            return change
+        return change.model_copy(update={"energy_ms": self.energy_ms})
 
 
 class CharacterizeCampaign(PlannedCampaign):
@@ -80,7 +90,7 @@ class CharacterizeCampaign(PlannedCampaign):
                 "exclude_lineages": options.exclude_lineages,
                 "least_macs": options.least_macs,
                 "most_macs": options.most_macs,
-                "settings": options.network_settings,
+                "settings": options.with_energy(options.network_settings),
             },
         )
         self._kernel_options = read_options(
@@ -96,7 +106,7 @@ class CharacterizeCampaign(PlannedCampaign):
                 "initial": min(100, options.budget),
                 "exclude": options.exclude_kernels,
                 "exclude_graphs": options.held_out,
-                "settings": options.kernel_settings,
+                "settings": options.with_energy(options.kernel_settings),
             },
         )
         self._network_options = network_options
@@ -111,6 +121,9 @@ class CharacterizeCampaign(PlannedCampaign):
         self.kernels.call_overhead_ms = self.fusion.outcome()["call_overhead_ms"]
         yield from self.kernels.plan()
         chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
+        if self.kernels.told_no_energy:
+            silent = chosen.settings.model_copy(update={"energy_ms": None})
+            chosen = chosen.model_copy(update={"settings": silent})
         self.networks = NetworkCampaign(self.platform, chosen)
         yield from self.networks.plan()
 
@@ -129,6 +142,7 @@ class CharacterizeCampaign(PlannedCampaign):
             "call_overhead_ms": fusion["call_overhead_ms"],
             "kernels_measured": kernels.get("kernels", 0),
             "networks_measured": len(networks["networks"]),
+            **{name: kernels[name] for name in ("call_overhead_mj", "energy") if name in kernels},
             "sentinel": kernels.get("sentinel", []),
             "void": kernels.get("void", []),
             "fusion": fusion,

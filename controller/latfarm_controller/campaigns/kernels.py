@@ -16,6 +16,7 @@ from latfarm_predictors.samples import KernelSample
 from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.energy import TRIES, energy_story
 from latfarm_controller.campaigns.fusion import OVERHEAD_REPEATS
 from latfarm_controller.campaigns.fusion import SETTINGS as FUSION_SETTINGS
 from latfarm_controller.campaigns.fusion_cases import empty_model
@@ -90,7 +91,7 @@ def pooled(
     good = [m for m in passes if m.ok and m.latency_ms is not None]
     if not good:
         return None
-    share = layout_share(good)
+    share = layout_share(good, overhead_ms)
     samples = [sample_of(kernel, m, overhead_ms, share) for m in good]
     middle = median(s.latency_ms for s in samples)
     own = median(s.mad_ms for s in samples)
@@ -119,6 +120,8 @@ class KernelCampaign(PlannedCampaign):
         # Within a characterisation the call's cost is known already, as are the rules.
         self._measures_overhead = rules is None
         self.call_overhead_ms: float | None = None
+        self.call_overhead_mj: float | None = None
+        self._energy_answers: list[Measurement] = []
         self.rules = rules_for(self.kind, platform, rules, options.rules)
         self._held_out = read_graphs(self.kind, "exclude_graphs", options.exclude_graphs)
         self._sentinel = sentinel_kernel()
@@ -185,6 +188,8 @@ class KernelCampaign(PlannedCampaign):
         self._excluded = Excluded.of(self._held_out, self.rules, self._options.exclude)
         if self._measures_overhead:
             yield from self._overhead()
+        if self._settings.energy_ms:
+            yield from self._energy_overhead()
         random = Random(self._options.seed)
         for kernels in self._batches():
             for kernel in kernels:
@@ -208,10 +213,30 @@ class KernelCampaign(PlannedCampaign):
         times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
         self.call_overhead_ms = median(times) if times else 0.0
 
+    def _energy_overhead(self) -> Plan:
+        """What a call takes, and whether this platform tells energies at all."""
+        requests = [
+            self.asker.request(graph, SENTINEL, self._settings, label=f"energy of {graph.name}")
+            for graph in (empty_model(), self._sentinel)
+            for _ in range(TRIES)
+        ]
+        answers = yield Batch("kernels", requests, self._asked, self._planned())
+        self._asked += len(requests)
+        found = [answers[request.request_id] for request in requests]
+        self._board_ms += sum(m.board_ms for m in found)
+        energies = [m.energy_mj for m in found[:TRIES] if m.energy_mj is not None]
+        self.call_overhead_mj = median(energies) if energies else None
+        self._energy_answers += found
+        if all(m.energy_mj is None for m in found[TRIES:]):
+            # No rail, or one that is too coarse: more of the boards' time would tell no more.
+            self._settings = replace(self._settings, energy_ms=0.0)
+
     def _planned(self) -> int:
         kernels = self._options.count * self._options.passes
         sentinels = kernels // self._options.sentinel_every + 2 * self._options.passes
-        return kernels + sentinels + (OVERHEAD_REPEATS if self._measures_overhead else 0)
+        energy = 2 * TRIES if self._energy_answers or self._settings.energy_ms else 0
+        overhead = OVERHEAD_REPEATS if self._measures_overhead else 0
+        return kernels + sentinels + energy + overhead
 
     def _measure(self, kernels: Sequence[Kernel], *, profile: bool = False) -> Plan:
         own = [
@@ -225,8 +250,9 @@ class KernelCampaign(PlannedCampaign):
         self._take(requests, answers)
 
     def _sentinel_requests(self) -> Iterator[MeasurementRequest]:
+        settings = replace(self._settings, energy_ms=0.0)
         for _ in repeat(None):
-            yield self.asker.request(self._sentinel, SENTINEL, self._settings, label="sentinel")
+            yield self.asker.request(self._sentinel, SENTINEL, settings, label="sentinel")
 
     def _take(self, requests: Sequence[MeasurementRequest], answers: Answers) -> None:
         for request in requests:
@@ -236,6 +262,8 @@ class KernelCampaign(PlannedCampaign):
                 self._sentinels.append(answer)
                 continue
             key = request.graph.hash
+            if request.settings.energy_ms:
+                self._energy_answers.append(answer)
             if answer.ok:
                 self._answers.setdefault(key, []).append(answer)
             elif answer.outcome is Outcome.MODEL_ERROR:
@@ -257,6 +285,11 @@ class KernelCampaign(PlannedCampaign):
         if self._void:
             yield from self._measure([self._kernels[measured[i][0]] for i in self._void])
 
+    @property
+    def told_no_energy(self) -> bool:
+        """Whether energies were asked for, and the platform had none to tell."""
+        return bool(self._energy_answers) and not self._settings.energy_ms
+
     def samples(self) -> list[KernelSample]:
         """What is known of each kernel, in the order in which they were drawn."""
         void = set(self._void)
@@ -276,7 +309,12 @@ class KernelCampaign(PlannedCampaign):
         samples = self.samples()
         for sample in samples:
             types[sample.kernel.type] = types.get(sample.kernel.type, 0) + 1
-        known = {} if self.call_overhead_ms is None else {"call_overhead_ms": self.call_overhead_ms}
+        known: dict[str, Any] = {}
+        if self.call_overhead_ms is not None:
+            known["call_overhead_ms"] = self.call_overhead_ms
+        if self._energy_answers:
+            known["call_overhead_mj"] = self.call_overhead_mj
+            known["energy"] = energy_story(self._energy_answers)
         return {
             **known,
             "rules": self.rules.to_json(),

@@ -14,6 +14,7 @@ from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns.calibration import calibration_networks
+from latfarm_controller.campaigns.energy import energy_story, network_energy
 from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
@@ -130,9 +131,11 @@ class NetworkCampaign(PlannedCampaign):
                     "hash": sample.graph.hash,
                     "latency_ms": sample.latency_ms,
                     "mad_ms": sample.mad_ms,
+                    **self._energy(sample.graph),
                 }
                 for sample in samples
             ],
+            **self._energy_story(),
             "failed": {
                 self._graphs[key].name: next(
                     (m.error_message or m.error_code for m in answers), "not measured"
@@ -141,3 +144,14 @@ class NetworkCampaign(PlannedCampaign):
                 if key not in known
             },
         }
+
+    def _energy(self, graph: Graph) -> dict[str, float]:
+        found = network_energy(graph, self._answers.get(graph.hash, []))
+        if found is None:
+            return {}
+        return {"energy_mj": found.energy_mj, "energy_spread_mj": found.spread_mj}
+
+    def _energy_story(self) -> dict[str, Any]:
+        if not self._settings.energy_ms:
+            return {}
+        return {"energy": energy_story(m for answers in self._answers.values() for m in answers)}

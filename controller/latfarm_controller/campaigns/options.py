@@ -38,6 +38,7 @@ class SettingsChange(Options):
     compile_timeout_ms: float | None = None
     run_timeout_ms: float | None = None
     precision: float | None = None
+    energy_ms: float | None = None
 
     @field_validator("sessions", "min_runs", "max_runs")
     @classmethod

@@ -37,10 +37,14 @@ Plan = Generator[Batch, Answers, None]
 
 
 class Asker:
-    """Makes a campaign's requests, so that each deliberate repetition has an id of its own."""
+    """Makes a campaign's requests, so that each deliberate repetition has an id of its own.
 
-    def __init__(self, platform: str) -> None:
+    `board`: the id of the one board that is asked; empty: any that offers the platform.
+    """
+
+    def __init__(self, platform: str, board: str = "") -> None:
         self.platform = platform
+        self.board = board
         self._asked: Counter[tuple[str, str, Settings, bool]] = Counter()
 
     def request(
@@ -57,7 +61,14 @@ class Asker:
         repeat = self._asked[key]
         self._asked[key] += 1
         return MeasurementRequest(
-            graph, self.platform, purpose, settings, repeat, label=label, profile=profile
+            graph,
+            self.platform,
+            purpose,
+            settings,
+            repeat,
+            label=label,
+            profile=profile,
+            board=self.board,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from latfarm_controller.campaigns.base import Campaign
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
+from latfarm_controller.campaigns.engines import EngineOptions, EnginesCampaign
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
@@ -39,6 +40,10 @@ def _characterize(platform: str, config: Config) -> Campaign:
     return CharacterizeCampaign(platform, options)
 
 
+def _engines(pattern: str, config: Config) -> Campaign:
+    return EnginesCampaign(pattern, read_options(EngineOptions, "engines", config))
+
+
 KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
     {
         "fusion": _fusion,
@@ -46,8 +51,13 @@ KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
         "networks": _networks,
         "padding": _padding,
         "characterize": _characterize,
+        "engines": _engines,
     }
 )
+
+
+COMPARING = frozenset({"engines"})
+"""Kinds that measure several platforms of one board: their platform is a pattern of names."""
 
 
 def make_campaign(kind: str, platform: str, config: Config) -> Campaign:

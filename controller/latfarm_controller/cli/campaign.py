@@ -43,6 +43,7 @@ class Kind(StrEnum):
     networks = "networks"
     padding = "padding"
     characterize = "characterize"
+    engines = "engines"
 
 
 def register(root: typer.Typer) -> None:
@@ -94,6 +95,7 @@ def run(
       latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
       latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
       latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model models/
+      latfarm campaign run engines -p 'local-*' --config '{"threads": [1, 4]}'
     """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow

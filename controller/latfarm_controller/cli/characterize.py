@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli import inputs, output
 
@@ -45,6 +47,12 @@ def characterize(
         Path | None,
         typer.Option(help="a file of fusion rules instead of detecting them", readable=False),
     ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="measure what an inference costs, too")
+    ] = False,
+    energy_ms: Annotated[
+        float, typer.Option(min=1.0, max=600_000.0, help="so long a model runs for its energy")
+    ] = ENERGY_MS,
     seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
     name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
     wait_s: inputs.Wait = 0.0,
@@ -60,6 +68,7 @@ def characterize(
       latfarm characterize --platform imx93-ethosu65-int8 --budget 1500 --json
       latfarm characterize -p jetson-tensorrt10.3-fp16 --sampler latfarm --target 0.9
       latfarm characterize -p local-ncnn20261020-fp32-1t --rules rules.json --board-minutes 10
+      latfarm characterize -p jetson-tensorrt10.3-fp16 --energy
     """
     from latfarm_controller.cli.connect import controller
     from latfarm_controller.cli.progress import follow
@@ -72,6 +81,8 @@ def characterize(
         config["target"] = target
     if board_minutes is not None:
         config["board_minutes"] = board_minutes
+    if energy:
+        config["energy_ms"] = energy_ms
     if rules is not None:
         config["rules"] = inputs.read_rules(rules).to_json()
     with controller(wait_s) as client:
@@ -84,3 +95,18 @@ def characterize(
         f"{campaign.measurements} measurements, {campaign.board_ms / 1000:.0f} s of board time, "
         f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
     )
+    if energy:
+        _show_energy(outcome)
+
+
+def _show_energy(outcome: Mapping[str, Any]) -> None:
+    told = outcome.get("energy", {})
+    trained = outcome.get("accuracy", {}).get("energy")
+    if trained is None:
+        output.out().print("energy: none in the bundle")
+    else:
+        error = trained["left_out_median_error"]
+        judged = "" if error is None else f", {error:.1%} median error on networks left out"
+        output.out().print(f"energy: by {trained['rail']}, {trained['kernels']} kernels{judged}")
+    for reason, count in told.get("unavailable", {}).items():
+        output.out().print(f"  {count} measurements without: {reason}", style="yellow")

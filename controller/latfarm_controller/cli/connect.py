@@ -115,11 +115,16 @@ class ControllerClient:
         *,
         tier: str = "",
         refresh: bool = False,
+        energy: bool = False,
         on_progress: Callable[[str], None] = lambda _text: None,
     ) -> tuple[Measurement, bool]:
-        """The true latency, and whether the store knew it."""
+        """The true latency, with `energy` what it costs too, and whether the store knew it."""
         request = pb.QueryRequest(
-            graph_json=graph.dumps().encode(), platform=platform, tier=tier, refresh=refresh
+            graph_json=graph.dumps().encode(),
+            platform=platform,
+            tier=tier,
+            refresh=refresh,
+            energy=energy,
         )
         for event in self._stream(self._stub.Query(request)):
             if event.WhichOneof("event") == "progress":

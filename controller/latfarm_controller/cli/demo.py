@@ -15,6 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli import output
 from latfarm_controller.errors import ControllerError, FarmError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from latfarm_protos.v1 import controller_pb2 as pb
 
     from latfarm_controller.cli.connect import ControllerClient
+    from latfarm_controller.reports.energy import EnergyRow
     from latfarm_controller.reports.networks import NetworkRow
 
 LINEAGES = (
@@ -50,6 +52,9 @@ def demo(
     platform: Annotated[str, typer.Option("--platform", "-p", help="default: onnxruntime")] = "",
     kernels: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
     networks: Annotated[int, typer.Option(min=9, help="calibration networks")] = 20,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="millijoules too, where the board has a power rail")
+    ] = False,
     seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
     name: Annotated[str, typer.Option(help="another name begins from nothing")] = "demo",
     figures: Annotated[Path | None, typer.Option(help="also write the figures as JSON")] = None,
@@ -71,6 +76,7 @@ def demo(
     from latfarm_controller.config import load_config
     from latfarm_controller.reports import networks as reports
     from latfarm_controller.reports import page, svg
+    from latfarm_controller.reports.energy import energy_rows
 
     say = output.err().print
     began_s = time.time()
@@ -79,17 +85,20 @@ def demo(
     say(f"state in {config.home}; nine held-out networks read from the onnx package")
     with controller() as client:
         platform = platform or _choose_platform(client, say)
+        longer = {"energy_ms": ENERGY_MS} if energy else {}
         settings = {
             "budget": kernels,
             "calibration": networks,
             "seed": seed,
             "exclude_lineages": list(LINEAGES),
             "held_out": [graph.to_json() for graph in held_out],
+            **longer,
         }
         started = client.start("characterize", platform, settings, name)
         campaign = follow(client, started.campaign_id)
         predictor = open_bundle(config.bundles_dir, platform)
         answers = {graph.name: predictor.predict(graph) for graph in held_out}
+        costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
         say("predicted nine networks; now they are measured")
         judged = client.start(
             "networks",
@@ -97,7 +106,7 @@ def demo(
             {
                 "graphs": [graph.to_json() for graph in held_out],
                 "passes": PASSES,
-                "settings": {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0},
+                "settings": {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0, **longer},
             },
             f"{name}-held-out",
         )
@@ -105,17 +114,22 @@ def demo(
         measured = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
         boards = client.boards()
     rows = _rows(held_out, measured, answers, predictor)
+    spent = energy_rows({g.hash: c for g, c in zip(held_out, costs, strict=False)}, measured)
     record = _figures(rows, campaign, measured, time.time() - began_s, platform)
+    if energy:
+        record["energy"] = _energies(spent, measured)
     if figures is not None:
         figures.write_text(json.dumps(record, indent=2) + "\n")
     if picture is not None:
         page.write(picture, svg.standalone(reports.plot(rows)))
     path = config.reports_dir / f"{name}.html"
-    report = _report(path, rows, predictor, campaign, measured, boards)
+    report = _report(path, rows, predictor, campaign, measured, boards, spent)
     if as_json:
         output.json_text(record | {"report": str(report)})
         return
     _print(rows, record)
+    if energy:
+        output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
 
 
@@ -151,7 +165,7 @@ def _rows(
     answers: dict[str, Any],
     predictor: PlatformPredictor,
 ) -> list[NetworkRow]:
-    from latfarm_controller.reports.networks import NetworkRow
+    from latfarm_controller.reports.networks import NetworkRow, vendor_baselines
 
     rows = []
     for graph in graphs:
@@ -170,7 +184,10 @@ def _rows(
                 measured_ms=median(sessions),
                 passes_ms=[m.latency_ms for m in mine if m.latency_ms is not None],
                 answer=answers[graph.name],
-                baseline_ms={"forest": predictor.predict_baseline(graph, "forest")},
+                baseline_ms={
+                    "forest": predictor.predict_baseline(graph, "forest"),
+                    **vendor_baselines(mine),
+                },
             )
         )
     return rows
@@ -207,6 +224,31 @@ def _figures(
                 "inside": row.inside,
                 "baseline_ms": dict(row.baseline_ms),
                 "unsupported": row.answer.unsupported,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _energies(rows: list[EnergyRow], measured: list[Measurement]) -> dict[str, Any]:
+    stories = [m.energy_story for m in measured if m.energy_story]
+    summary = "no energy was told" + (f": {stories[0]}" if stories else "")
+    if rows:
+        error = median(abs(row.error) for row in rows)
+        summary = (
+            f"energy by {rows[0].answer.rail}: median error {error:.1%}, "
+            f"{sum(row.inside for row in rows)} of {len(rows)} inside"
+        )
+    return {
+        "summary": summary,
+        "networks": [
+            {
+                "network": row.network,
+                "measured_mj": row.measured_mj,
+                "spread_mj": row.spread_mj,
+                "predicted_mj": row.answer.energy_mj,
+                "interval_mj": row.answer.interval_mj,
+                "rail": row.answer.rail,
             }
             for row in rows
         ],
@@ -251,6 +293,7 @@ def _report(
     campaign: pb.Campaign,
     measured: list[Measurement],
     boards: list[pb.BoardStatus],
+    energies: list[EnergyRow],
 ) -> Path:
     from latfarm_controller.reports import networks, page
 
@@ -272,5 +315,6 @@ def _report(
         },
         conditions=dict(sorted(measured[0].conditions.items()))
         | {f"settings: {k}": str(v) for k, v in asdict(measured[0].settings).items()},
+        energies=energies,
     )
     return page.write(path, html)

@@ -77,9 +77,9 @@ def check_format(model_format: str, dtype: str) -> None:
     """
     from latfarm_controller import builders
 
-    known = builders.FORMATS.get(model_format)
+    known = builders.dtypes_of(model_format)
     if known is None:
-        raise UsageError(f"no format {model_format!r}; known: {', '.join(builders.FORMATS)}")
+        raise UsageError(f"no format {model_format!r}; known: {builders.known_formats()}")
     if dtype not in known:
         raise UsageError(f"{model_format} is written as {' or '.join(known)}, not {dtype!r}")
 

@@ -46,6 +46,7 @@ COMMANDS = (
     "platforms",
     "characterize",
     "campaign",
+    "engines",
     "predict",
     "query",
     "results",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from latfarm_predictors.measurement import Measurement
     from rich.console import Console
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
@@ -127,6 +128,17 @@ def message_dict(message: Message) -> dict[str, Any]:
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     return data
+
+
+ENERGY_HEADER = ("mJ", "+-", "rail")
+
+
+def energy_cells(measurement: Measurement) -> tuple[str, str, str]:
+    """What an inference costs, its standard deviation and the rail; empty where it was not told."""
+    if measurement.energy_mj is None:
+        return "", "", ""
+    spread_mj = measurement.energy_spread_mj or 0.0
+    return f"{measurement.energy_mj:.4g}", f"{spread_mj:.2g}", measurement.energy_source
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

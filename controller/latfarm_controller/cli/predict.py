@@ -9,7 +9,7 @@ import typer
 from latfarm_controller.cli import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_predictors.answer import Answer
+    from latfarm_predictors.answer import Answer, EnergyAnswer
 
 EXAMPLES = """
     Predict the latency of an ONNX model, or of all in a folder, offline.
@@ -20,6 +20,7 @@ EXAMPLES = """
       latfarm predict models/ --json
       latfarm predict dynamic.onnx --batch 1
       latfarm predict dynamic.onnx --shape input:1,3,224,224
+      latfarm predict model.onnx --platform jetson-tensorrt10.3-fp16 --energy
 """
 
 
@@ -36,6 +37,9 @@ def predict(
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="share of cases the interval must hold")
     ] = 0.9,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="millijoules of an inference, too")
+    ] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
@@ -50,24 +54,25 @@ def predict(
     from latfarm_controller.config import load_config
 
     predictor = open_bundle(load_config().bundles_dir, platform)
-    answers = [
-        predictor.predict(inputs.for_platform(graph, predictor.platform), coverage)
-        for _, graph in graphs
-    ]
+    asked = [inputs.for_platform(graph, predictor.platform) for _, graph in graphs]
+    costs = predictor.predict_energies(asked, coverage) if energy else []
+    answers = [predictor.predict(graph, coverage) for graph in asked]
     code = 2 if len(graphs) < len(files) else 0
     if as_json:
         data = [
             {"model": str(file)} | answer.to_json()
             for (file, _), answer in zip(graphs, answers, strict=True)
         ]
+        for told, cost in zip(data, costs, strict=False):
+            told["energy"] = cost.to_json()
         output.json_text(data if several else data[0])
         return code
-    for answer in answers:
-        _show(answer)
+    for index, answer in enumerate(answers):
+        _show(answer, costs[index] if costs else None)
     return code
 
 
-def _show(answer: Answer) -> None:
+def _show(answer: Answer, cost: EnergyAnswer | None) -> None:
     low, high = answer.interval_ms
     trust = "" if answer.calibrated else " (uncalibrated: too few measured networks)"
     console = output.out()
@@ -77,19 +82,30 @@ def _show(answer: Answer) -> None:
         f"{low:.3f} to {high:.3f} ms{trust}",
         style="bold",
     )
-    longest = sorted(answer.kernels, key=lambda k: -k.latency_ms)[:8]
+    if cost is not None:
+        low, high = cost.interval_mj
+        trust = "" if cost.calibrated else " (uncalibrated: too few measured networks)"
+        console.print(
+            f"{cost.energy_mj:.4g} mJ an inference above rest, by {cost.rail}, "
+            f"{cost.coverage:.0%} interval {low:.4g} to {high:.4g} mJ{trust}",
+            style="bold",
+        )
+    order = sorted(range(len(answer.kernels)), key=lambda i: -answer.kernels[i].latency_ms)
+    longest = order[:8]
     output.table(
         "",
-        ["kernel", "configuration", "ms", "interval", "source"],
+        ["kernel", "configuration", "ms", "interval", *(["mJ"] if cost else []), "source"],
         [
             [
                 kernel.type,
                 " ".join(f"{k}={v}" for k, v in kernel.configuration.items()),
                 f"{kernel.latency_ms:.4f}",
                 "{:.4f} to {:.4f}".format(*kernel.interval_ms),
+                *([f"{cost.kernels[index].energy_mj:.4g}"] if cost else []),
                 kernel.source,
             ]
-            for kernel in longest
+            for index in longest
+            for kernel in [answer.kernels[index]]
         ],
     )
     if len(answer.kernels) > len(longest):

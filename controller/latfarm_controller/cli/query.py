@@ -21,6 +21,9 @@ def query(
         bool, typer.Option(help="measure at least 1024 runs and 60 s instead of a survey")
     ] = False,
     refresh: Annotated[bool, typer.Option(help="measure again even if known")] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="millijoules too, where the board has a power rail")
+    ] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
@@ -36,6 +39,7 @@ def query(
     Examples:
       latfarm query model.onnx -p local-onnxruntime1.31-fp32-1t
       latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
+      latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
@@ -54,6 +58,7 @@ def query(
                 platform,
                 tier="publish" if publish else "",
                 refresh=refresh,
+                energy=energy,
                 on_progress=lambda text: output.err().print(text, style="dim"),
             )
             own = measurement.graph_hash == graph.hash
@@ -68,6 +73,7 @@ def query(
                     str(file),
                     f"{measurement.latency_ms:.3f}",
                     f"{measurement.mad_ms or 0:.3f}",
+                    *(output.energy_cells(measurement) if energy else ()),
                     str(measurement.runs),
                     "store" if hit else "board",
                     ", ".join(
@@ -80,8 +86,11 @@ def query(
                     ),
                 ]
             )
+            if energy and measurement.energy_mj is None:
+                output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
     if as_json:
         output.json_text(answers if several else answers[0])
     elif rows:
-        output.table("", ["model", "ms", "MAD, ms", "runs", "from", ""], rows)
+        costs = output.ENERGY_HEADER if energy else ()
+        output.table("", ["model", "ms", "MAD, ms", *costs, "runs", "from", ""], rows)
     return code

@@ -20,6 +20,7 @@ app = typer.Typer(
     Examples:
       latfarm results --limit 20
       latfarm results --campaign demo --purpose network --json
+      latfarm results --purpose query --energy
       latfarm results export measurements.parquet
       latfarm results export measurements.csv --platform local-onnxruntime1.31-fp32-1t
     """,
@@ -41,6 +42,9 @@ def list_results(
     campaign: CampaignOption = "",
     purpose: Purpose = "",
     limit: Annotated[int, typer.Option(min=0, help="0: all")] = 50,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="show what an inference costs, too")
+    ] = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -63,7 +67,11 @@ def list_results(
         return
     output.table(
         "",
-        ["graph", "platform", "purpose", "ms", "MAD, ms", "runs", "outcome"],
+        [
+            *("graph", "platform", "purpose", "ms", "MAD, ms"),
+            *(output.ENERGY_HEADER if energy else ()),
+            *("runs", "outcome"),
+        ],
         [
             [
                 m.graph_hash[:12],
@@ -71,6 +79,7 @@ def list_results(
                 m.purpose,
                 "" if m.latency_ms is None else f"{m.latency_ms:.4f}",
                 "" if m.mad_ms is None else f"{m.mad_ms:.4f}",
+                *(output.energy_cells(m) if energy else ()),
                 str(m.runs),
                 m.error_code or ("unstable" if m.unstable else str(m.outcome)),
             ]

@@ -9,8 +9,29 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.answer import Answer
+from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.reports import page, svg
+from latfarm_controller.reports import energy, page, svg
+
+VELA_ESTIMATE = "vela_estimate"
+_CONDITION_MS = {VELA_ESTIMATE: "vela_estimate_ms"}
+
+
+def vendor_baselines(measurements: Sequence[Measurement]) -> dict[str, float]:
+    """What a vendor's compiler estimated of a network in ms, by the name of the baseline.
+
+    A board whose models are compiled for it reports the compiler's estimate as a condition of each
+    measurement: of Vela for Ethos-U NPUs, which counts the NPU alone.
+
+    Args:
+        measurements: of one network.
+    """
+    found = {}
+    for name, condition in _CONDITION_MS.items():
+        told = [m.conditions[condition] for m in measurements if condition in m.conditions]
+        if told and float(told[-1]) > 0:
+            found[name] = float(told[-1])
+    return found
 
 
 @dataclass(frozen=True)
@@ -176,6 +197,7 @@ def render(
     groups: Sequence[Mapping[str, Any]] = (),
     campaign: Mapping[str, str] | None = None,
     conditions: Mapping[str, str] | None = None,
+    energies: Sequence[energy.EnergyRow] = (),
 ) -> str:
     """The report as one HTML text.
 
@@ -187,6 +209,7 @@ def render(
         groups: accuracy of the kernel predictors: group, rows, mean_ape, within10 (shares).
         campaign: what the characterisation cost, as (name, text).
         conditions: what the board was like, as (name, text).
+        energies: of the networks, where they were measured and predicted.
     """
     summary = Summary.of(rows)
     coverage = rows[0].answer.coverage
@@ -216,6 +239,7 @@ def render(
             "the networks were measured.",
         ),
         page.section("Networks", _networks(rows)),
+        energy.section(energies),
         page.section("Where the time goes", _breakdown(rows)),
         page.section(
             "Fusion rules",

@@ -95,6 +95,7 @@ class Store(Protocol):
         network_hash: str = "",
         tier: str = "",
         fingerprint: str = "",
+        energy: bool = False,
     ) -> Measurement | None:
         """The newest good measurement of a graph, a stable one before an unstable one; else None.
 
@@ -102,7 +103,8 @@ class Store(Protocol):
         profiler (those that carry layer times) do not say how long the graph takes: left out.
 
         `network_hash` lets other exports of the same network answer as well; the graph's own
-        measurements go before theirs, and stable ones before both's unstable ones.
+        measurements go before theirs, and stable ones before both's unstable ones. `energy` keeps
+        to measurements that tell what an inference costs, too.
         """
         ...
 

@@ -178,6 +178,7 @@ class DuckDBStore:
         network_hash: str = "",
         tier: str = "",
         fingerprint: str = "",
+        energy: bool = False,
     ) -> Measurement | None:
         """The newest good measurement of a graph, a stable one before an unstable one."""
         filters = {
@@ -187,6 +188,7 @@ class DuckDBStore:
             "fingerprint": fingerprint,
         }
         where, values = _where(filters)
+        where += " AND energy_mj IS NOT NULL" if energy else ""
         graphs, hashes = "graph_hash = ?", [graph_hash]
         if network_hash:
             others = "SELECT hash FROM graphs WHERE network_hash = ?"

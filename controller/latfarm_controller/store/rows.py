@@ -50,6 +50,11 @@ MEASUREMENT_COLUMNS: dict[str, Any] = {
     "layers": pa.string(),
     "settings": pa.string(),
     "conditions": pa.string(),
+    "energy_mj": pa.float64(),
+    "energy_gross_mj": pa.float64(),
+    "energy_spread_mj": pa.float64(),
+    "idle_mw": pa.float64(),
+    "energy_source": pa.string(),
 }
 GRAPH_COLUMNS: dict[str, Any] = {
     "hash": pa.string(),

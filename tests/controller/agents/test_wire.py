@@ -23,7 +23,7 @@ count = st.integers(0, 2**32 - 1)
 real = st.floats(allow_nan=False)
 texts = st.dictionaries(text, text, max_size=3)
 all_settings = st.builds(
-    Settings, text, count, count, real, count, count, real, count, real, real, real
+    Settings, text, count, count, real, count, count, real, count, real, real, real, real
 )
 platforms = st.builds(PlatformInfo, text, text, text, texts, text, st.booleans())
 runtimes = st.builds(
@@ -135,7 +135,7 @@ def test_a_good_result() -> None:
     assert measurement.p99_ms is None
     assert not measurement.unstable
     assert measurement.settings.sessions == 2
-    assert measurement.conditions == {"governor": "unknown"}
+    assert measurement.conditions == {"governor": "unknown", "mean_ms": "1.005"}
     assert measurement.memory_bytes == 2**40
     assert measurement.graph_hash == GRAPH.hash
     assert (measurement.platform, measurement.purpose) == ("p", "kernel")
@@ -187,3 +187,78 @@ def test_a_profile_may_come_without_runs() -> None:
     assert measurement.outcome is Outcome.OK
     assert measurement.layers == (LayerTime("l", "Relu", 1.0),)
     assert not measurement.ok
+
+
+ENERGY_REQUEST = MeasurementRequest(GRAPH, "p", "kernel", Settings(energy_ms=1000.0))
+ENERGY = pb.Energy(
+    energy_mj=2.5,
+    gross_mj=4.0,
+    spread_mj=0.1,
+    idle_mw=900.0,
+    idle_spread_mw=5.0,
+    source="rapl:package-0",
+    runs=400,
+    span_ms=1001.0,
+)
+
+
+def energy_result(**changes: Any) -> pb.Result:
+    return result(request_id=ENERGY_REQUEST.request_id, **changes)
+
+
+def test_an_energy_comes_with_its_latency() -> None:
+    told = wire.measurement_from_pb(
+        over_the_wire(energy_result(energy=ENERGY, conditions={"energy": "ok"})), ENERGY_REQUEST
+    )
+    assert told.ok
+    assert told.latency_ms == pytest.approx(1.005)
+    assert (told.energy_mj, told.energy_gross_mj, told.energy_spread_mj) == (2.5, 4.0, 0.1)
+    assert (told.idle_mw, told.energy_source) == (900.0, "rapl:package-0")
+    assert told.energy_story == ""
+
+
+def test_a_board_that_has_no_rail_says_why() -> None:
+    why = "ENERGY_UNAVAILABLE: this board has no power rail"
+    told = wire.measurement_from_pb(energy_result(conditions={"energy": why}), ENERGY_REQUEST)
+    assert told.ok
+    assert told.energy_mj is None
+    assert told.energy_story == why
+
+
+def test_an_agent_that_knows_no_energies_is_an_old_one() -> None:
+    """It leaves the field unread, and answers as it always did."""
+    told = wire.measurement_from_pb(energy_result(), ENERGY_REQUEST)
+    assert told.ok
+    assert "newer" in told.energy_story
+    plain = wire.measurement_from_pb(result(), REQUEST)
+    assert plain.energy_story == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"energy_mj": 0.0},
+        {"energy_mj": -1.0},
+        {"energy_mj": float("nan")},
+        {"gross_mj": float("inf")},
+        {"spread_mj": -0.1},
+        {"idle_mw": float("nan")},
+        {"source": ""},
+    ],
+)
+def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, Any]) -> None:
+    energy = pb.Energy()
+    energy.CopyFrom(ENERGY)
+    for name, value in changes.items():
+        setattr(energy, name, value)
+    told = wire.measurement_from_pb(energy_result(energy=energy), ENERGY_REQUEST)
+    assert told.ok
+    assert told.energy_mj is None
+    assert "impossible" in told.energy_story
+
+
+def test_a_failure_has_no_energy() -> None:
+    failed = energy_result(outcome="model_error", error_code="MODEL_CRASHED", energy=ENERGY)
+    told = wire.measurement_from_pb(failed, ENERGY_REQUEST)
+    assert not told.ok
+    assert told.energy_mj is None

@@ -68,9 +68,19 @@ def test_layout_conversions_are_taken_off_after_the_call() -> None:
     measurement = measured(kernel.graph, 9.0, *layers)
     share = layout_share([measurement, measured(kernel.graph, 9.0)])
     assert share == pytest.approx(0.25)
+    assert layout_share([measurement], 4.5) == pytest.approx(0.25), "the layers show almost all"
     sample = sample_of(kernel, measurement, 1.0, share)
     assert sample.latency_ms == pytest.approx(6.0)
     assert sample.insight == "profile"
     alone = sample_of(kernel, measured(kernel.graph, 9.0), 1.0, None)
     assert (alone.latency_ms, alone.insight) == (9.0, "single")
     assert sample_of(kernel, measurement, 100.0, share).latency_ms > 0
+
+
+def test_what_no_layer_shows_is_the_transfers() -> None:
+    b = GraphBuilder("k")
+    kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
+    measurement = measured(kernel.graph, 9.0, LayerTime("n0", "Conv", 2.0))
+    share = layout_share([measurement], 1.0)
+    assert share == pytest.approx(0.75)
+    assert sample_of(kernel, measurement, 1.0, share).latency_ms == pytest.approx(2.0)

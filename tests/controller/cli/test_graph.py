@@ -193,7 +193,10 @@ def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) ->
     file = write(net(), tmp_path / "net.onnx")
     for arguments, says in (
         (("-f", "caffe", "-o", "x"), "no format 'caffe'; known: onnx, tflite"),
-        (("-f", "ncnn", "--dtype", "int8", "-o", "x"), "ncnn is written as fp32, not 'int8'"),
+        (
+            ("-f", "ncnn", "--dtype", "int8", "-o", "x"),
+            "ncnn is written as fp32 or fp16, not 'int8'",
+        ),
         (("-o", file), "exists; give --force"),
         (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),
     ):

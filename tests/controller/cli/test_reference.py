@@ -61,6 +61,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm boards add",
         "latfarm boards remove",
         "latfarm campaign",
+        "latfarm engines",
         "latfarm results export",
         "latfarm fusion",
         "latfarm fusion edit",

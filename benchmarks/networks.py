@@ -1,0 +1,311 @@
+"""Networks that a platform's predictor has never seen: ours beside every baseline, and coverage.
+
+    make bench-networks BENCH_FLAGS="-p local-onnxruntime1.31-fp32-1t -p local-litert2.3-int8-1t"
+    python -m benchmarks.networks -p vela5.2-ethosu65-256-int8 --simulate npu --write
+
+For each platform: characterise it (at most 1,500 kernel measurements, 20 calibration networks),
+measure 120 variants of twelve families and the onnx package's light graphs twice, predict them,
+and compare. No exact kernel of a judged network is among the measured ones. Two passes of the same
+networks tell the host's noise: the ceiling that no predictor can pass.
+
+Coverage: from the judged networks, 20 drawn at random recalibrate the network correction, the
+others judge its 90 % intervals; 200 times. Beside it the paper's convolution of independent layer
+errors, uncalibrated.
+
+Everything is kept under --home (LATFARM_HOME), so that the same command goes on where it stopped;
+`--write` keeps the figures in `networks.json` beside this file, a platform at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.bundles import open_bundle
+from latfarm_controller.cli.connect import ControllerClient, controller
+from latfarm_controller.cli.demo import held_out_networks
+from latfarm_controller.cli.progress import follow
+from latfarm_controller.config import load_config
+from latfarm_controller.zoo import dataset
+from latfarm_controller.zoo.variants import variant
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.intervals import conformal_quantile, normal_quantile
+from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.workload import graph_totals
+
+from benchmarks import simulated_boards
+
+FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
+"""nn-Meter's twelve (Table 2), without its cells."""
+MACS = (3e7, 2e9)
+PASSES = 2
+RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9
+
+
+def judged_networks(per_family: int, seed: int) -> list[Graph]:
+    """Variants of each family within `MACS`, then the light graphs."""
+    found: list[Graph] = []
+    for name in FAMILIES:
+        number, kept = seed * 1000, 0
+        while kept < per_family:
+            number += 1
+            try:
+                graph = variant(name, number, label=f"{name}-{kept}")
+            except GraphError:
+                continue
+            if MACS[0] <= graph_totals(graph).macs <= MACS[1]:
+                found.append(graph)
+                kept += 1
+    return found + held_out_networks()
+
+
+def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], options: Any) -> Any:
+    """Characterise, then measure the judged networks; (campaign, times by graph and pass)."""
+    encoded = [graph.to_json() for graph in graphs]
+    config = {
+        "budget": options.kernels,
+        "calibration": options.networks,
+        "seed": options.seed,
+        "sampler": options.sampler,
+        "held_out": encoded,
+        "most_macs": MACS[1],
+        "least_macs": MACS[0],
+    }
+    began = client.start("characterize", platform, config, f"bench-{options.seed}")
+    campaign = follow(client, began.campaign_id)
+    judged = client.start(
+        "networks",
+        platform,
+        {"graphs": encoded, "passes": PASSES, "seed": options.seed},
+        f"bench-judged-{options.seed}",
+    )
+    follow(client, judged.campaign_id)
+    times: dict[str, list[float]] = defaultdict(list)
+    for found in client.results(campaign_id=judged.campaign_id, purpose="network"):
+        if found.ok and found.latency_ms is not None:
+            times[found.graph_hash].append(found.latency_ms)
+    return campaign, times
+
+
+def family_of(graph: Graph) -> str:
+    """A judged network's family; the light graphs are one of their own."""
+    return graph.name.rpartition("-")[0] if graph.name.rpartition("-")[2].isdigit() else "light"
+
+
+def scores(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
+    """The figures of nn-Meter's Table 8 and Fig. 9, in percent."""
+    errors = np.array(predicted) / np.array(measured) - 1.0
+    return {
+        "rmspe": round(100 * float(np.sqrt(np.mean(errors**2))), 2),
+        "mean_ape": round(100 * float(np.mean(np.abs(errors))), 2),
+        "within5": round(100 * float(np.mean(np.abs(errors) <= 0.05)), 1),
+        "within10": round(100 * float(np.mean(np.abs(errors) <= 0.10)), 1),
+    }
+
+
+def coverage(
+    figures: Sequence[NetworkFigures], measured: Sequence[float], families: Sequence[str]
+) -> dict[str, Any]:
+    """Recalibrate again and again: coverage and width of ours, and of the paper's convolution."""
+    truth = np.array(measured)
+    draw = np.random.default_rng(0)
+    covered, widths = [], []
+    by_family: dict[str, list[bool]] = defaultdict(list)
+    for _ in range(RECALIBRATIONS):
+        order = draw.permutation(len(truth))
+        train, test = order[:CALIBRATE_WITH], order[CALIBRATE_WITH:]
+        model = NetworkCorrection().fit([figures[i] for i in train], truth[train])
+        latency, sigma = model.predict([figures[i] for i in test])
+        factor = conformal_quantile(model.scores, COVERAGE)
+        inside = np.abs(np.log(truth[test] / latency)) <= factor * sigma
+        covered.append(float(inside.mean()))
+        widths.append(float(np.median(2 * np.sinh(factor * sigma))))
+        for index, hit in zip(test, inside, strict=True):
+            by_family[families[index]].append(bool(hit))
+    sums = np.array([n.warm_ms for n in figures])
+    alone = np.array([n.independent_ms for n in figures]) / sums * normal_quantile(COVERAGE)
+    return {
+        "recalibrations": RECALIBRATIONS,
+        "networks": CALIBRATE_WITH,
+        "mean_percent": round(100 * float(np.mean(covered)), 1),
+        "median_width_percent": round(100 * median(widths), 1),
+        "by_family_percent": {
+            name: round(100 * float(np.mean(hits)), 1) for name, hits in sorted(by_family.items())
+        },
+        "convolution_percent": round(
+            100 * float(np.mean(np.abs(np.log(truth / sums)) <= alone)), 1
+        ),
+        "convolution_width_percent": round(100 * float(np.median(2 * np.sinh(alone))), 1),
+    }
+
+
+def judge(
+    predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
+) -> dict[str, Any]:
+    """All figures of a platform."""
+    known = [graph for graph in graphs if times.get(graph.hash)]
+    measured = [median(times[graph.hash]) for graph in known]
+    answers = predictor.predict_many(known)
+    families = [family_of(graph) for graph in known]
+    ours = [answer.latency_ms for answer in answers]
+    table = {"latfarm": scores(ours, measured)}
+    for name in BASELINES:
+        table[name] = scores([predictor.predict_baseline(g, name) for g in known], measured)
+    twice = [times[g.hash] for g in known if len(times[g.hash]) >= 2]
+    by_family = {
+        name: scores(
+            [a for a, f in zip(ours, families, strict=True) if f == name],
+            [m for m, f in zip(measured, families, strict=True) if f == name],
+        )
+        for name in sorted(set(families))
+    }
+    began = time.perf_counter()
+    for graph in known[:20]:
+        predictor.predict(graph)
+    single_ms = 1e3 * (time.perf_counter() - began) / len(known[:20])
+    began = time.perf_counter()
+    predictor.predict_many(known)
+    per_s = len(known) / (time.perf_counter() - began)
+    return {
+        "networks": len(known),
+        "families": len(set(families)),
+        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "table": table,
+        "by_family": by_family,
+        "ceiling": scores([a for a, *_ in twice], [b for _, b, *_ in twice]) if twice else None,
+        "inside_percent": round(
+            100
+            * float(
+                np.mean(
+                    [
+                        a.interval_ms[0] <= m <= a.interval_ms[1]
+                        for a, m in zip(answers, measured, strict=True)
+                    ]
+                )
+            ),
+            1,
+        ),
+        "coverage": coverage([predictor.figures(g) for g in known], measured, families),
+        "predict_single_ms": round(single_ms, 2),
+        "predict_per_s": round(per_s),
+        "worst": [
+            [graph.name, round(m, 4), round(o, 4)]
+            for _, graph, m, o in sorted(
+                (
+                    (-abs(np.log(o / m)), g, m, o)
+                    for g, m, o in zip(known, measured, ours, strict=True)
+                ),
+                key=lambda row: row[0],
+            )[:10]
+        ],
+    }
+
+
+def show(platform: str, found: dict[str, Any]) -> None:
+    """Print a platform's table."""
+    print(f"\n{platform}: {found['networks']} networks of {found['families']} families")
+    print(f"{'':<14} {'RMSPE':>7} {'MAPE':>7} {'+-5 %':>7} {'+-10 %':>7}")
+    rows = dict(found["table"])
+    if found["ceiling"]:
+        rows["measured twice"] = found["ceiling"]
+    for name, row in rows.items():
+        print(f"{name:<14} " + " ".join(f"{value:>7}" for value in row.values()))
+    print("by family, within 10 %: ", end="")
+    print(", ".join(f"{n} {row['within10']:.0f}" for n, row in found["by_family"].items()))
+    print("worst:", "; ".join(f"{n} {m} as {o}" for n, m, o in found["worst"][:5]))
+    spread = found["coverage"]
+    print(
+        f"90 % intervals: {spread['mean_percent']} % over {spread['recalibrations']} "
+        f"recalibrations, median width {spread['median_width_percent']} %; the paper's "
+        f"convolution {spread['convolution_percent']} %, {spread['convolution_width_percent']} %"
+    )
+    print(f"{found['predict_per_s']} predictions/s, single {found['predict_single_ms']} ms")
+
+
+@contextmanager
+def simulated(kinds: Sequence[str], noise: float, seed: int) -> Iterator[list[str]]:
+    """Agents of simulated boards, entered in the inventory while the block runs."""
+    config = load_config()
+    config.make_dirs()
+    registry = Registry(config.boards_file)
+    with ExitStack() as stack:
+        names = []
+        for kind in kinds:
+            path = config.home / f"{kind}-{seed}.json"
+            platform = simulated_boards.write(kind, path, noise=noise, seed=seed)
+            options = LocalAgentOptions(
+                state_dir=config.agents_dir / platform,
+                log_path=config.logs_dir / f"{platform}.log",
+                name=platform,
+                simulate=path,
+            )
+            agent = stack.enter_context(LocalAgent(options))
+            registry.add(platform, agent.address, replace=True)
+            stack.callback(registry.remove, platform)
+            names.append(platform)
+        yield names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-p", "--platform", action="append", default=[])
+    parser.add_argument("--simulate", action="append", default=[], help="npu, gpu, cpu or drawn")
+    parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
+    parser.add_argument("--kernels", type=int, default=500, help="each is measured in two passes")
+    parser.add_argument("--networks", type=int, default=20)
+    parser.add_argument("--per-family", type=int, default=10)
+    parser.add_argument("--sampler", default="latfarm")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, default=Path(".cache/bench-networks"))
+    parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
+    if os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
+        # gRPC reads it when it is imported; with it on, Ray cannot be started beside a server.
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.networks", *sys.argv[1:]])
+    graphs = judged_networks(options.per_family, options.seed)
+    print(f"{len(graphs)} networks to judge by", file=sys.stderr)
+    path = Path(__file__).with_name("networks.json")
+    with simulated(options.simulate, options.noise, options.seed) as boards:
+        for platform in [*options.platform, *boards]:
+            with controller() as client:
+                campaign, times = measure(client, platform, graphs, options)
+                hardware = {board.name: dict(board.hardware) for board in client.boards()}
+            found = judge(open_bundle(load_config().bundles_dir, platform), graphs, times)
+            outcome = json.loads(campaign.outcome_json)
+            found = {
+                "kernels": outcome["kernels_measured"],
+                "calibration_networks": outcome["networks_measured"],
+                "measurements": campaign.measurements,
+                "board_s": round(campaign.board_ms / 1e3),
+                "sampler": options.sampler,
+                "seed": options.seed,
+                "noise": options.noise if platform in boards else None,
+                "hardware": hardware.get("local", {}),
+                "black_box": outcome["fusion"]["black_box"],
+                **found,
+            }
+            show(platform, found)
+            if options.write:
+                kept = json.loads(path.read_text()) if path.is_file() else {}
+                path.write_text(json.dumps({**kept, platform: found}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

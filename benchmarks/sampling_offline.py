@@ -1,0 +1,195 @@
+"""Samplers x regressors on 19,100 real convolution timings: who is right within 10 %, and when?
+
+    make bench-sampling
+
+All draw from the same measured pools (conv + relu, ncnn, one thread; LATFARM_BENCH_DATA names the
+folder) and are judged on `test_prior.csv`, which nothing is drawn from or chosen on.
+
+- random: uniform over the prior's pool.
+- nn-meter: Algorithm 2. At 16,000 rows the exact set that it collected; below, 10/16 of the rows
+  from the prior and, for the rest, the fine-grained rows nearest to prior rows that a forest gets
+  wrong by more than 10 %, trained on the other half: an approximation, for the fine-grained rows
+  were drawn around the errors of a forest of 10,000 rows.
+- latfarm: 60 rows of the prior, then batches of which half are the prior's and half those of 2,000
+  candidates about which the Gaussian process is least sure.
+
+Writes `sampling_offline.json` beside this file: medians over the seeds, and their range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.models.base import Model
+from latfarm_predictors.models.boosted import Boosted
+from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.roofline_gp import RooflineGP
+from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.table import as_table, identity
+
+from benchmarks.regressors import read
+
+REGRESSORS: dict[str, Callable[[], Model]] = {
+    "forest": Forest,
+    "boosted": lambda: Boosted(sigma=0.1),
+    "GP": RooflineGP,
+    "stack": Stack,
+}
+COUNTS = (60, 100, 150, 250, 500, 1000)
+PUBLISHED = 16_000
+FEATURES = ("in_h", "in_channels", "out_channels", "kernel_h", "stride_h")
+INITIAL, BATCH, CANDIDATES = 60, 30, 2_000
+
+
+class Pools:
+    """The rows that may be drawn: `prior` and `fine` hold their numbers in `table`."""
+
+    def __init__(self, folder: Path) -> None:
+        judged, self.judged_ms = read(folder / "test_prior.csv")
+        self.judged = as_table(judged)
+        held_out = {identity(work) for work in judged}
+        works, latency = read(folder / "pool_nn_meter_16000.csv")
+        kept = [i for i, work in enumerate(works) if identity(work) not in held_out]
+        self.table = as_table([works[i] for i in kept])
+        self.latency_ms = latency[kept]
+        self.prior = np.array([at for at, i in enumerate(kept) if i < 10_000])
+        self.fine = np.array([at for at, i in enumerate(kept) if i >= 10_000])
+        self.log = np.log(np.stack([getattr(self.table, name) for name in FEATURES], axis=1))
+
+
+Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+
+def random_rows(pools: Pools, count: int, seed: int) -> Rows:
+    """Uniform over the prior's pool."""
+    return np.random.default_rng(seed).permutation(pools.prior)[:count]
+
+
+def nn_meter_rows(pools: Pools, count: int, seed: int) -> Rows:
+    """Algorithm 2's, see the module."""
+    if count >= len(pools.prior) + len(pools.fine):
+        return np.concatenate([pools.prior, pools.fine])
+    first = random_rows(pools, count * 10 // 16, seed)
+    wrong = _wrong(pools, first, seed)
+    left = list(pools.fine)
+    chosen: list[int] = []
+    random = np.random.default_rng(seed)
+    while len(chosen) < count - len(first):
+        centre = pools.log[random.choice(wrong)]
+        gaps = np.abs(pools.log[left] - centre)
+        # Fine-grained draws keep the map, kernel and stride and move the channels.
+        near = np.argsort(gaps[:, 1:3].sum(axis=1) + 100.0 * gaps[:, (0, 3, 4)].sum(axis=1))
+        chosen += [int(left.pop(at)) for at in sorted(near[:10], reverse=True)]
+    return np.concatenate([first, np.array(chosen[: count - len(first)], dtype=np.intp)])
+
+
+def _wrong(pools: Pools, rows: Rows, seed: int) -> Rows:
+    """Rows that a forest of the other half predicts wrong by more than 10 %."""
+    mixed = np.random.default_rng(seed + 1).permutation(rows)
+    halves = (mixed[::2], mixed[1::2])
+    found = []
+    for train, test in (halves, halves[::-1]):
+        fitted = Forest().fit(pools.table.take(train), pools.latency_ms[train])
+        guess = fitted.predict(pools.table.take(test))[0]
+        found.append(test[np.abs(guess / pools.latency_ms[test] - 1.0) > 0.1])
+    wrong = np.concatenate(found)
+    return wrong if len(wrong) else rows
+
+
+def latfarm_rows(pools: Pools, count: int, seed: int) -> Rows:
+    """Half by the prior, half where the process is unsure."""
+    order = np.random.default_rng(seed).permutation(pools.prior)
+    taken = list(order[: min(INITIAL, count)])
+    ahead = len(taken)
+    random = np.random.default_rng(seed + 1)
+    while len(taken) < count:
+        size = min(BATCH, count - len(taken))
+        model = RooflineGP().fit(pools.table.take(np.array(taken)), pools.latency_ms[taken])
+        known = set(taken)
+        candidates = np.array(
+            [i for i in random.permutation(pools.prior)[:CANDIDATES] if i not in known]
+        )
+        deviation = model.predict(pools.table.take(candidates))[1]
+        chosen = candidates[np.argsort(-deviation)[: size // 2]]
+        known |= set(chosen.tolist())
+        taken += chosen.tolist()
+        while len(taken) < count and size > size // 2:
+            if order[ahead] not in known:
+                taken.append(order[ahead])
+                size -= 1
+            ahead += 1
+    return np.array(taken[:count])
+
+
+SAMPLERS: dict[str, Callable[[Pools, int, int], Rows]] = {
+    "random": random_rows,
+    "nn-meter": nn_meter_rows,
+    "latfarm": latfarm_rows,
+}
+
+
+def score(make: Callable[[], Model], pools: Pools, rows: Rows) -> tuple[float, float]:
+    """Share of the judged rows within 10 %, and the time to fit in s."""
+    began = time.perf_counter()
+    model = make().fit(pools.table.take(rows), pools.latency_ms[rows])
+    fit_s = time.perf_counter() - began
+    return evaluate(model.predict(pools.judged)[0], pools.judged_ms).within10, fit_s
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
+    chosen = parser.parse_args(arguments)
+    folder = Path(os.environ.get("LATFARM_BENCH_DATA", "../shared/data")) / "cpu_conv" / "ncnn"
+    if not (folder / "pool_nn_meter_16000.csv").is_file():
+        print(f"{folder}: no conv timings there; set LATFARM_BENCH_DATA", file=sys.stderr)
+        return 2
+    pools = Pools(folder)
+    results = []
+    print(f"{'rows':>6} {'sampler':<9} {'regressor':<8} {'within 10 %':>20} {'fit s':>7}")
+    for count in [*chosen.counts, PUBLISHED]:
+        for sampler, draw in SAMPLERS.items():
+            seeds = 1 if count == PUBLISHED else chosen.seeds
+            if count == PUBLISHED and sampler != "nn-meter":
+                continue
+            drawn = [draw(pools, count, seed) for seed in range(seeds)]
+            for regressor, make in REGRESSORS.items():
+                if count == PUBLISHED and regressor in ("GP", "stack"):
+                    continue  # a process of 16,000 rows takes hours
+                found = [score(make, pools, rows) for rows in drawn]
+                shares = [100 * share for share, _ in found]
+                low, high = min(shares), max(shares)
+                row = {
+                    "rows": len(drawn[0]),
+                    "sampler": sampler,
+                    "regressor": regressor,
+                    "within10_percent": round(float(np.median(shares)), 1),
+                    "range_percent": [round(low, 1), round(high, 1)],
+                    "fit_s": round(float(np.median([fit_s for _, fit_s in found])), 3),
+                    "seeds": seeds,
+                }
+                results.append(row)
+                spread = f"{low:.1f} to {high:.1f}"
+                print(
+                    f"{row['rows']:>6} {sampler:<9} {regressor:<8} "
+                    f"{row['within10_percent']:>6} ({spread:>12}) {row['fit_s']:>6}",
+                    flush=True,
+                )
+    if chosen.write:
+        path = Path(__file__).with_name("sampling_offline.json")
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
