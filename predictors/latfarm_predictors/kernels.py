@@ -29,7 +29,7 @@ class Kernel:
     def of_part(network: Graph, part: Part, device: str = "cpu") -> Kernel:
         """The kernel that `part` of `network` is; its graph is cut out when first asked for.
 
-        To cut the graphs of a network takes longer than to find where to cut (2 ms against 1.5 for
+        To cut the graphs of a network takes about as long as to find where to cut (2 ms each for
         MobileNetV2), and what asks for workloads or node names alone needs none of them.
         """
         kernel = object.__new__(Kernel)
