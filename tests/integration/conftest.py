@@ -319,8 +319,13 @@ def quick() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker for all tests that start Ray or share the characterised home."""
+    """One worker for all tests that start Ray or share the characterised home.
+
+    Whoever asks for that home first waits until it is made.
+    """
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("command"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(400))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Iterator
@@ -85,6 +86,16 @@ def _signal_workers(number: signal.Signals) -> None:
         # A helper that a worker started may have ended since we looked.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _settles(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
+    """Whether it holds within a while: on a busy host the kernel takes its time to end processes."""
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def platform_of(bench: Bench, runtime: str, part: str = "") -> str:
@@ -214,7 +225,7 @@ class RuntimeSuite:
         assert result.measured_at_s > 0
         assert result.protocol_version == rules.PROTOCOL_VERSION
         assert self._left() == before
-        assert len(worker_pids()) <= 1
+        assert _settles(lambda: len(worker_pids()) <= 1)
 
     def test_profile(self, bench: Bench, platform: str, model: Path) -> None:
         """Kernels with times, or a typed answer that there is no profiler; never made up."""

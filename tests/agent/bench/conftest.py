@@ -161,7 +161,7 @@ def write_tflite(path: Path, kind: str = "add", dtype: str = "fp32") -> Path:
     """A TFLite file of one op: "add", "greedy" (its output needs 4 GB) or "custom" (unknown op)."""
     schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     flatbuffers = pytest.importorskip("flatbuffers")
-    side = 32768 if kind == "greedy" else 64
+    side = 32768 if kind == "greedy" else 256
     shapes = [[side, 1], [1, side], [side, side]]
 
     def tensor(index: int, shape: list[int]) -> Any:

@@ -29,6 +29,7 @@ def asked(**options: object) -> AgentConfig:
 @pytest.fixture(scope="module")
 def one_bench(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("work")
+    one_phone.reset()  # it is made before `phone` has undone what the test before did
     bench = phone_bench(SERIAL, "phone4-1", "phone4", folder, asked(), PATIENT)
     yield bench
     bench.close()
