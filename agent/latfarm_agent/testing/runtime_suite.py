@@ -89,7 +89,7 @@ def _signal_workers(number: signal.Signals) -> None:
 
 
 def _settles(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
-    """Whether it holds within a while: on a busy host the kernel takes its time to end processes."""
+    """Whether it holds within a while: a busy host takes its time to end processes."""
     deadline = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() > deadline:
