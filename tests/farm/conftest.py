@@ -36,7 +36,7 @@ def rack() -> Iterator[Rack]:
     reason = host.lacks()
     if reason:
         cannot(reason)
-    rootfs.ensure()  # without it nothing can be said about the host
+    rootfs.tree()  # without it nothing can be said about the host
     with ExitStack() as ends:
         try:
             rack = ends.enter_context(Rack())
@@ -54,9 +54,10 @@ def rack() -> Iterator[Rack]:
 @pytest.fixture(scope="session")
 def arm64_rack(rack: Rack) -> Rack:
     """The same, where programs for arm64 run too."""
-    reason = emulation.lacks("arm64")
-    if reason:
-        cannot(reason)
+    try:
+        emulation.enable("arm64")
+    except HostError as error:
+        cannot(str(error))
     return rack
 
 

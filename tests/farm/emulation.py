@@ -1,7 +1,7 @@
 """Programs of another architecture on this host, by QEMU in user mode and the kernel's binfmt_misc.
 
-Debian 12's own QEMU 7.2 crashes in today's onnxruntime and ai-edge-litert; version 10 of its
-backports runs both. Its one static program is fetched into the cache folder: nothing is installed.
+Debian 12's own QEMU 7.2 crashes when onnxruntime 1.31 is imported; version 10 of its backports runs
+all our runtimes. Its one static program is fetched into the cache folder: nothing is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.farm import rootfs
 from tests.farm.host import NATIVE, HostError, cache_dir, command
 
-LEAST_VERSION = 9
+LEAST_VERSION = 10
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _KERNEL_NAMES = {"arm64": "aarch64"}
@@ -28,7 +28,10 @@ _MAGIC = {
 
 
 def lacks(arch: str) -> str:
-    """Why boards of this architecture cannot be emulated here, in one line; empty if they can."""
+    """Why boards of this architecture cannot be emulated here, in one line; empty if they can.
+
+    Mounts binfmt_misc where it is not.
+    """
     if arch == NATIVE or handler(arch):
         return ""
     if arch not in _MAGIC:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.farm import emulation, host, rootfs, wheels
+from tests.farm.phone import PACKAGES
 
 EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
 """The agent's runtimes that have wheels for aarch64."""
@@ -34,11 +35,6 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 def arm64_packages() -> list[str]:
     """Requirements of an arm64 board with all runtimes and the conformance suite."""
     return [*wheels.requirements(EXTRAS), *FOR_TESTS]
-
-
-def _arm64_tree() -> None:
-    emulation.enable("arm64")
-    rootfs.ensure("arm64")
 
 
 def install() -> None:
@@ -72,14 +68,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"virtual boards: none on this host: {reason}", file=sys.stderr)
         return 0
     jobs: dict[str, Callable[[], object]] = {
-        f"a board's disk ({host.NATIVE})": rootfs.ensure,
+        f"a board's disk ({host.NATIVE})": rootfs.tree,
+        f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
         f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
     }
-    reason = emulation.lacks("arm64")
-    if reason:
-        print(f"virtual boards: none for arm64: {reason}", file=sys.stderr)
+    try:
+        emulation.enable("arm64")
+    except host.HostError as error:
+        print(f"virtual boards: none for arm64: {error}", file=sys.stderr)
     else:
-        jobs["a board's disk (arm64)"] = _arm64_tree
+        jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
         jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
     begun = time.monotonic()
     with ThreadPoolExecutor(len(jobs)) as pool:

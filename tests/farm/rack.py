@@ -1,4 +1,4 @@
-"""A rack: what the boards of one run share (a network, unpacked trees, a key to log in with).
+"""A rack: what the boards of one run share (a network, a folder, a key to log in with).
 
 Everything that a rack makes on the host lies in its folder or carries its name. The folder holds a
 lock for as long as the rack's process lives, so whoever makes the next rack first removes what a
@@ -7,13 +7,11 @@ killed process left behind, and only that.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import secrets
 import shutil
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -23,6 +21,7 @@ from tests.farm.host import HostError, command, work_dir
 from tests.farm.network import Bridge, Cable
 
 _LOCK = "lock"
+_DISKS = "disks"
 
 
 class Rack:
@@ -43,7 +42,7 @@ class Rack:
             self._lock = _try_lock(self.folder)
             assert self._lock is not None
             try:
-                _make_layered(self.folder)
+                self.disks = _make_disks(self.folder)
                 self.bridge = Bridge(self.name)
             except BaseException:
                 self.close()
@@ -57,15 +56,6 @@ class Rack:
     def address(self) -> str:
         """Where boards find this host."""
         return self.bridge.address
-
-    def tree(self, arch: str, packages: Sequence[str]) -> Path:
-        """The unpacked root file system of such boards, which they share and never write to."""
-        packed = rootfs.ensure(arch, packages)
-        tree = self.folder / "trees" / packed.name.partition(".")[0]
-        with self._guard:
-            if not tree.exists():
-                rootfs.unpack(packed, tree)
-        return tree
 
     def cable(self) -> Cable:
         """A new board's way to the bridge."""
@@ -133,24 +123,27 @@ def _remove(folder: Path) -> None:
     """Remove a rack with everything that carries its name."""
     cgroups.remove(cgroups.stale(f"lf{folder.name}-"))
     network.remove(folder.name)
-    if os.path.ismount(folder):
-        command("umount", "--lazy", folder)
+    if os.path.ismount(folder / _DISKS):
+        command("umount", "--lazy", folder / _DISKS)
     shutil.rmtree(folder)
 
 
-def _make_layered(folder: Path) -> None:
-    """Make sure that boards' disks can be layers over a shared tree in this folder.
+def _make_disks(folder: Path) -> Path:
+    """The folder for boards' disks, in which they can be layers over a shared tree.
 
-    Where its file system cannot (a container's own layered one), memory takes its place.
+    Where its file system cannot (one that is layered itself, as containers have), it is memory.
     """
+    disks = folder / _DISKS
+    disks.mkdir()
     probe = folder / "probe"
     for name in ("lower", "upper", "work", "root"):
         (probe / name).mkdir(parents=True)
     layers = f"lowerdir={probe}/lower,upperdir={probe}/upper,workdir={probe}/work"
-    mount = ("mount", "-t", "overlay", "overlay", "-o", layers, probe / "root")
     try:
-        command("unshare", "--mount", *mount)
+        command(
+            "unshare", "--mount", "mount", "-t", "overlay", "-o", layers, "none", probe / "root"
+        )
     except HostError:
-        command("mount", "-t", "tmpfs", "-o", "mode=700,size=80%", "tmpfs", folder)
-    with contextlib.suppress(OSError):
-        shutil.rmtree(probe)
+        command("mount", "-t", "tmpfs", "-o", "mode=700,size=80%", "tmpfs", disks)
+    shutil.rmtree(probe)
+    return disks

@@ -27,6 +27,7 @@ _RECIPE = 2
 """Version of `_prepare`: counted up when it changes, so that no old tree is taken for a new one."""
 
 _MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
+_TAR = ("tar", "--zstd", "--numeric-owner", "--xattrs", "--xattrs-include=*")
 _BUILD_TIMEOUT_S = 1500.0
 _MASKED = (
     # Nothing on a board fetches, upgrades or sets the clock, which is the host's.
@@ -80,15 +81,24 @@ def mirror() -> str:
     return os.environ.get(MIRROR_VARIABLE) or "http://deb.debian.org/debian"
 
 
-def unpack(packed: Path, tree: Path) -> None:
-    """Unpack what `ensure` gave into a new folder.
+def tree(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -> Path:
+    """What `ensure` gives, unpacked beside it: boards share the folder and never write to it.
 
     Raises:
-        HostError: it is damaged, or the disk is full.
+        HostError: as `ensure`, or the disk is full.
     """
-    tree.mkdir(parents=True)
-    tar = ("tar", "--zstd", "--numeric-owner", "--xattrs", "--xattrs-include=*", "-p")
-    command(*tar, "-xf", packed, "-C", tree, timeout_s=300.0)
+    packed = ensure(arch, packages, suite)
+    folder = packed.parent / "trees"
+    folder.mkdir(mode=0o700, exist_ok=True)  # it holds programs that run as root for anybody
+    found = folder / packed.name.partition(".")[0]
+    with locked(found.with_suffix(".lock")):
+        if not found.exists():
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as text:
+                unpacked = Path(text) / "tree"
+                unpacked.mkdir()
+                command(*_TAR, "-p", "-xf", packed, "-C", unpacked, timeout_s=600.0)
+                unpacked.rename(found)
+    return found
 
 
 @contextmanager
@@ -128,8 +138,7 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
         command(*make, data=sources, timeout_s=_BUILD_TIMEOUT_S)
         _prepare(tree, foreign=arch != NATIVE)
         partial = Path(folder) / "packed"
-        tar = ("tar", "--zstd", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--sort=name")
-        command(*tar, "-cf", partial, "-C", tree, ".", timeout_s=300.0)
+        command(*_TAR, "--sort=name", "-cf", partial, "-C", tree, ".", timeout_s=300.0)
         partial.replace(packed)
         shutil.rmtree(tree)
 

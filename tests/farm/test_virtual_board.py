@@ -122,7 +122,7 @@ def test_takes_and_gives_files(board: VirtualBoard, tmp_path: Path) -> None:
     board.run("rm -rf /srv/real /srv/link /opt/pushed")
 
 
-def test_reboots_and_keeps_its_disk(make_board: Callable[..., VirtualBoard]) -> None:
+def test_reboots_and_keeps_its_disk(make_board: MakeBoard) -> None:
     board = make_board("tx2")
     board.write("/etc/systemd/system/count.service", COUNTING)
     board.run("systemctl enable -q count; touch /run/gone")
@@ -136,7 +136,7 @@ def test_reboots_and_keeps_its_disk(make_board: Callable[..., VirtualBoard]) -> 
     assert board.run("cat /var/counted").stdout == "boot\nboot\n"
 
 
-def test_loses_power(make_board: Callable[..., VirtualBoard]) -> None:
+def test_loses_power(make_board: MakeBoard) -> None:
     board = make_board("nano")
     board.run("touch /run/gone; echo kept >/var/kept; sync")
     identity = board.run("cat /etc/machine-id").stdout
@@ -192,7 +192,7 @@ def test_hangs(board: VirtualBoard) -> None:
     assert answers(board)
 
 
-def test_a_frozen_board_can_be_switched_off(make_board: Callable[..., VirtualBoard]) -> None:
+def test_a_frozen_board_can_be_switched_off(make_board: MakeBoard) -> None:
     board = make_board("stuck")
     board.freeze()
     board.kill()
@@ -200,7 +200,7 @@ def test_a_frozen_board_can_be_switched_off(make_board: Callable[..., VirtualBoa
     assert answers(board)
 
 
-def test_runs_out_of_memory(make_board: Callable[..., VirtualBoard]) -> None:
+def test_runs_out_of_memory(make_board: MakeBoard) -> None:
     if not cgroups.bounds_memory():
         pytest.skip("no control group here bounds memory")
     board = make_board("small", memory_bytes=256 << 20)
@@ -276,11 +276,34 @@ def test_what_a_killed_process_left_is_removed(rack: Rack, board: VirtualBoard) 
     assert answers(board)
 
 
+def test_disks_are_memory_where_they_cannot_be_layers(
+    rack: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lower", "upper", "work", "mount"):
+        (tmp_path / name).mkdir()
+    layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    folder = tmp_path / "mount"
+    host.command("mount", "-t", "overlay", "-o", layers, "none", folder)
+    try:
+        monkeypatch.setenv(host.WORK_VARIABLE, str(folder))
+        with VirtualBoard("layered") as board:
+            assert answers(board)
+            disks = board.rack.disks
+            assert f"tmpfs {disks} tmpfs" in Path("/proc/self/mounts").read_text()
+            board.run("echo kept >/var/kept")
+            board.kill()
+            board.start()
+            assert board.run("cat /var/kept").stdout == "kept\n"
+        assert traces(board.rack.name) == []
+    finally:
+        host.command("umount", folder)
+
+
 def test_boots_or_says_why(rack: Rack) -> None:
     board = VirtualBoard("broken", rack=rack, boot_timeout_s=20.0)
     try:
         assert board.try_out() == ""
-        upper = board.rack.folder / "boards" / board._cable.namespace / "upper"
+        upper = rack.disks / board._cable.namespace / "upper"
         (upper / "usr" / "lib" / "systemd").mkdir(parents=True)
         (upper / "usr" / "lib" / "systemd" / "systemd").write_text("no program")
         with pytest.raises(BoardError, match=r"broken does not boot"):

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.farm import emulation
+from tests.farm import emulation, rootfs
 from tests.farm.cgroups import Cgroups
 from tests.farm.host import NATIVE, HostError, command
 from tests.farm.rack import Rack, make_key
@@ -84,9 +84,9 @@ class VirtualBoard:
         self._own_rack = rack is None
         self.rack = rack or Rack()
         try:
-            tree = self.rack.tree(arch, packages)
+            tree = rootfs.tree(arch, packages)
             self._cable = self.rack.cable()
-            self._folder = self.rack.folder / "boards" / self._cable.namespace
+            self._folder = self.rack.disks / self._cable.namespace
             for folder in ("upper", "work", "root"):
                 (self._folder / folder).mkdir(parents=True)
             self._cgroups = Cgroups(self._cable.namespace)
