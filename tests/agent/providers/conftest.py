@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -57,19 +56,6 @@ def board(tmp_path: Path) -> Iterator[Board]:
     yield made
     for bench in made.benches:
         bench.close()
-
-
-@pytest.fixture
-def onnx_file() -> Callable[..., Path]:
-    """`write_onnx` of the bench's tests."""
-    path = HERE.parent / "bench" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("bench_models", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    write: Callable[..., Path] = module.write_onnx
-    return write
 
 
 @pytest.fixture

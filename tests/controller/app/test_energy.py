@@ -33,28 +33,11 @@ from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
+from benchmarks.energy import PROFILE as BOARD
+
 pytestmark = pytest.mark.timeout(240)
 
-PROFILE: dict[str, Any] = {
-    "platform": "toy",
-    "peak_macs_per_ms": 2e7,
-    "bandwidth_bytes_per_ms": 1e7,
-    "overhead_ms": 0.005,
-    "call_overhead_ms": 0.01,
-    "noise": 0.005,
-    "fused_pairs": [["Conv", "Relu"], ["Conv", "BatchNormalization"]],
-    "tiles": {"out_channels": 8},
-    "power": {
-        "idle_mw": 3000.0,
-        "active_mw": 900.0,
-        "mac_pj": 4.0,
-        "vector_pj": 4.0,
-        "byte_pj": 60.0,
-        "call_uj": 12.0,
-        "noise": 0.01,
-        "step_uj": 15.3,
-    },
-}
+PROFILE: dict[str, Any] = {**BOARD, "noise": 0.005}
 CHARACTERIZE: dict[str, Any] = {
     "budget": 100,
     "calibration": 9,
