@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup demo test test-farm check format protos check-protos constraints bench-energy bench-engines bench-graphs bench-hashes bench-networks bench-pool bench-regressors bench-repeatability bench-sampling bench-speed fuzz clean
+.PHONY: help setup setup-farm demo test test-farm check format protos check-protos constraints bench-energy bench-engines bench-graphs bench-hashes bench-networks bench-pool bench-regressors bench-repeatability bench-sampling bench-speed fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -24,6 +24,12 @@ setup: .venv/.ready ## make .venv with the tested versions of everything
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps -e protos -e predictors -e agent -e controller
+	@touch $@
+
+setup-farm: .venv/.farm-ready ## Ansible, its linter and Grafana's SDK, into .venv
+
+.venv/.farm-ready: .venv/.ready constraints-farm.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-farm.txt
 	@touch $@
 
 demo: setup ## characterise this machine and predict networks that it has never seen
@@ -66,6 +72,8 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
 	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt
 
 bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)
