@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,14 @@ class KernelAnswer:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """Predicted latency of a network on a platform, and how sure that is.
 
     `interval_ms` contains the true latency with probability `coverage`; `calibrated` tells whether
     measured networks stand behind that claim. `unsupported` names the nodes whose ops the platform
-    cannot run or no predictor knows, each with the reason; it is never silently empty.
+    cannot run or no predictor knows, each with the reason; it is never silently empty. `kernels`
+    are written out when first looked at.
     """
 
     network: str
@@ -42,6 +43,31 @@ class Answer:
     kernels: tuple[KernelAnswer, ...]
     unsupported: tuple[str, ...] = ()
     bundle: str = ""
+
+    @staticmethod
+    def with_kernels_later(kernels: Callable[[], tuple[KernelAnswer, ...]], **told: Any) -> Answer:
+        """An answer whose kernels are written out by `kernels` when first looked at.
+
+        Args:
+            kernels: called once or more, and gives equal kernels every time.
+            told: all other fields, those with a default too.
+        """
+        answer = object.__new__(Answer)
+        vars(answer).update(told, _kernels=kernels)
+        return answer
+
+    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
+
+        def __getattr__(self, name: str) -> tuple[KernelAnswer, ...]:
+            write_out = vars(self).get("_kernels")
+            if name == "kernels" and write_out is not None:
+                # of two threads that look at once, both are given what the first has written
+                return vars(self).setdefault("kernels", write_out())
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: the kernels written out."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""

@@ -5,12 +5,16 @@ predictor.json     the tree of models: their kinds and plain values
 rules.json         the fusion rules, to be read by people (predictor.json holds them too)
 arrays.npz         all arrays, named by their place in the tree; numpy's format without pickle
 texts/*.txt        boosted trees in LightGBM's text format
+baselines.json     the same tree for the baselines, which are read when first asked for
+baselines.npz      their arrays
 provenance.json    what it was made from, as given to `save_bundle`
 bundle.json        format version, platform, files
 SHA256SUMS         digest of every file above
 ```
 
-A bundle is a directory, or one .zip of the same files. Nothing in it is executed.
+A bundle is a directory, or one .zip of the same files. Nothing in it is executed, and nothing is
+looked into before all digests are known to be right (`bundle_files.py`). Version 1 had baselines in
+predictor.json and arrays.npz; it is read still.
 """
 
 from __future__ import annotations
@@ -18,31 +22,39 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import shutil
-import tempfile
 import zipfile
-import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.baselines import Baselines
+from latfarm_predictors.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.errors import BundleError, PredictorsError
 from latfarm_predictors.models.base import State
 from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.predictor_state import BASELINES_PART, predictor_of
 
 FORMAT = "latfarm-bundle"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 
-_SUMS = "SHA256SUMS"
 _HEADER = "bundle.json"
-_MOST_BYTES = 2**31
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-_UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged archive raises (RuntimeError: encrypted, or an unknown method)."""
+_DAMAGE = (
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OSError,
+    RecursionError,
+    zipfile.BadZipFile,
+    PredictorsError,
+)
+"""What reading a tree that is none raises."""
 
 
 def save_bundle(
@@ -64,14 +76,9 @@ def save_bundle(
     Raises:
         BundleError: the provenance is no plain JSON, or `path` is something that is no bundle.
     """
-    target = Path(path)
     files = _files(predictor, provenance or {})
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.suffix == ".zip":
-        _write_zip(files, target)
-    else:
-        _write_directory(files, target)
-    return _name(predictor.platform, files[_SUMS])
+    write_files(files, Path(path))
+    return _name(predictor.platform, files[SUMS])
 
 
 def load_bundle(path: str | Path) -> PlatformPredictor:
@@ -80,30 +87,26 @@ def load_bundle(path: str | Path) -> PlatformPredictor:
     Raises:
         BundleError: missing, damaged, of another format or version.
     """
-    files = _read(Path(path))
+    files = read_files(Path(path))
     header = _header(files, path)
     try:
-        tree = json.loads(files["predictor.json"])
-        with np.load(io.BytesIO(files["arrays.npz"]), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
         texts = {
             name.removeprefix("texts/").removesuffix(".txt"): content.decode()
             for name, content in files.items()
             if name.startswith("texts/")
         }
-        predictor = PlatformPredictor.from_state(_grow(tree, "", arrays, texts))
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        OSError,
-        zipfile.BadZipFile,
-        PredictorsError,
-    ) as error:
+        state = _state(files["predictor.json"], files["arrays.npz"], texts)
+        later = None
+        if header["version"] > 1:
+            later = Baselines.later(
+                _Baselines(files["baselines.json"], files["baselines.npz"], str(path))
+            )
+        predictor = predictor_of(state, later)
+        if predictor.platform != header["platform"]:
+            raise ValueError(f"the header names {header['platform']}, not {predictor.platform}")
+    except _DAMAGE as error:
         raise BundleError(f"{path}: not a usable bundle: {error!r}") from error
-    predictor.bundle = _name(str(header["platform"]), files[_SUMS])
+    predictor.bundle = _name(str(header["platform"]), files[SUMS])
     return predictor
 
 
@@ -113,21 +116,29 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     Raises:
         BundleError: as `load_bundle`.
     """
-    files = _read(Path(path))
+    files = read_files(Path(path))
     _header(files, path)
     return _object(files["provenance.json"], path)
 
 
 def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
+    if _HEADER not in files:
+        raise BundleError(f"{path}: not a bundle: it has no {_HEADER}")
     header = _object(files[_HEADER], path)
-    if header.get("format") != FORMAT or header.get("version") != VERSION:
+    version = header.get("version")
+    # a type of its own: True is 1, and 2.0 is 2
+    if header.get("format") != FORMAT or type(version) is not int or version not in READABLE:
         raise BundleError(
-            f"{path}: a bundle of format {header.get('format')!r} version "
-            f"{header.get('version')!r}; this version reads {FORMAT!r} version {VERSION}"
+            f"{path}: a bundle of format {header.get('format')!r} version {version!r}; this "
+            f"version reads {FORMAT!r} version {' and '.join(map(str, READABLE))}: install a "
+            "version that reads it, or train the platform anew"
         )
     if not isinstance(header.get("platform"), str):
         raise BundleError(f"{path}: the bundle names no platform")
-    missing = {"predictor.json", "arrays.npz", "provenance.json"} - set(files)
+    needed = {"predictor.json", "arrays.npz", "provenance.json"}
+    if version > 1:
+        needed |= {"baselines.json", "baselines.npz"}
+    missing = needed - set(files)
     if missing:
         raise BundleError(f"{path}: the bundle lacks {', '.join(sorted(missing))}")
     return header
@@ -149,15 +160,18 @@ def _name(platform: str, sums: bytes) -> str:
 
 def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[str, bytes]:
     """All files of a bundle by name, the digests last."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    state = predictor.state()
+    beside = state.parts[BASELINES_PART]
+    others = {name: part for name, part in state.parts.items() if name != BASELINES_PART}
     texts: dict[str, str] = {}
-    tree = _flatten(predictor.state(), "", arrays, texts)
-    packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    tree, arrays = _packed(replace(state, parts=others), texts)
+    baselines, baseline_arrays = _packed(beside, texts)
     files = {
-        "predictor.json": _json(tree),
+        "predictor.json": tree,
         "rules.json": _json(predictor.rules.to_json()),
-        "arrays.npz": packed.getvalue(),
+        "arrays.npz": arrays,
+        "baselines.json": baselines,
+        "baselines.npz": baseline_arrays,
         "provenance.json": _json(dict(provenance)),
         **{f"texts/{name}.txt": text.encode() for name, text in sorted(texts.items())},
     }
@@ -168,9 +182,44 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
         "files": sorted(files),
     }
     files[_HEADER] = _json(header)
-    lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)]
-    files[_SUMS] = "".join(lines).encode()
+    files[SUMS] = sums_of(files)
     return files
+
+
+class _Baselines:
+    """Reads baselines out of a bundle's files; these are kept, for the bundle may be replaced."""
+
+    def __init__(self, tree: bytes, arrays: bytes, path: str) -> None:
+        self._tree = tree
+        self._arrays = arrays
+        self._path = path
+
+    def __call__(self) -> State:
+        """Their state.
+
+        Raises:
+            BundleError: it is none.
+        """
+        try:
+            return _state(self._tree, self._arrays, {})
+        except _DAMAGE as error:
+            raise BundleError(f"{self._path}: its baselines are not usable: {error!r}") from error
+
+
+def _packed(state: State, texts: dict[str, str]) -> tuple[bytes, bytes]:
+    """A state's tree and its arrays as the contents of two files; texts are added to `texts`."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    tree = _flatten(state, "", arrays, texts)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    return _json(tree), packed.getvalue()
+
+
+def _state(tree: bytes, packed: bytes, texts: Mapping[str, str]) -> State:
+    """What `_packed` was given."""
+    with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return _grow(json.loads(tree), "", arrays, texts)
 
 
 def _json(data: Any) -> bytes:
@@ -216,92 +265,3 @@ def _grow(
             for name, part in tree["parts"].items()
         },
     )
-
-
-def _read(path: Path) -> dict[str, bytes]:
-    """Every file of a bundle, each checked against its digest.
-
-    Raises:
-        BundleError: no such bundle, a file missing or changed.
-    """
-    try:
-        files = _read_zip(path) if path.is_file() else _read_directory(path)
-    except _UNREADABLE as error:
-        raise BundleError(f"{path}: not a bundle: {error}") from error
-    try:
-        lines = files[_SUMS].decode("ascii").splitlines()
-        listed: dict[str, str] = {}
-        for line in lines:
-            digest, name = line.split("  ", 1)
-            listed[name] = digest
-    except (KeyError, ValueError) as error:
-        raise BundleError(f"{path}: the bundle has no list of digests") from error
-    if set(listed) != set(files) - {_SUMS} or _HEADER not in listed:
-        raise BundleError(f"{path}: the bundle's files are not those that its digests list")
-    for name, digest in listed.items():
-        if hashlib.sha256(files[name]).hexdigest() != digest:
-            raise BundleError(f"{path}: {name} is damaged: its digest is not the one listed")
-    return files
-
-
-def _read_zip(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
-            raise ValueError("larger than 2 GiB unpacked")
-        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
-
-
-def _read_directory(path: Path) -> dict[str, bytes]:
-    if not path.is_dir():
-        raise FileNotFoundError("no such file or directory")
-    return {
-        entry.relative_to(path).as_posix(): entry.read_bytes()
-        for entry in sorted(path.rglob("*"))
-        if entry.is_file()
-    }
-
-
-def _write_zip(files: Mapping[str, bytes], target: Path) -> None:
-    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, content in files.items():
-                    entry = zipfile.ZipInfo(name, _ZIP_DATE)
-                    entry.compress_type = zipfile.ZIP_DEFLATED
-                    archive.writestr(entry, content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(target)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
-
-
-def _write_directory(files: Mapping[str, bytes], target: Path) -> None:
-    if target.exists() and not (target / _SUMS).is_file() and not _is_empty(target):
-        raise BundleError(f"{target}: exists and is no bundle: not overwritten")
-    scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        for name, content in files.items():
-            place = scratch / "new" / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-        if target.exists():
-            target.rename(scratch / "old")
-        try:
-            (scratch / "new").rename(target)
-        except OSError:
-            if (scratch / "old").exists():
-                (scratch / "old").rename(target)
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.intervals import normal_quantile
+from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.layer_confidence import (
     LEAST_ROWS,
     NEIGHBOURS,
@@ -53,9 +53,14 @@ class NetworkInterval:
 
 @dataclass(frozen=True)
 class PlatformConfidence:
-    """The metrics of a platform: one `LayerConfidence` for each layer family."""
+    """The metrics of a platform: one `LayerConfidence` for each layer family.
+
+    `stand_in`, where there is one, answers for families that have none of their own. The paper
+    knows no such thing: its half-widths are at least the latency, whatever it was calibrated to.
+    """
 
     families: Mapping[str, LayerConfidence]
+    stand_in: LayerConfidence | None = None
 
     @staticmethod
     def of(
@@ -84,7 +89,7 @@ class PlatformConfidence:
                     trees=trees,
                     seed=seed,
                 )
-                for family, rows in _by_family(table).items()
+                for family, rows in family_rows(table).items()
                 if len(rows) >= LEAST_ROWS
             }
         )
@@ -102,11 +107,19 @@ class PlatformConfidence:
         out = LayerIntervals(
             np.zeros(len(table)), np.zeros(len(table)), np.zeros(len(table), dtype=np.bool_)
         )
-        for rows, confidence in self._parts(table):
+        for rows, confidence, own in self._parts(table):
             part = confidence.intervals(table.take(rows), metric, coverage)
             out.latency_ms[rows], out.half_ms[rows] = part.latency_ms, part.half_ms
             out.promised[rows] = part.promised
+            if not own:
+                out.half_ms[rows] = np.maximum(part.half_ms, part.latency_ms)
+                out.promised[rows] = False
         return out
+
+    def stands_in(self, workloads: Sequence[Workload] | Table) -> npt.NDArray[np.bool_]:
+        """Which layers are of families without metrics of their own, shape (n,)."""
+        families = as_table(workloads).families
+        return np.array([name not in self.families for name in families], dtype=np.bool_)
 
     def network(
         self,
@@ -139,12 +152,15 @@ class PlatformConfidence:
             raise ValueError("a network without layers has no interval")
         rng = np.random.default_rng(seed)
         total, centre = np.zeros(draws), 0.0
-        for rows, confidence in self._parts(table):
+        for rows, confidence, own in self._parts(table):
             part = table.take(rows)
-            centre += float(confidence.model.predict(part)[0].sum())
-            total += convolve(
-                confidence.reach_ms(part, metric), confidence.scores[metric], draws, rng
-            )
+            latency = confidence.model.predict(part)[0]
+            reach = confidence.reach_ms(part, metric)
+            if not own:
+                factor, _ = widened_quantile(confidence.scores[metric], coverage)
+                reach = np.maximum(reach, latency / factor)
+            centre += float(latency.sum())
+            total += convolve(reach, confidence.scores[metric], draws, rng)
         low, high = np.quantile(total, [0.5 - coverage / 2.0, 0.5 + coverage / 2.0])
         return NetworkInterval(centre, centre + float(low), centre + float(high))
 
@@ -167,15 +183,21 @@ class PlatformConfidence:
             raise ValueError("no layers to average over")
         return float(np.concatenate(widths).mean())
 
-    def _parts(self, table: Table) -> list[tuple[Rows, LayerConfidence]]:
-        groups = _by_family(table)
+    def _parts(self, table: Table) -> list[tuple[Rows, LayerConfidence, bool]]:
+        """Rows by family, whose metrics they have, and whether these are the family's own."""
+        groups = family_rows(table)
         unknown = sorted(set(groups) - set(self.families))
-        if unknown:
+        if unknown and self.stand_in is None:
             raise NotEnoughDataError(
                 f"no confidence for {', '.join(unknown)}: "
                 f"at least {LEAST_ROWS} measured layers of each are needed"
             )
-        return [(rows, self.families[family]) for family, rows in groups.items()]
+        found: list[tuple[Rows, LayerConfidence, bool]] = []
+        for family, rows in groups.items():
+            confidence = self.families.get(family, self.stand_in)
+            assert confidence is not None  # checked above
+            found.append((rows, confidence, family in self.families))
+        return found
 
 
 def convolve(reach_ms: Array, scores: Array, draws: int, rng: np.random.Generator) -> Array:
@@ -193,7 +215,8 @@ def convolve(reach_ms: Array, scores: Array, draws: int, rng: np.random.Generato
     return total
 
 
-def _by_family(table: Table) -> dict[str, Rows]:
+def family_rows(table: Table) -> dict[str, Rows]:
+    """The rows of each family that occurs."""
     rows: dict[str, list[int]] = {}
     for row, family in enumerate(table.families):
         rows.setdefault(family, []).append(row)

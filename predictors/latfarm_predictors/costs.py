@@ -143,6 +143,35 @@ def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
     return best / direct, chosen
 
 
+def winograd_3x3(table: Table) -> Array:
+    """Work of F(n x n, 3 x 3), n in 2, 4, 6, over that of the direct scheme, shape (n, 3).
+
+    1 for all but plain 3 x 3 convolutions of stride 1: libraries have Winograd's scheme for these
+    and no others. Which n they choose is theirs to know, by tables of sizes.
+    """
+    ratios = np.ones((len(table), len(WINOGRAD_TILES)))
+    rows = np.flatnonzero(
+        (table.kernel_h == 3)
+        & (table.kernel_w == 3)
+        & (table.stride_h == 1)
+        & (table.stride_w == 1)
+        & (table.dilation_h == 1)
+        & (table.dilation_w == 1)
+        & (table.groups == 1)
+        & table.of_family("conv")
+    )
+    if len(rows) == 0:
+        return ratios
+    ci, co = table.group_in[rows], table.out_channels[rows]
+    height, width = table.out_h[rows], table.out_w[rows]
+    padded = quantise(ci, 4.0) * quantise(co, 4.0)
+    for column, n in enumerate(WINOGRAD_TILES):
+        blocks = np.ceil(width / n) * np.ceil(height / n)
+        cost = blocks * winograd_tile(n, 3.0, ci, co, padded)
+        ratios[rows, column] = np.minimum(cost / (height * width * padded * 9.0), 1.0)
+    return ratios
+
+
 def roofline_ms(
     workloads: Sequence[Workload] | Table,
     macs_per_ms: float = FALLBACK_MACS_PER_MS,

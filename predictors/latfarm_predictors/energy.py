@@ -144,6 +144,7 @@ class EnergyPredictor:
             ),
             seed=seed,
             on_progress=on_progress,
+            baselines=False,
         )
         return EnergyPredictor(inner, reference_mw, rail, idle_mw)
 

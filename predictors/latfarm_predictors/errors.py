@@ -8,6 +8,8 @@ PredictorsError
 │   └── DynamicShapeError     a dimension is open: bind it with --batch or --shape
 ├── FusionRulesError      a rules file that contradicts itself
 ├── BundleError           a bundle that cannot be read, or of another format version
+├── NoBaselineError       a bundle is asked for a baseline that was not fitted with it
+├── NoConfidenceError     a bundle that was made without its measurements is asked for trust
 ├── NoEnergyError         a bundle that was made without energies is asked for one
 └── NotEnoughDataError    fewer measurements than a fit or a calibration needs
 ```
@@ -42,6 +44,14 @@ class FusionRulesError(PredictorsError):
 
 class BundleError(PredictorsError):
     """A bundle cannot be read, is damaged, or has another format version."""
+
+
+class NoBaselineError(PredictorsError):
+    """A bundle is asked for a baseline that was not fitted with it."""
+
+
+class NoConfidenceError(PredictorsError):
+    """A bundle that holds no measurements is asked how far its predictions can be trusted."""
 
 
 class NoEnergyError(PredictorsError):

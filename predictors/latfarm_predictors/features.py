@@ -211,3 +211,27 @@ def residual_features(
         0.5 * (table.inputs - 1.0),
     ]
     return np.stack(out, axis=1)
+
+
+def scheme_features(table: Table, small_windows: Array) -> Array:
+    """What decides between the schemes that a convolution may be computed by, shape (n, 8).
+
+    Args:
+        table: the workloads.
+        small_windows: work of Winograd's schemes over direct work, shape (n, 3)
+            (`costs.winograd_3x3`).
+    """
+    best = small_windows.min(axis=1)
+    possible = (best < 1.0).astype(np.float64)
+    grid = np.sqrt(table.out_h * table.out_w)
+    return np.stack(
+        [
+            np.log(best),
+            *np.log(small_windows).T,
+            possible,
+            possible * 4.0 * np.log(quantise(grid, 4.0) / grid),
+            possible * 4.0 * np.log(quantise(grid, 6.0) / grid),
+            (1.0 - possible) * 4.0 * np.log(quantise(table.positions, 8.0) / table.positions),
+        ],
+        axis=1,
+    )

@@ -166,8 +166,8 @@ class _Search:
             current = todo.pop()
             if current == group:
                 return True
-            # A group starts before all its members: nothing that ended before can depend on it.
-            if current in seen or self._members[current][-1] < group:
+            # Where it ends says nothing: it may need a group that goes on far behind it.
+            if current in seen:
                 continue
             seen.add(current)
             todo.extend(self._inbound(self._members[current]))

@@ -90,18 +90,30 @@ class Router:
         joined: group that really answers, by group before joining.
         seen: rows by family and main op.
         tokens: ops seen fused behind others, by family.
+        devices: device of the ops that run elsewhere than most kernels, by family and main op: what
+            a delegate leaves to the CPU has a model of its own.
     """
 
     joined: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tokens: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    devices: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @staticmethod
-    def of(table: Table) -> tuple[Router, dict[str, list[int]]]:
-        """Router of a training table, and the rows of each of its groups."""
+    def of(table: Table, devices: Sequence[str] = ()) -> tuple[Router, dict[str, list[int]]]:
+        """Router of a training table, and the rows of each of its groups.
+
+        Args:
+            table: n kernels.
+            devices: what ran each, shape (n,); empty: all ran on one.
+        """
+        elsewhere = _elsewhere(table, devices)
         rows: dict[str, list[int]] = {}
-        for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
-            rows.setdefault(family_group(family, kind), []).append(row)
+        kinds = zip(table.families, table.types, table.main_ops, strict=True)
+        for row, (family, kind, op) in enumerate(kinds):
+            rows.setdefault(
+                _on(family_group(family, kind), elsewhere.get((family, op))), []
+            ).append(row)
         joined = {name: name for name in rows}
         few = len(rows.get("grouped_conv", ())) < _APART_ROWS
         if few and "conv" in rows and "grouped_conv" in rows:
@@ -111,13 +123,14 @@ class Router:
         tokens: dict[str, set[str]] = {}
         for family, ops in zip(table.families, table.appended_ops, strict=True):
             tokens.setdefault(family, set()).update(ops)
-        router = Router(joined, dict(seen), {k: frozenset(v) for k, v in tokens.items()})
+        told = {family: frozenset(ops) for family, ops in tokens.items()}
+        router = Router(joined, dict(seen), told, elsewhere)
         return router, rows
 
     def route(self, family: str, kernel_type: str) -> Route:
         """How a kernel of this family and type is answered."""
         op = main_op(kernel_type)
-        group = family_group(family, kernel_type)
+        group = self.group(family, kernel_type)
         if (family, op) in self.seen:
             return Route(self.joined[group], (kernel_type,))
         siblings = self._ops(family)
@@ -134,6 +147,11 @@ class Router:
             reason = f"{op} was never measured and resembles nothing that was"
         return Route("", (kernel_type,), "fallback:analytic", UNKNOWN_DOUBT, reason)
 
+    def group(self, family: str, kernel_type: str) -> str:
+        """Group of a kernel before small groups are joined, the device included."""
+        device = self.devices.get((family, main_op(kernel_type)))
+        return _on(family_group(family, kernel_type), device)
+
     def unseen_tokens(self, family: str, kernel_type: str) -> int:
         """How many ops behind the main one were never measured behind one of this family."""
         _, *rest = _main_first(kernel_type)
@@ -146,6 +164,7 @@ class Router:
             "joined": dict(self.joined),
             "seen": [[family, op, count] for (family, op), count in self.seen.items()],
             "tokens": {family: sorted(ops) for family, ops in self.tokens.items()},
+            "devices": [[family, op, device] for (family, op), device in self.devices.items()],
         }
 
     @staticmethod
@@ -162,6 +181,7 @@ class Router:
             {str(k): str(v) for k, v in joined.items()},
             {(str(family), str(op)): int(count) for family, op, count in seen},
             {str(family): frozenset(map(str, ops)) for family, ops in tokens.items()},
+            {(str(f), str(op)): str(device) for f, op, device in _list(data.get("devices", []))},
         )
 
     def _ops(self, family: str) -> list[str]:
@@ -175,7 +195,7 @@ class Router:
     ) -> Route:
         _, *rest = _main_first(kernel_type)
         types = tuple("+".join([op, *rest]) for op in ops)
-        group = self.joined[family_group(family, ops[0])]
+        group = self.joined[self.group(family, ops[0])]
         return Route(group, types, f"fallback:{how}:{family}", doubt)
 
 
@@ -185,3 +205,26 @@ def _main_first(kernel_type: str) -> list[str]:
     main = main_op(kernel_type)
     ops.remove(main)
     return [main, *ops]
+
+
+def _on(group: str, device: str | None) -> str:
+    return group if device is None else f"{group}@{device}"
+
+
+def _elsewhere(table: Table, devices: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Where most kernels of a family and main op ran, if that is not where most of all ran."""
+    if len(set(devices)) < 2:
+        return {}
+    usual = Counter(devices).most_common(1)[0][0]
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    ops = zip(table.families, table.main_ops, devices, strict=True)
+    for family, op, device in ops:
+        counts.setdefault((family, op), Counter())[device] += 1
+    most = {place: found.most_common(1)[0][0] for place, found in counts.items()}
+    return {place: device for place, device in most.items() if device != usual}
+
+
+def _list(data: object) -> list[tuple[object, object, object]]:
+    if not isinstance(data, list):
+        raise TypeError("a router's devices are a list")
+    return [(family, op, device) for family, op, device in data]

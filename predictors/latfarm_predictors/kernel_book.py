@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +14,8 @@ from latfarm_predictors.kernel_models import KernelEstimates
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.network_correction import kernel_columns
 from latfarm_predictors.parts import Part
-from latfarm_predictors.table import identity
-from latfarm_predictors.workload import Workload, configuration, workload_of
 from latfarm_predictors.workload_keys import NetworkKeys
+from latfarm_predictors.workload_rows import Row, row_of
 
 Outline = tuple[Hashable, ...]
 
@@ -29,12 +28,12 @@ _ROOM_KERNELS = 20_000
 class KnownKernel(NamedTuple):
     """A kernel's estimate and what an answer tells of it.
 
-    `column` is its column of `network_correction.kernel_columns`, latency and log-sigma among it;
-    `label` names the scores that its interval goes by. See `KernelEstimates` for the rest.
+    `row` is its workload; `column` is its column of `network_correction.kernel_columns`, latency
+    and log-sigma among it; `label` names the scores that its interval goes by. See
+    `KernelEstimates` for the rest.
     """
 
-    type: str
-    configuration: Mapping[str, float | int | str]
+    row: Row
     source: str
     label: str
     reason: str
@@ -71,7 +70,7 @@ class KernelBook:
     def __init__(
         self,
         rules: FusionRules,
-        estimate: Callable[[Sequence[Workload]], KernelEstimates],
+        estimate: Callable[[Sequence[Row]], KernelEstimates],
         cold: ColdCost,
     ) -> None:
         self._rules = rules
@@ -81,39 +80,45 @@ class KernelBook:
         self._kernels: Memo[Hashable, KnownKernel] = Memo(_ROOM_KERNELS)
 
     def find(self, graphs: Sequence[Graph]) -> Found:
-        """The kernels of these networks; those not seen before are estimated together."""
+        """The kernels of these networks; those not seen before are estimated together.
+
+        Raises:
+            GraphError: as `table.table_of_rows`.
+        """
         parts: list[tuple[Part, ...]] = []
         rows: list[list[int]] = []
         kernels: list[KnownKernel | None] = []
         place: defaultdict[Hashable, int] = defaultdict()
         place.default_factory = place.__len__  # a key not seen before gets the next row
-        new: dict[int, tuple[Hashable, Workload]] = {}
+        new: dict[int, tuple[Hashable, Row]] = {}
         for graph in graphs:
             keys = self._keys(graph)
-            first: list[tuple[Hashable, Part]] = []
+            first: list[tuple[Hashable, int]] = []
             own: list[int] = []
+            count = len(kernels)
             key: Hashable
-            for key, part in zip(keys.of(graph), keys.parts, strict=True):
+            for index, key in enumerate(keys.of(graph)):
                 try:
                     row = place[key]
                 except TypeError:  # an attribute that is a list, in a graph made by hand
-                    key = identity(workload_of(graph, part))
+                    key = row_of(graph, keys.readings[index])
                     row = place[key]
-                if row == len(kernels) + len(first):
-                    first.append((key, part))
+                if row == count:
+                    first.append((key, index))
+                    count += 1
                 own.append(row)
             known = self._kernels.find([key for key, _ in first])
-            for kernel, (key, part) in zip(known, first, strict=True):
+            for kernel, (key, index) in zip(known, first, strict=True):
                 if kernel is None:  # at once, while the processor's caches hold the network
-                    new[len(kernels)] = key, workload_of(graph, part)
+                    new[len(kernels)] = key, row_of(graph, keys.readings[index])
                 kernels.append(kernel)
             parts.append(keys.parts)
             rows.append(own)
         if new:
-            estimated = self._estimated([work for _, work in new.values()])
+            estimated = self._estimated([row for _, row in new.values()])
             self._kernels.keep(zip([key for key, _ in new.values()], estimated, strict=True))
-            for row, kernel in zip(new, estimated, strict=True):
-                kernels[row] = kernel
+            for at, known_kernel in zip(new, estimated, strict=True):
+                kernels[at] = known_kernel
         return Found(parts, rows, [kernel for kernel in kernels if kernel is not None])
 
     def _keys(self, graph: Graph) -> NetworkKeys:
@@ -125,16 +130,16 @@ class KernelBook:
             self._networks.keep([(outline, found)], len(graph.nodes))
         return found
 
-    def _estimated(self, works: Sequence[Workload]) -> list[KnownKernel]:
-        estimates = self._estimate(works)
+    def _estimated(self, rows: Sequence[Row]) -> list[KnownKernel]:
+        estimates = self._estimate(rows)
         table, latency = estimates.table, estimates.latency_ms
         columns = kernel_columns(
             table, latency, latency + self._cold.extra_ms(table), estimates.sigma
         )
         return [
-            KnownKernel(work.type, configuration(work), source, label, reason, tuple(column))
-            for work, source, label, reason, column in zip(
-                works,
+            KnownKernel(row, source, label, reason, tuple(column))
+            for row, source, label, reason, column in zip(
+                rows,
                 estimates.sources,
                 estimates.labels,
                 estimates.reasons,

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.groups import LEAST_ROWS, VIEW, Route, Router, family_group
+from latfarm_predictors.group_summary import GroupSummary
+from latfarm_predictors.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.intervals import Mondrian
 from latfarm_predictors.models.base import State, robust_sigma
 from latfarm_predictors.models.forest import Forest
 from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.sibling import Sibling, fit_roofline
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.samples import Training
 from latfarm_predictors.table import Array, Rows, Table
+
+__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "Report"]
 
 Report = Callable[[str, int, int], None]
 """Called with a stage, how many of its steps are done, and how many there are."""
@@ -25,41 +28,6 @@ Report = Callable[[str, int, int], None]
 _TOKEN_DOUBT = 0.1
 _LEAST_SIGMA = 0.15
 _MOST_NOISE = 0.3**2
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """A group's record, on rows its model did not see. Errors are fractions.
-
-    Attributes:
-        group: its name.
-        rows: distinct kernels it was fitted on.
-        families: kernel families among them.
-        main_ops: main ops among them.
-        model: gp, stack or roofline.
-        gp_weight: share of the GP in the stack; 0 for a roofline.
-        outliers: rows dropped as gross outliers.
-        noise: log-sigma of latency that no feature explains.
-        within5: share within +-5 %, out of fold.
-        within10: share within +-10 %, out of fold.
-        mean_ape: mean absolute relative error, out of fold.
-        forest_within10: the forest baseline's share, out of bag; None without a forest.
-        forest_mean_ape: the forest baseline's error.
-    """
-
-    group: str
-    rows: int
-    families: tuple[str, ...]
-    main_ops: tuple[str, ...]
-    model: str
-    gp_weight: float
-    outliers: int
-    noise: float
-    within5: float
-    within10: float
-    mean_ape: float
-    forest_within10: float | None = None
-    forest_mean_ape: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,11 +76,21 @@ class KernelModels:
     unseen_sigma: Array = field(default_factory=lambda: np.zeros(0))
 
     @staticmethod
-    def fit(training: Training, *, floor_ms: float, seed: int, report: Report) -> KernelModels:
-        """Fit every group's stack and forest, and record how each row fared out of fold.
+    def fit(
+        training: Training,
+        *,
+        floor_ms: float,
+        seed: int,
+        report: Report,
+        sibling: KernelModels | None = None,
+        forests: bool = True,
+    ) -> KernelModels:
+        """Fit every group's stack, and record how each row fared out of fold.
 
+        With `forests`, the baseline's forest of each group too; `state` does not keep them.
         `unseen_ms` and `unseen_sigma` hold each training row's estimate by a model without it.
         Intervals calibrated on them cover what a measurement would say, its noise included.
+        With a `sibling` a group builds on that platform's regressors where it does better so.
 
         Raises:
             NotEnoughDataError: fewer than 8 distinct kernels.
@@ -121,10 +99,16 @@ class KernelModels:
         if len(table) < LEAST_ROWS:
             raise NotEnoughDataError(
                 f"{len(table)} distinct kernels measured, a predictor needs {LEAST_ROWS}"
+                + (
+                    f"; {training.left_out} more have no usable latency"
+                    if training.left_out
+                    else ""
+                )
             )
         models = KernelModels(floor_ms=floor_ms)
-        models.router, groups = Router.of(table)
-        models.overall.fit(table, training.latency_ms, training.noise)
+        models.router, groups = Router.of(table, training.devices)
+        elder = None if sibling is None else Sibling.of(sibling)
+        models.overall = fit_roofline(table, training.latency_ms, training.noise, elder)
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
@@ -132,11 +116,12 @@ class KernelModels:
         for done, name in enumerate(names):
             report("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
-            summaries.append(models._fit_group(name, rows, training, seed))
+            summaries.append(models._fit_group(name, rows, training, seed, elder, forests))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
                 labels[row] = models._label(name, float(models.unseen_ms[row]))
-        models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
+        if forests:
+            models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
         models.summaries = tuple(summaries)
         error = np.abs(np.log(training.latency_ms / models.unseen_ms))
         # labels that are mostly noise (kernels as short as the call's jitter) judge no model
@@ -186,30 +171,15 @@ class KernelModels:
         reasons = tuple([route.reason for route in row_routes])
         return KernelEstimates(table, latency, sigma, sources, labels, reasons)
 
-    def predict_forest(self, table: Table) -> Array:
-        """Latency in ms by the forest baseline, shape (n,)."""
-        out = np.empty(len(table))
-        groups: dict[str, list[int]] = {}
-        for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
-            name = family_group(family, kind)
-            name = self.router.joined.get(name, "")
-            groups.setdefault(name if name in self.forests else "", []).append(row)
-        for name, rows in groups.items():
-            index = np.array(rows, dtype=np.intp)
-            out[index] = self.forests[name].predict(table.take(index))[0]
-        return out
-
     def state(self) -> State:
         """What was learned, as plain data; out-of-fold estimates are not kept."""
         parts: dict[str, State] = {"overall": self.overall.state()}
         parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
-        parts |= {f"forest-{name or 'all'}": model.state() for name, model in self.forests.items()}
         return State(
             "kernel-models",
             values={
                 "router": self.router.to_json(),
                 "stacks": list(self.stacks),
-                "forests": list(self.forests),
                 "scaled": {name: asdict(model) for name, model in self.scaled.items()},
                 "middle_ms": dict(self.middle_ms),
                 "floor_ms": self.floor_ms,
@@ -231,27 +201,34 @@ class KernelModels:
             overall=Roofline.from_state(parts["overall"]),
             stacks={n: Stack.from_state(parts[f"stack-{n}"]) for n in values["stacks"]},
             scaled={name: _Scaled(**given) for name, given in values["scaled"].items()},
-            forests={
-                n: Forest.from_state(parts[f"forest-{n or 'all'}"]) for n in values["forests"]
-            },
             middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
             scores=Mondrian(
                 {label: state.arrays[f"scores-{i}"] for i, label in enumerate(labels)},
                 int(values["least"]),
             ),
-            summaries=tuple(_summary(given) for given in values["summaries"]),
+            summaries=tuple(GroupSummary.from_json(given) for given in values["summaries"]),
             floor_ms=float(values["floor_ms"]),
         )
 
-    def _fit_group(self, name: str, rows: Rows, training: Training, seed: int) -> GroupSummary:
+    def _fit_group(
+        self,
+        name: str,
+        rows: Rows,
+        training: Training,
+        seed: int,
+        elder: Sibling | None,
+        forests: bool,
+    ) -> GroupSummary:
         table = training.table.take(rows)
+        known = None if elder is None else elder.within(table)
         latency, noise = training.latency_ms[rows], training.noise[rows]
         forest_scores = None
         if len(rows) >= LEAST_ROWS:
-            stack = self.stacks[name] = Stack(seed=seed).fit(table, latency, noise)
+            stack = self.stacks[name] = Stack(seed=seed, sibling=known).fit(table, latency, noise)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
-            forest = self.forests[name] = Forest(seed=seed).fit(table, latency)
-            forest_scores = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
+            if forests:
+                forest = self.forests[name] = Forest(seed=seed).fit(table, latency)
+                forest_scores = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
             noise_sigma, outliers = stack.gp.noise_sigma, stack.gp.outliers
             model = "gp" if stack.boosted is None else "stack"
             gp_weight = stack.gp_weight
@@ -314,9 +291,3 @@ def _scale(overall: Roofline, table: Table, latency: Array) -> tuple[Array, Arra
     own = factor(residual)
     sigma = max(robust_sigma(residual - left_out), overall.sigma / np.sqrt(count + 1), _LEAST_SIGMA)
     return base * np.exp(left_out), np.full(count, sigma), _Scaled(own, float(sigma))
-
-
-def _summary(given: Mapping[str, Any]) -> GroupSummary:
-    fields: dict[str, Any] = dict(given)
-    fields["families"], fields["main_ops"] = tuple(given["families"]), tuple(given["main_ops"])
-    return GroupSummary(**fields)

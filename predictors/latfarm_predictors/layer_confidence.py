@@ -7,7 +7,7 @@ to 0..1 over the calibration rows, plus a small beta; out-of-bag calibration spa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -117,13 +117,27 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class LayerConfidence:
-    """The three metrics of one layer type; see `of`."""
+    """The three metrics of one layer type; see `of`.
+
+    Attributes:
+        model: the statistical model.
+        known: the measured layers.
+        neighbours: of CM_O.
+        difficulties: how each metric scales what is difficult.
+        scores: calibration scores of each metric, shape (n,) each.
+        median_scores: the same without padding intervals.
+        unseen_ms: each measured layer's latency by the trees that never saw it, shape (n,).
+        unseen_reach_ms: what a score of 1 means for each measured layer, out of bag, shape (n,).
+    """
 
     model: Statistical
     known: Neighbourhood
     neighbours: int
     difficulties: Mapping[Metric, Difficulty]
     scores: Mapping[Metric, Array]
+    median_scores: Mapping[Metric, Array]
+    unseen_ms: Array
+    unseen_reach_ms: Mapping[Metric, Array]
 
     @staticmethod
     def of(
@@ -161,7 +175,7 @@ class LayerConfidence:
             raise ValueError("a padding interval must hold its median")
         model = Statistical(trees=trees, seed=seed).fit(table, latency)
         unseen_ms, variance = model.out_of_bag(table)
-        error = np.maximum(np.abs(low - unseen_ms), np.abs(high - unseen_ms))
+        farther = np.maximum(np.abs(low - unseen_ms), np.abs(high - unseen_ms))
         work = operations(table)
         known = Neighbourhood.of(raw_features(table))
         raw: dict[Metric, Array] = {
@@ -170,11 +184,28 @@ class LayerConfidence:
             "O": known.own_distance(k),
         }
         scales = {metric: Difficulty.of(values) for metric, values in raw.items()}
-        errors: dict[Metric, Array] = {"TV": error / work, "LV": error, "O": error}
-        scores = {
-            metric: errors[metric] / scales[metric].sigma(values) for metric, values in raw.items()
-        }
-        return LayerConfidence(model, known, min(k, len(table) - 1), scales, scores)
+        reach = {metric: scales[metric].sigma(values) for metric, values in raw.items()}
+        reach["TV"] = work * reach["TV"]
+        return LayerConfidence(
+            model,
+            known,
+            min(k, len(table) - 1),
+            scales,
+            {metric: farther / reach[metric] for metric in METRICS},
+            {metric: np.abs(latency - unseen_ms) / reach[metric] for metric in METRICS},
+            unseen_ms,
+            reach,
+        )
+
+    def on_medians(self) -> LayerConfidence:
+        """The same metrics calibrated without padding intervals (Fig. 10 compares the two)."""
+        return replace(self, scores=self.median_scores)
+
+    def own_intervals(self, metric: Metric, coverage: float = 0.9) -> LayerIntervals:
+        """Intervals of the measured layers, each as if it had not been measured."""
+        factor, promised = widened_quantile(self.scores[metric], coverage)
+        half = factor * self.unseen_reach_ms[metric]
+        return LayerIntervals(self.unseen_ms, half, np.full(len(half), promised, dtype=np.bool_))
 
     def reach_ms(self, table: Table, metric: Metric) -> Array:
         """Half-width in ms that a score of 1 gives each layer, shape (n,)."""
@@ -197,3 +228,39 @@ class LayerConfidence:
         return LayerIntervals(
             self.model.predict(table)[0], half, np.full(len(table), promised, dtype=np.bool_)
         )
+
+
+UNSEEN = 10.0
+"""`outlier_scores` of a layer of a family that was never measured."""
+
+
+def outlier_scores(
+    measured: Sequence[Workload] | Table,
+    asked: Sequence[Workload] | Table,
+    k: int = NEIGHBOURS,
+) -> Array:
+    """How far each layer is from what was measured of its family: CM_O's difficulty, shape (n,).
+
+    The distance to the k nearest measured feature vectors, scaled as CM_O scales it: `BETA` is as
+    close as the best covered measured layer, 1 + `BETA` as far as the loneliest, and it grows on
+    beyond. It needs no latencies. A family of which fewer than two layers were measured has
+    `UNSEEN`.
+
+    Args:
+        measured: what was measured.
+        asked: layers that could be measured next.
+        k: neighbours; all others where there are fewer.
+    """
+    table, layers = as_table(measured), as_table(asked)
+    out = np.full(len(layers), UNSEEN)
+    known = np.array(table.families, dtype=np.str_)
+    wanted = np.array(layers.families, dtype=np.str_)
+    for family in sorted(set(layers.families) & set(table.families)):
+        rows, places = np.flatnonzero(known == family), np.flatnonzero(wanted == family)
+        if len(rows) < 2:
+            continue
+        space = Neighbourhood.of(raw_features(table.take(rows)))
+        near = min(k, len(rows) - 1)
+        distance = space.distance(raw_features(layers.take(places)), near)
+        out[places] = Difficulty.of(space.own_distance(near)).sigma(distance)
+    return out

@@ -92,6 +92,14 @@ def layer_coverage(
     return np.asarray(closeness.max(axis=1, initial=0.0))
 
 
+def own_coverage(measured: Sequence[Workload] | Table) -> Array:
+    """Coverage of each measured layer by the others, shape (n,)."""
+    table = as_table(measured)
+    closeness = _closeness(table, table)
+    np.fill_diagonal(closeness, 0.0)
+    return np.asarray(closeness.max(axis=1, initial=0.0))
+
+
 def outside(
     measured: Sequence[Workload] | Table, layers: Sequence[Workload] | Table
 ) -> tuple[tuple[str, ...], ...]:

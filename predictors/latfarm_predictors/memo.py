@@ -44,7 +44,7 @@ class Memo(Generic[Key, Value]):
             for key in keys:
                 kept = self._new.get(key)
                 if kept is None:
-                    kept = self._old.pop(key, None)
+                    kept = self._old.pop(key, None) if self._old else None
                     if kept is not None:
                         self._put(key, *kept)
                 found.append(None if kept is None else kept[0])
@@ -54,12 +54,16 @@ class Memo(Generic[Key, Value]):
         """Remember values, each of this size. A key has one value: it is not replaced."""
         with self._lock:
             for key, value in values:
-                if key not in self._new:
-                    self._old.pop(key, None)
-                    self._put(key, value, size)
+                if self._used + size > self.room and key in self._new:
+                    continue
+                self._put(key, value, size)
 
     def _put(self, key: Key, value: Value, size: int) -> None:
         if self._used + size > self.room:
             self._new, self._old, self._used = {}, self._new, 0
-        self._new[key] = value, size
-        self._used += size
+        count = len(self._new)
+        self._new.setdefault(key, (value, size))  # one look-up: hashing is what takes the time
+        if len(self._new) > count:
+            self._used += size
+            if self._old:
+                self._old.pop(key, None)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from math import exp, hypot, log
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from typing import Any, TypedDict
 
 import numpy as np
 
-from latfarm_predictors.answer import Answer, EnergyAnswer, KernelAnswer
+from latfarm_predictors.answer import Answer, EnergyAnswer
+from latfarm_predictors.answer_kernels import KernelAnswers, kernel_intervals, unsupported
+from latfarm_predictors.baselines import BASELINES, Baselines
 from latfarm_predictors.cold import ColdCost
 from latfarm_predictors.energy import EnergyPredictor
 from latfarm_predictors.errors import NoEnergyError
-from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.evidence import Evidence
+from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
-from latfarm_predictors.kernel_book import KernelBook, KnownKernel
+from latfarm_predictors.kernel_book import KernelBook
+from latfarm_predictors.kernel_estimates import estimate
 from latfarm_predictors.kernel_models import GroupSummary, KernelEstimates, KernelModels, Report
 from latfarm_predictors.layers import Peaks
-from latfarm_predictors.models.analytic import Linear, Lookup
 from latfarm_predictors.models.base import State
 from latfarm_predictors.network_correction import (
     NetworkCorrection,
@@ -29,25 +31,17 @@ from latfarm_predictors.network_correction import (
     column_figures,
     figures,
 )
-from latfarm_predictors.parts import Part
-from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, prepare
-from latfarm_predictors.table import Array, as_table, identity, main_op
-from latfarm_predictors.workload import Workload, workload
+from latfarm_predictors.samples import KernelSample, Measured, NetworkSample
+from latfarm_predictors.table import Array, identity
+from latfarm_predictors.workload import Workload
+from latfarm_predictors.workload_rows import rows_of
 
 __all__ = ["BASELINES", "KernelSample", "NetworkSample", "PlatformPredictor"]
 
-BASELINES = ("forest", "roofline", "lookup", "sum", "flops", "flops_mac")
-"""Names that `predict_baseline` knows."""
-
 _SMALL_CALLS = 10.0
 _SMALL_MS = 0.05
-_FLOOR_SHARE = 0.02
-_LEAST_FLOOR_MS = 1e-6
-_MEASURED_DOUBT = 0.02
-_GROSS = 4.5
-
-
-_Told = tuple[str, dict[str, float | int | str], float, tuple[float, float], str]
+LEAST_FLOOR_MS = 1e-6
+"""Less than any kernel or call takes."""
 
 
 class _Beside(TypedDict):
@@ -65,7 +59,9 @@ class PlatformPredictor:
 
     Thread-safe once made. `bundle` names the bundle it was loaded from; `peaks` are the best rates
     that its kernels reached. `transfer_ms_per_mb` is what moving a megabyte of a network's inputs
-    or outputs costs. `energy` predicts millijoules, where those were measured too.
+    or outputs costs. `energy` predicts millijoules, where those were measured too. `confidence`
+    holds what it was made from, for `network_trust.trust`; bundles of old have none. `left_out`
+    measurements were no positive finite latencies.
     """
 
     platform: str
@@ -74,13 +70,14 @@ class PlatformPredictor:
     measured: Measured
     cold: ColdCost
     correction: NetworkCorrection
-    lookup: Lookup
-    linear: dict[str, Linear] = field(default_factory=dict)
+    baselines: Baselines = field(default_factory=Baselines)
     call_overhead_ms: float = 0.0
     bundle: str = ""
     peaks: Peaks | None = None
     transfer_ms_per_mb: float = 0.0
     energy: EnergyPredictor | None = None
+    confidence: Evidence | None = None
+    left_out: int = 0
 
     @staticmethod
     def fit(
@@ -93,6 +90,8 @@ class PlatformPredictor:
         transfer_ms_per_mb: float = 0.0,
         seed: int = 0,
         on_progress: Report | None = None,
+        sibling: PlatformPredictor | None = None,
+        baselines: bool = True,
     ) -> PlatformPredictor:
         """Learn a platform from measured kernels and networks.
 
@@ -105,35 +104,30 @@ class PlatformPredictor:
             transfer_ms_per_mb: cost of a network's inputs and outputs, where kernels do not pay it.
             seed: same data and seed, same predictor.
             on_progress: called with a stage, steps done, steps in all.
+            sibling: a platform like this one; its kernels' latencies are scaled and put right.
+            baselines: fit those of `BASELINES` too.
+
+        Latencies that are no positive finite numbers are left out and counted (`left_out`).
 
         Raises:
             NotEnoughDataError: fewer than 8 distinct kernels.
+            GraphError: a kernel of a size that no board could run.
+            ValueError: an overhead or a transfer cost that is no number.
         """
-        report = on_progress or _silent
-        overhead_ms = max(call_overhead_ms, 0.0)
-        training = prepare(kernels, overhead_ms)
-        floor_ms = max(_FLOOR_SHARE * overhead_ms, _LEAST_FLOOR_MS)
-        models = KernelModels.fit(training, floor_ms=floor_ms, seed=seed, report=report)
-        predictor = PlatformPredictor(
-            platform=platform,
-            rules=rules,
-            models=models,
-            measured=Measured.of(training),
-            cold=ColdCost().fit(training.table, training.latency_ms, training.cold_extra_ms),
-            correction=NetworkCorrection(),
-            lookup=Lookup().fit(training.table, training.latency_ms),
-            call_overhead_ms=overhead_ms,
-            peaks=Peaks.of(training.table, training.latency_ms),
-            transfer_ms_per_mb=max(transfer_ms_per_mb, 0.0),
+        from latfarm_predictors.fitting import fit_predictor  # it makes predictors, as below
+
+        return fit_predictor(
+            platform,
+            rules,
+            kernels,
+            networks,
+            call_overhead_ms=call_overhead_ms,
+            transfer_ms_per_mb=transfer_ms_per_mb,
+            seed=seed,
+            report=on_progress or _silent,
+            sibling=None if sibling is None else sibling.models,
+            baselines=baselines,
         )
-        unseen = {
-            identity(work): (float(latency), float(sigma))
-            for work, latency, sigma in zip(
-                training.workloads, models.unseen_ms, models.unseen_sigma, strict=True
-            )
-        }
-        predictor._calibrate(networks, unseen, report)
-        return predictor
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
         """Latency of a network.
@@ -155,7 +149,6 @@ class PlatformPredictor:
         """
         normal_quantile(coverage)
         found = self._book.find(graphs)
-        told = self._told(found.kernels, coverage)
         columns = np.array([kernel.column for kernel in found.kernels]).reshape(-1, 7).T.copy()
         networks = [
             column_figures(
@@ -166,31 +159,28 @@ class PlatformPredictor:
         ]
         latency, sigma = self.correction.predict(networks)
         factor, calibrated = widened_quantile(self.correction.scores, coverage)
+        low, high = latency * np.exp(-factor * sigma), latency * np.exp(factor * sigma)
+        strange = {row for row, kernel in enumerate(found.kernels) if kernel.reason}
         answers = []
-        for graph, parts, rows, middle_ms, spread in zip(
-            graphs, found.parts, found.rows, latency.tolist(), sigma.tolist(), strict=True
+        for graph, parts, rows, middle_ms, interval_ms in zip(
+            graphs,
+            found.parts,
+            found.rows,
+            latency.tolist(),
+            zip(low.tolist(), high.tolist(), strict=True),
+            strict=True,
         ):
+            kernels = [found.kernels[row] for row in rows]
             answers.append(
-                Answer(
+                Answer.with_kernels_later(
+                    KernelAnswers(parts, kernels, self.models.scores, coverage),
                     network=graph.name,
                     platform=self.platform,
                     latency_ms=middle_ms,
-                    interval_ms=(
-                        middle_ms * exp(-factor * spread),
-                        middle_ms * exp(factor * spread),
-                    ),
+                    interval_ms=interval_ms,
                     coverage=coverage,
                     calibrated=calibrated,
-                    kernels=tuple(
-                        [
-                            KernelAnswer(
-                                kind, part.node_names, sizes, kernel_ms, interval_ms, source
-                            )
-                            for part, row in zip(parts, rows, strict=True)
-                            for kind, sizes, kernel_ms, interval_ms, source in (told[row],)
-                        ]
-                    ),
-                    unsupported=_unsupported(parts, [found.kernels[row].reason for row in rows]),
+                    unsupported=() if strange.isdisjoint(rows) else unsupported(parts, kernels),
                     bundle=self.bundle,
                 )
             )
@@ -217,41 +207,29 @@ class PlatformPredictor:
         return self.energy.predict_many(graphs, coverage, self.bundle)
 
     def predict_baseline(self, graph: Graph, name: str) -> float:
-        """Latency in ms by a baseline (one of `BASELINES`).
+        """Latency in ms by a baseline (one of `BASELINES`); see `baselines.py` for each.
 
-        forest: nn-Meter's forests, summed; roofline: the fitted roofline over all kernels; lookup:
-        nearest measured kernels; sum: our kernels without the network correction; flops and
-        flops_mac: linear in the network's totals, or summed over kernels with under 3 networks.
+        Those of networks are our roofline over all kernels where fewer than 3 networks were
+        measured.
 
         Raises:
             ValueError: no such baseline.
+            NoBaselineError: this predictor was made without it.
         """
-        if name not in BASELINES:
-            raise ValueError(f"no baseline {name!r}; known: {', '.join(BASELINES)}")
-        works = [workload(kernel) for kernel in split(graph, self.rules)]
-        table = as_table(works)
-        if name in ("flops", "flops_mac"):
-            totals = np.array([table.macs.sum()]), np.array([table.total_bytes.sum()])
-            if name in self.linear:
-                return float(self.linear[name].predict_totals(*totals)[0])
-            name = "roofline"
-        if not works:
-            return self.call_overhead_ms
-        if name == "forest":
-            latency = self.models.predict_forest(table)
-        elif name == "roofline":
-            latency = self.models.overall.latency_ms(table)
-        elif name == "lookup":
-            latency = self.lookup.predict(table)[0]
-        else:
-            latency = self._estimate(works).latency_ms
-        fixed_ms = self.call_overhead_ms + self.transfer_ms_per_mb * boundary_mb(graph)
-        return float(latency.sum()) + fixed_ms
+        from latfarm_predictors.baseline_sums import baseline_ms  # it reads predictors
+
+        return baseline_ms(self, graph, name)
 
     def figures(self, graph: Graph) -> NetworkFigures:
         """What the network correction sees of a network: sums over its kernels."""
-        works = [workload(kernel) for kernel in split(graph, self.rules)]
-        return self._figures(self._estimate(works), boundary_mb(graph))
+        rows = rows_of(graph, find_parts(graph, self.rules))
+        return self.sums(estimate(self.models, self.measured, rows), boundary_mb(graph))
+
+    def sums(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
+        """The same from estimates of a network's kernels, and the megabytes that it is given."""
+        table, latency = estimates.table, estimates.latency_ms
+        cold_ms = latency + self.cold.extra_ms(table)
+        return figures(table, latency, cold_ms, estimates.sigma, **self._beside(moved_mb))
 
     @property
     def groups(self) -> tuple[GroupSummary, ...]:
@@ -270,6 +248,7 @@ class PlatformPredictor:
             "kernels": sum(group.rows for group in self.groups),
             "groups": [asdict(group) for group in self.groups],
             "cold_kernels": self.cold.rows,
+            "left_out": self.left_out,
             "networks": len(residuals),
             "correction": self.correction.chosen,
             "rho": self.correction.share.rho,
@@ -282,150 +261,35 @@ class PlatformPredictor:
 
     def state(self) -> State:
         """What was learned, as plain data."""
-        parts = {
-            "models": self.models.state(),
-            "cold": self.cold.state(),
-            "correction": self.correction.state(),
-            "lookup": self.lookup.state(),
-        }
-        parts |= {f"linear-{name}": model.state() for name, model in self.linear.items()}
-        if self.energy is not None:
-            parts["energy"] = self.energy.state()
-        return State(
-            "platform-predictor",
-            values={
-                "platform": self.platform,
-                "rules": self.rules.to_json(),
-                "measured": self.measured.to_json(),
-                "linear": list(self.linear),
-                "call_overhead_ms": self.call_overhead_ms,
-                "transfer_ms_per_mb": self.transfer_ms_per_mb,
-                "peaks": None if self.peaks is None else asdict(self.peaks),
-            },
-            parts=parts,
-        )
+        from latfarm_predictors.predictor_state import state_of
+
+        return state_of(self)
 
     @staticmethod
     def from_state(state: State) -> PlatformPredictor:
         """Read what `state` gave; predicts the same bits."""
-        values, parts = state.values, state.parts
-        return PlatformPredictor(
-            platform=str(values["platform"]),
-            rules=FusionRules.from_json(values["rules"]),
-            models=KernelModels.from_state(parts["models"]),
-            measured=Measured.from_json(values["measured"]),
-            cold=ColdCost.from_state(parts["cold"]),
-            correction=NetworkCorrection.from_state(parts["correction"]),
-            lookup=Lookup.from_state(parts["lookup"]),
-            linear={n: Linear.from_state(parts[f"linear-{n}"]) for n in values["linear"]},
-            call_overhead_ms=float(values["call_overhead_ms"]),
-            transfer_ms_per_mb=float(values.get("transfer_ms_per_mb", 0.0)),
-            peaks=Peaks(**values["peaks"]) if values.get("peaks") else None,
-            energy=EnergyPredictor.from_state(parts["energy"]) if "energy" in parts else None,
-        )
+        from latfarm_predictors.predictor_state import predictor_of
 
-    def _calibrate(
-        self,
-        networks: Sequence[NetworkSample],
-        unseen: Mapping[tuple[object, ...], tuple[float, float]],
-        report: Report,
-    ) -> None:
-        """Fit the network correction and the network baselines.
-
-        A kernel that is in the training set enters with its out-of-fold estimate: otherwise
-        networks made of training kernels would look easier than those that will be asked about.
-        """
-        usable = [n for n in networks if np.isfinite(n.latency_ms) and n.latency_ms > 0]
-        sums: list[NetworkFigures] = []
-        totals: list[tuple[float, float]] = []
-        for done, network in enumerate(usable):
-            report("networks", done, len(usable))
-            works = [workload(kernel) for kernel in split(network.graph, self.rules)]
-            estimates = self.models.predict(as_table(works))
-            for row, work in enumerate(works):
-                known = unseen.get(identity(work))
-                if known is not None:
-                    estimates.latency_ms[row], estimates.sigma[row] = known
-            table = estimates.table
-            moved = boundary_mb(network.graph)
-            sums.append(self._figures(estimates, moved))
-            totals.append((float(table.macs.sum()), float(table.total_bytes.sum())))
-        latency = np.array([n.latency_ms for n in usable], dtype=np.float64)
-        self.correction.fit(sums, latency)
-        if len(usable) >= 3:
-            macs, size_bytes = np.array(totals).T
-            for name in ("flops", "flops_mac"):
-                model = Linear(traffic=name == "flops_mac")
-                self.linear[name] = model.fit_totals(macs, size_bytes, latency)
-        report("networks", len(usable), len(usable))
+        return predictor_of(state)
 
     def _estimate(self, works: Sequence[Workload]) -> KernelEstimates:
         """The models' estimates, and measurements where the very configuration was measured."""
-        estimates = self.models.predict(as_table(works))
-        latency, sigma = estimates.latency_ms.copy(), estimates.sigma.copy()
-        sources = list(estimates.sources)
-        for row, work in enumerate(works):
-            found = self.measured.find(work)
-            if found is None:
-                continue
-            ours, spread = log(latency[row]), float(sigma[row])
-            theirs, doubt = log(found[0]), hypot(found[1], _MEASURED_DOUBT)
-            if abs(theirs - ours) > _GROSS * hypot(spread, doubt):
-                continue  # a glitch of the measurement, as the fit found it to be
-            trust = spread**2 / (spread**2 + doubt**2)
-            latency[row] = exp(trust * theirs + (1.0 - trust) * ours)
-            sigma[row] = spread * doubt / hypot(spread, doubt)
-            sources[row] = "measured"
-        return replace(estimates, latency_ms=latency, sigma=sigma, sources=tuple(sources))
-
-    def _figures(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
-        table, latency = estimates.table, estimates.latency_ms
-        cold_ms = latency + self.cold.extra_ms(table)
-        return figures(table, latency, cold_ms, estimates.sigma, **self._beside(moved_mb))
+        return estimate(self.models, self.measured, [identity(work) for work in works])
 
     def _beside(self, moved_mb: float) -> _Beside:
         """What the figures of a network need besides its kernels."""
         return {
             "overhead_ms": max(
-                self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, _LEAST_FLOOR_MS
+                self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, LEAST_FLOOR_MS
             ),
             "small_ms": _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS,
         }
 
     @cached_property
     def _book(self) -> KernelBook:
-        return KernelBook(self.rules, self._estimate, self.cold)
-
-    def _told(self, kernels: Sequence[KnownKernel], coverage: float) -> list[_Told]:
-        """What answers tell of each kernel, but for the names of its nodes."""
-        latency, _, sigma = np.array([kernel.column[:3] for kernel in kernels]).reshape(-1, 3).T
-        labels = [kernel.label for kernel in kernels]
-        low, high = self._kernel_intervals(latency, sigma, labels, coverage)
-        return [
-            # a copy: whoever changes an answer's configuration changes no later answer
-            (kernel.type, {**kernel.configuration}, kernel.column[0], interval, kernel.source)
-            for kernel, interval in zip(
-                kernels, zip(low.tolist(), high.tolist(), strict=True), strict=True
-            )
-        ]
+        return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
 
     def _kernel_intervals(
         self, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float
     ) -> tuple[Array, Array]:
-        factors = {
-            label: self.models.scores.multiplier(label, coverage)[0] for label in set(labels)
-        }
-        reach = np.array([factors[label] for label in labels]) * sigma
-        return latency_ms * np.exp(-reach), latency_ms * np.exp(reach)
-
-
-def _unsupported(parts: Sequence[Part], reasons: Sequence[str]) -> tuple[str, ...]:
-    """One line for each kernel of an unknown op: its node, its op, the reason."""
-    return tuple(
-        [
-            f"{part.node_names[0] if part.node_names else part.type} "
-            f"({main_op(part.type)}): {reason}"
-            for part, reason in zip(parts, reasons, strict=True)
-            if reason
-        ]
-    )
+        return kernel_intervals(self.models.scores, latency_ms, sigma, labels, coverage)

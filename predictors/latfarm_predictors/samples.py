@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -12,8 +14,10 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.table import Array, Table, as_table, identity
 from latfarm_predictors.workload import Workload, workload
+from latfarm_predictors.workload_rows import Row
 
 _MAD_TO_SIGMA = 1.4826
+_MAD_OF_UNIFORM = 0.5  # of its half width
 _MEDIAN_SHARE = 0.5  # a session's median wanders by about half of what single runs do
 _OVERHEAD_DOUBT = 0.1
 _FLOOR_SHARE = 0.02
@@ -56,6 +60,9 @@ class Training:
         latency_ms: latency of the kernel alone, call overhead taken off, shape (n,).
         noise: variance of its logarithm, shape (n,).
         cold_extra_ms: latency that flushed caches add; NaN where not measured, shape (n,).
+        padding_ms: half the width of the smart padding interval; 0 where there is none, shape (n,).
+        left_out: samples whose latency is no positive finite number.
+        devices: what ran each, shape (n,); empty where none is told.
     """
 
     workloads: tuple[Workload, ...]
@@ -63,41 +70,72 @@ class Training:
     latency_ms: Array
     noise: Array
     cold_extra_ms: Array
+    padding_ms: Array
+    left_out: int = 0
+    devices: tuple[str, ...] = ()
 
 
 def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Training:
     """Pool repeats of a kernel (median), take the call's overhead off, tell the noise.
 
     A kernel may seem to cost less than nothing beyond the call: it gets a small positive latency
-    and a large variance. Samples that are not finite and positive are left out.
+    and a large variance, and so does one whose spread is no number. Samples that are not finite and
+    positive are left out and counted. A kernel is one on a device: a delegate's and the CPU's are
+    two.
+
+    Raises:
+        ValueError: the call's overhead is no number, or infinite.
     """
-    pools: dict[str, list[KernelSample]] = {}
+    if not isfinite(call_overhead_ms):
+        raise ValueError(f"a call's overhead of {call_overhead_ms} ms is no latency")
+    pools: dict[tuple[str, str], list[KernelSample]] = {}
+    left_out = 0
     for sample in samples:
-        if np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-            pools.setdefault(sample.kernel.kernel_id, []).append(sample)
-    workloads = tuple(workload(pool[0].kernel) for pool in pools.values())
+        if isfinite(sample.latency_ms) and sample.latency_ms > 0:
+            kernel = sample.kernel
+            pools.setdefault((kernel.kernel_id, kernel.device), []).append(sample)
+        else:
+            left_out += 1
+    workloads = tuple([workload(pool[0].kernel) for pool in pools.values()])
     rows = [_pooled(pool, call_overhead_ms) for pool in pools.values()]
-    latency, noise, cold = np.array(rows, dtype=np.float64).reshape(len(rows), 3).T
-    return Training(workloads, as_table(workloads), latency.copy(), noise.copy(), cold.copy())
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
+    latency, noise, cold, padding = (column.copy() for column in columns)
+    devices = tuple([device for _, device in pools])
+    table = as_table(workloads)
+    return Training(workloads, table, latency, noise, cold, padding, left_out, devices)
 
 
-def _pooled(pool: Sequence[KernelSample], call_overhead_ms: float) -> tuple[float, float, float]:
-    """Net latency, variance of its log, extra cold latency (NaN when unknown) of one kernel."""
+def _pooled(
+    pool: Sequence[KernelSample], call_overhead_ms: float
+) -> tuple[float, float, float, float]:
+    """Net latency, variance of its log, extra cold latency (NaN when unknown) of one kernel.
+
+    And half the width of its padding interval: a padded sample's deviation is that of an interval
+    of which all is as likely.
+    """
     totals = np.array(
         [s.latency_ms + (0.0 if s.insight == "single" else call_overhead_ms) for s in pool]
     )
     total = float(np.median(totals))
     between = float(np.median(np.abs(totals - total)))
-    within = _MEDIAN_SHARE * float(np.median([max(s.mad_ms, 0.0) for s in pool]))
+    within = _MEDIAN_SHARE * float(np.median([_spread(s) for s in pool]))
     sigma_ms = float(
         np.hypot(_MAD_TO_SIGMA * max(between, within), _OVERHEAD_DOUBT * call_overhead_ms)
     )
     floor_ms = max(_FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
     net_ms = max(total - call_overhead_ms, floor_ms)
-    variance = min((sigma_ms / net_ms) ** 2, _MOST_VARIANCE)
-    colds = [s.cold_ms - s.latency_ms for s in pool if s.cold_ms is not None]
+    variance = min(min(sigma_ms / net_ms, _MOST_VARIANCE) ** 2, _MOST_VARIANCE)
+    colds = [
+        s.cold_ms - s.latency_ms for s in pool if s.cold_ms is not None and isfinite(s.cold_ms)
+    ]
     cold_ms = max(float(np.median(colds)), 0.0) if colds else float("nan")
-    return net_ms, variance, cold_ms
+    widths = [_spread(s) / _MAD_OF_UNIFORM for s in pool if s.insight == "padded"]
+    return net_ms, variance, cold_ms, float(np.median(widths)) if widths else 0.0
+
+
+def _spread(sample: KernelSample) -> float:
+    """A sample's median absolute deviation; one that is no number may be as large as the figure."""
+    return max(sample.mad_ms, 0.0) if isfinite(sample.mad_ms) else sample.latency_ms
 
 
 def mad_of(sigma: float) -> float:
@@ -105,16 +143,25 @@ def mad_of(sigma: float) -> float:
     return sigma / (_MAD_TO_SIGMA * _MEDIAN_SHARE)
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyRange:
+    """What was measured of a family of kernels: element types, and the most work and bytes."""
+
+    dtypes: frozenset[str]
+    most_macs: float
+    most_bytes: float
+
+
 class Measured:
     """Kernels whose very configuration was measured: latency and log-sigma by identity."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._rows: dict[Row, tuple[float, float]] = {}
 
     @staticmethod
     def of(training: Training) -> Measured:
         """From a training set; kernels that no predictor could tell apart are averaged."""
-        pools: dict[tuple[object, ...], list[int]] = {}
+        pools: dict[Row, list[int]] = {}
         for row, work in enumerate(training.workloads):
             pools.setdefault(identity(work), []).append(row)
         measured = Measured()
@@ -135,6 +182,25 @@ class Measured:
     def find(self, work: Workload) -> tuple[float, float] | None:
         """Latency in ms and log-sigma of the measurement, or None."""
         return self._rows.get(identity(work))
+
+    def find_row(self, row: Row) -> tuple[float, float] | None:
+        """The same of a workload told as a row."""
+        return self._rows.get(row)
+
+    @cached_property
+    def ranges(self) -> Mapping[str, FamilyRange]:
+        """What was measured, by family."""
+        families: dict[str, list[Row]] = {}
+        for row in self._rows:
+            families.setdefault(row[0], []).append(row)
+        return {
+            family: FamilyRange(
+                frozenset(row[2] for row in rows),
+                float(max(row[17] for row in rows)),
+                float(max(row[18] + row[19] + row[20] for row in rows)),
+            )
+            for family, rows in families.items()
+        }
 
     def to_json(self) -> list[list[object]]:
         """Rows of identity, latency, log-sigma."""

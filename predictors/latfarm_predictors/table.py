@@ -10,8 +10,10 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FREE_OPS
 from latfarm_predictors.workload import Workload
+from latfarm_predictors.workload_rows import Row
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -48,15 +50,21 @@ _NUMERIC = (
     "inputs",
     "fused_ops",
 )
-_numbers = attrgetter(*_NUMERIC)
 _identity = attrgetter("family", "type", "dtype", *_NUMERIC)
+
+MOST_SIZE = 1e18
+"""The largest size, count of multiply-adds or of bytes that a kernel may have: with 20 GMAC/s it
+would run for a year. Products of a few of these are still far from what a double holds."""
 
 _MULTIPLYING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
 
 
-def identity(workload: Workload) -> tuple[object, ...]:
-    """What tells two workloads apart: equal for kernels that no predictor could tell apart."""
+def identity(workload: Workload) -> Row:
+    """What tells two workloads apart: equal for kernels that no predictor could tell apart.
+
+    The same as `workload_rows.row_of` tells.
+    """
     return tuple(_identity(workload))
 
 
@@ -194,18 +202,40 @@ _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "famil
 
 
 def as_table(workloads: Sequence[Workload] | Table) -> Table:
-    """Columns of `workloads`; a Table is handed through."""
+    """Columns of `workloads`; a Table is handed through.
+
+    Raises:
+        GraphError: as `table_of_rows`.
+    """
     if isinstance(workloads, Table):
         return workloads
-    sizes = np.array([_numbers(w) for w in workloads], dtype=np.float64)
-    sizes = sizes.reshape(len(workloads), len(_NUMERIC))
-    named = dict(zip(_NUMERIC, sizes.T, strict=True))
+    return table_of_rows([_identity(work) for work in workloads])
+
+
+def table_of_rows(rows: Sequence[Row]) -> Table:
+    """Columns of workloads that are told as rows, which is how `identity` tells them.
+
+    Raises:
+        GraphError: sizes beyond all that a board could ever run: the first kernel and its size.
+    """
+    try:
+        sizes = np.array([row[3:] for row in rows], dtype=np.float64)
+    except OverflowError:  # an integer that no double holds
+        sizes = np.array([[min(size, 1e300) for size in row[3:]] for row in rows])
+    sizes = sizes.reshape(len(rows), len(_NUMERIC))
+    if sizes.max(initial=0.0) > MOST_SIZE:
+        at, column = np.argwhere(sizes > MOST_SIZE)[0]
+        raise GraphError(
+            f"{rows[at][1]} of {sizes[at, column]:.3g} {_NUMERIC[column]}: no board could run "
+            f"it; sizes up to {MOST_SIZE:.0e} are predicted"
+        )
+    named = {name: np.maximum(column, 0.0) for name, column in zip(_NUMERIC, sizes.T, strict=True)}
     for name in _NUMERIC[:14]:
         named[name] = np.maximum(named[name], 1.0)
-    element = np.array([ELEMENT_BYTES.get(w.dtype, 1) for w in workloads], dtype=np.float64)
+    element = np.array([ELEMENT_BYTES.get(row[2], 1) for row in rows], dtype=np.float64)
     return Table(
-        tuple(w.type for w in workloads),
-        tuple(w.family for w in workloads),
-        element.reshape(len(workloads)),
+        tuple([row[1] for row in rows]),
+        tuple([row[0] for row in rows]),
+        element.reshape(len(rows)),
         **named,
     )

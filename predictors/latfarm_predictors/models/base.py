@@ -107,6 +107,11 @@ def robust_sigma(residuals: Array) -> float:
     return float(max(1.4826 * np.median(size), np.quantile(size, 0.9) / 1.645))
 
 
+def mean_size(predicted: Array, truth: Array) -> float:
+    """Mean absolute log error, each capped at 0.5: what candidates are chosen by."""
+    return float(np.minimum(np.abs(np.log(predicted / truth)), 0.5).mean())
+
+
 def out_of_fold(
     fit: Callable[[Table, Array, Array], Model],
     table: Table,

@@ -94,7 +94,7 @@ class Forest:
             arrays={
                 "roots": self._roots,
                 "feature": self._feature.astype(np.int16),
-                "threshold": self._threshold,
+                "threshold": _single_below(self._threshold),
                 "left": self._left.astype(np.int32),
                 "right": self._right.astype(np.int32),
                 "value": self._value,
@@ -112,7 +112,8 @@ class Forest:
         arrays = state.arrays
         model._roots = arrays["roots"].astype(np.int64)
         model._feature = arrays["feature"].astype(np.int64)
-        model._threshold, model._value = arrays["threshold"], arrays["value"]
+        model._threshold = arrays["threshold"].astype(np.float64)
+        model._value = arrays["value"]
         model._left = arrays["left"].astype(np.int64)
         model._right = arrays["right"].astype(np.int64)
         return model
@@ -158,7 +159,8 @@ class Forest:
             # a leaf leads to itself, so that all rows may walk the same number of steps
             parts[2].append(np.where(leaf, here, tree.children_left + start))
             parts[3].append(np.where(leaf, here, tree.children_right + start))
-            parts[4].append(tree.value[:, 0, 0])
+            # what no row ends in need not be kept
+            parts[4].append(np.where(leaf, tree.value[:, 0, 0], 0.0))
             start += tree.node_count
         self._roots = np.array(roots, dtype=np.int64)
         self._feature = np.concatenate(parts[0]).astype(np.int64)
@@ -177,3 +179,12 @@ class Forest:
             if np.array_equal(onward, place):
                 return np.asarray(self._value[place])
             place = onward
+
+
+def _single_below(threshold: Array) -> npt.NDArray[np.float32]:
+    """The largest numbers of single precision that are not above: they divide such numbers alike.
+
+    A threshold lies halfway between two features, which are of single precision themselves.
+    """
+    near = threshold.astype(np.float32)
+    return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)

@@ -1,20 +1,23 @@
 """A roofline fitted to measurements: non-negative, robust, relative, with tiles searched.
 
 latency = fixed + tiled work + Winograd work + bytes read, written, held as weights + im2col
-traffic + tiles started + work per element of each op. The coefficients come from non-negative
-least squares on relative errors, re-weighted; the tiles from coordinate descent on the fit.
+traffic + tiles started + work per element of each op, and where a sibling board is known a multiple
+of its latency. Work has a rate of its own for windows of 1 x 1, for larger ones, and for those of
+3 x 3, which are all that most libraries have Winograd's scheme for. The coefficients come from
+non-negative least squares on relative errors, re-weighted; the tiles from coordinate descent on the
+fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import TILE_MOVES, Tiles, tiled_work
+from latfarm_predictors.costs import TILE_MOVES, Tiles, tiled_work, winograd_3x3
 from latfarm_predictors.features import Vocabulary
 from latfarm_predictors.models.base import State, check_targets, robust_sigma
 from latfarm_predictors.table import Array, Table, as_table
@@ -26,16 +29,43 @@ _LEAST_GAIN = 2e-4
 _FLOOR_SHARE = 1e-3
 
 
+class Elder(Protocol):
+    """A board that was measured before (see `models.sibling`)."""
+
+    def latency_ms(self, table: Table) -> Array:
+        """Its latencies, shape (n,)."""
+        ...
+
+    def state(self) -> State:
+        """As plain data."""
+        ...
+
+
 class Roofline:
     """Tile-quantised roofline. Needs 3 rows; searches tiles from 24 rows on.
 
     `sigma` is the spread of its log residuals.
+
+    Args:
+        search: whether tiles are sought.
+        tiles: where the search begins, or what it would have found.
+        sibling: a board a multiple of whose latency is part of this one's.
+        scaled: that multiple and a constant are all there is: fewer rates than a few rows can tell.
     """
 
     kind = "roofline"
 
-    def __init__(self, *, search: bool = True, tiles: Tiles | None = None) -> None:
-        self._search = search
+    def __init__(
+        self,
+        *,
+        search: bool = True,
+        tiles: Tiles | None = None,
+        sibling: Elder | None = None,
+        scaled: bool = False,
+    ) -> None:
+        self._scaled = scaled and sibling is not None
+        self._search = search and not self._scaled
+        self.sibling = sibling
         self.tiles = tiles or Tiles()
         self.vocabulary = Vocabulary()
         self.sigma = 0.0
@@ -64,7 +94,9 @@ class Roofline:
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
         """A new roofline with this one's tiles and ops, coefficients fitted to other rows."""
         table = as_table(workloads)
-        other = type(self)(search=False, tiles=self.tiles)
+        other = type(self)(
+            search=False, tiles=self.tiles, sibling=self.sibling, scaled=self._scaled
+        )
         other.vocabulary = self.vocabulary
         other._floor_ms, other.sigma = self._floor_ms, self.sigma
         other._solve(table, latency_ms, 1.0 / np.sqrt(1.0 + noise / 0.01))
@@ -78,7 +110,8 @@ class Roofline:
     def latency_ms(self, table: Table) -> Array:
         """Latency alone, shape (n,)."""
         # not "@", which rounds a row differently at the end of a table than inside it
-        estimate = np.einsum("ij,j->i", self._columns(table, self.tiles), self._coefficients)
+        columns = self._columns(table, self.tiles)[:, : len(self._coefficients)]
+        estimate = np.einsum("ij,j->i", columns, self._coefficients)
         return np.maximum(np.asarray(estimate, dtype=np.float64), max(self._floor_ms, 1e-9))
 
     def state(self) -> State:
@@ -90,14 +123,22 @@ class Roofline:
                 "main_ops": list(self.vocabulary.main),
                 "sigma": self.sigma,
                 "floor_ms": self._floor_ms,
+                "scaled": self._scaled,
             },
             arrays={"coefficients": self._coefficients},
+            parts={} if self.sibling is None else {"sibling": self.sibling.state()},
         )
 
     @classmethod
     def from_state(cls, state: State) -> Self:
         """See `Model.from_state`."""
-        model = cls(search=False, tiles=Tiles(**state.values["tiles"]))
+        sibling = _sibling(state.parts["sibling"]) if "sibling" in state.parts else None
+        model = cls(
+            search=False,
+            tiles=Tiles(**state.values["tiles"]),
+            sibling=sibling,
+            scaled=bool(state.values.get("scaled", False)),
+        )
         model.vocabulary = Vocabulary(tuple(state.values["main_ops"]))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
@@ -105,8 +146,19 @@ class Roofline:
         return model
 
     def _columns(self, table: Table, tiles: Tiles) -> Array:
+        """All columns, shape (n, 12 + ops); bundles of old have the first 9 + ops alone."""
+        if self._scaled:
+            return np.concatenate([np.ones((len(table), 1)), self._elder(table)], axis=1)
         work, blocks = tiled_work(table, tiles)
-        return np.concatenate([self._fixed(table), self._tiled(table, work, blocks)], axis=1)
+        return np.concatenate(
+            [
+                self._fixed(table),
+                np.stack([work, work * table.winograd_ratio, blocks], axis=1),
+                work[:, None] * _regimes(table),
+                self._elder(table),
+            ],
+            axis=1,
+        )
 
     def _fixed(self, table: Table) -> Array:
         """Columns that do not depend on tiles, shape (n, 6 + ops)."""
@@ -124,8 +176,11 @@ class Roofline:
         )
         return np.concatenate([plain, per_op], axis=1)
 
-    def _tiled(self, table: Table, work: Array, blocks: Array) -> Array:
-        return np.stack([work, work * table.winograd_ratio, blocks], axis=1)
+    def _elder(self, table: Table) -> Array:
+        """The sibling's latency as a column, or none."""
+        if self.sibling is None:
+            return np.zeros((len(table), 0))
+        return self.sibling.latency_ms(table)[:, None]
 
     def _search_tiles(self, table: Table, latency: Array, trust: Array) -> None:
         """Coordinate descent over tile sizes, on at most 600 rows."""
@@ -134,12 +189,12 @@ class Roofline:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
         fixed, ratio = self._fixed(part), part.winograd_ratio
+        regimes, elder = _regimes(part), self._elder(part)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
-            columns = np.concatenate(
-                [fixed, np.stack([work, work * ratio, blocks], axis=1)], axis=1
-            )
+            tiled = np.stack([work, work * ratio, blocks], axis=1)
+            columns = np.concatenate([fixed, tiled, work[:, None] * regimes, elder], axis=1)
             _, error = _relative_nnls(columns, times, weights)
             return error
 
@@ -158,6 +213,19 @@ class Roofline:
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
         self._coefficients, _ = _relative_nnls(self._columns(table, self.tiles), latency, trust)
+
+
+def _regimes(table: Table) -> Array:
+    """What share of the work counts at the rate of each scheme, shape (n, 3)."""
+    small = winograd_3x3(table).min(axis=1)
+    windows = table.area > 1
+    return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
+
+
+def _sibling(state: State) -> Any:
+    from latfarm_predictors.models.sibling import Sibling  # it is made of rooflines
+
+    return Sibling.from_state(state)
 
 
 def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:

@@ -14,10 +14,16 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features import Vocabulary, distances, residual_features
+from latfarm_predictors.costs import winograd_3x3
+from latfarm_predictors.features import (
+    Vocabulary,
+    distances,
+    residual_features,
+    scheme_features,
+)
 from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.models.gp_posterior import Posterior, matern
-from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.roofline import Elder, Roofline
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -38,6 +44,8 @@ class RooflineGP:
         search_rows: hyperparameters are sought on at most so many rows.
         most_rows: above this the process sees a subset of the rows (cubic cost).
         seed: for those subsets.
+        sibling: a board whose latencies the roofline may build on.
+        scaled: the roofline is a multiple of the sibling's latency and no more.
 
     Deviations rest on at most 600 of the rows, so that predicting stays fast: with more rows they
     are a little too large, which calibration takes out.
@@ -46,13 +54,20 @@ class RooflineGP:
     kind = "gp"
 
     def __init__(
-        self, *, steps: int = 25, search_rows: int = 500, most_rows: int = 3000, seed: int = 0
+        self,
+        *,
+        steps: int = 25,
+        search_rows: int = 500,
+        most_rows: int = 3000,
+        seed: int = 0,
+        sibling: Elder | None = None,
+        scaled: bool = False,
     ) -> None:
         self._steps = steps
         self._search_rows = search_rows
         self._most_rows = most_rows
         self._seed = seed
-        self.roofline = Roofline()
+        self.roofline = Roofline(sibling=sibling, scaled=scaled)
         self.vocabulary = Vocabulary()
         self.outliers = 0
         self._columns = np.zeros(0, dtype=np.intp)
@@ -123,12 +138,39 @@ class RooflineGP:
         """
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
-        features = self._features(table, base)
+        features = self._features(table, base)[:, : len(self._low)]  # bundles of old know fewer
         mean, variance = self._posterior.predict(self._scaled(features))
         beyond = np.maximum(np.maximum(self._low - features, features - self._high), 0.0)
         strange = (np.minimum(beyond, _STRANGE_CAP) ** 2).sum(axis=1)
         sigma = np.sqrt(np.maximum(variance, 1e-9) + self._noise + _STRANGE_SIGMA**2 * strange)
         return np.exp(mean + self._offset + base), sigma
+
+    def latency_ms(self, workloads: Sequence[Workload] | Table) -> Array:
+        """Latency alone, shape (n,): a good part of what `predict` does is for the deviations."""
+        table = as_table(workloads)
+        base = np.log(self.roofline.latency_ms(table))
+        mean = self._posterior.mean(self._scaled(self._features(table, base)))
+        return np.asarray(np.exp(mean + self._offset + base))
+
+    def places(self, workloads: Sequence[Workload] | Table) -> Array:
+        """Coordinates in units of the length scales, shape (n, d)."""
+        table = as_table(workloads)
+        base = np.log(self.roofline.latency_ms(table))
+        return self._scaled(self._features(table, base))
+
+    @property
+    def noise_share(self) -> float:
+        """Variance of what no feature explains over that of the process."""
+        return self._noise / max(self._signal, 1e-12)
+
+    def mean_only(self) -> Self:
+        """The same process without what its deviations need; half its size and more."""
+        other = type(self)()
+        other.__dict__.update(self.__dict__)
+        other._deviation_rows = np.zeros(0, dtype=np.intp)
+        other._whitening = np.zeros((0, 0))
+        other._conclude()
+        return other
 
     def state(self) -> State:
         """See `Model.state`. The inverse of the Cholesky factor is kept packed."""
@@ -189,7 +231,8 @@ class RooflineGP:
             np.log(table.winograd_ratio),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
+        schemes = scheme_features(table, winograd_3x3(table))
+        return np.concatenate([shape, self.vocabulary.columns(table), schemes], axis=1)
 
     def _standardise(self, features: Array) -> None:
         """Drop constant features, remember centre and spread of the others."""

@@ -8,8 +8,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
+from latfarm_predictors.models.base import (
+    State,
+    check_targets,
+    mean_size,
+    out_of_fold,
+    robust_sigma,
+)
 from latfarm_predictors.models.boosted import Boosted
+from latfarm_predictors.models.roofline import Elder
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
@@ -18,6 +25,8 @@ _LEAST_BOOSTED_ROWS = 80
 _LEAST_GAIN = 0.02
 _FOLD_STEPS = 15
 _WHOLE_FIT_ROWS = 1000
+LEAST_HELP = 0.9
+"""A sibling must lower the out-of-fold error to this share: of few rows, chance alone lowers it."""
 
 
 class Stack:
@@ -29,6 +38,8 @@ class Stack:
     Args:
         folds: parts of the out-of-fold scores.
         seed: for splits, bagging and subsets.
+        sibling: a board whose latencies may be built on: beside a roofline, as all there is below
+            the process, or not at all, whichever does best out of fold.
 
     Attributes:
         unseen_ms: after `fit`, each row's latency by a stack without it, shape (n,); not kept.
@@ -37,9 +48,11 @@ class Stack:
 
     kind = "stack"
 
-    def __init__(self, *, folds: int = 5, seed: int = 0) -> None:
+    def __init__(self, *, folds: int = 5, seed: int = 0, sibling: Elder | None = None) -> None:
         self._folds = folds
         self._seed = seed
+        self._sibling = sibling
+        self._scaled = False
         self.gp = RooflineGP(seed=seed)
         self.boosted: Boosted | None = None
         self.gp_weight = 1.0
@@ -55,12 +68,7 @@ class Stack:
         """See `Model.fit`."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=8)
-        self.gp.fit(table, latency, variance)
-        # hyperparameters and tiles are sought anew in every fold: kept ones have seen the fold's
-        # rows, and on a few hundred rows that makes errors look a third smaller than they are
-        smooth, sigma = out_of_fold(
-            self._fold_gp, table, latency, variance, folds=self._folds, seed=self._seed
-        )
+        smooth, sigma = self._fit_gp(table, latency, variance)
         self.unseen_ms, self.unseen_sigma = smooth, sigma
         if len(table) < _LEAST_BOOSTED_ROWS:
             return self
@@ -79,10 +87,42 @@ class Stack:
             )
         return self
 
+    def _fit_gp(self, table: Table, latency: Array, noise: Array) -> tuple[Array, Array]:
+        """Fit the process, with the sibling or without; its out-of-fold latency and sigma."""
+        sibling, self._sibling = self._sibling, None
+        best, best_gp = self._unseen(table, latency, noise), self.gp
+        if sibling is None:
+            return best
+        chosen: tuple[Elder | None, bool] = (None, False)
+        least = LEAST_HELP * mean_size(best[0], latency)
+        for scaled in (True, False):
+            self.gp = RooflineGP(seed=self._seed, sibling=sibling, scaled=scaled)
+            self._sibling, self._scaled = sibling, scaled
+            found = self._unseen(table, latency, noise)
+            size = mean_size(found[0], latency)
+            if size < least:
+                best, best_gp, chosen, least = found, self.gp, (sibling, scaled), size
+        self.gp, (self._sibling, self._scaled) = best_gp, chosen
+        return best
+
+    def _unseen(self, table: Table, latency: Array, noise: Array) -> tuple[Array, Array]:
+        self.gp.fit(table, latency, noise)
+        # hyperparameters and tiles are sought anew in every fold: kept ones have seen the fold's
+        # rows, and on a few hundred rows that makes errors look a third smaller than they are
+        return out_of_fold(self._fold_gp, table, latency, noise, folds=self._folds, seed=self._seed)
+
     def _fold_gp(self, table: Table, latency: Array, noise: Array) -> RooflineGP:
         if len(table) > _WHOLE_FIT_ROWS or len(table) < 8:
             return self.gp.refit(table, latency, noise)
-        return RooflineGP(steps=_FOLD_STEPS, seed=self._seed).fit(table, latency, noise)
+        fold = RooflineGP(
+            steps=_FOLD_STEPS, seed=self._seed, sibling=self._sibling, scaled=self._scaled
+        )
+        return fold.fit(table, latency, noise)
+
+    @property
+    def from_sibling(self) -> bool:
+        """Whether the process builds on a sibling's latencies."""
+        return self.gp.roofline.sibling is not None
 
     def _mix(self, smooth: Array, sigma: Array, rough: Array, spread: Array) -> tuple[Array, Array]:
         share = self.gp_weight

@@ -63,6 +63,20 @@ def test_split_and_workloads_are_those_of_the_plain_way(made: Graph | int, seed:
     assert told == [workload(kernel) for kernel in kernels]  # and after
 
 
+def test_a_cycle_through_a_group_that_goes_on_behind_the_others_is_seen() -> None:
+    b = GraphBuilder("cycle")
+    x = b.input((1, 4, 6, 6))
+    norm = b.batch_norm(x)
+    side = b.sigmoid(norm)
+    swish = b.mul(x, b.hard_sigmoid(x))
+    graph = b.build([b.sub(norm, swish), b.sub(swish, b.relu(side))])
+    fused = ("BatchNormalization", "Sub"), ("HardSigmoid", "Mul"), ("HardSigmoid", "Sub")
+    rules = FusionRules(dict.fromkeys(fused, "fused"), multi_inbound=1, multi_outbound=1)
+    kernels = split(graph, rules)
+    assert [k.node_names for k in kernels] == [k.node_names for k in plain_split(graph, rules)]
+    assert sum(len(kernel.node_names) for kernel in kernels) == len(graph.nodes)
+
+
 def test_equal_keys_are_equal_workloads() -> None:
     rng = random.Random(3)
     known: dict[object, Workload] = {}

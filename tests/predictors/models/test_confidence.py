@@ -13,10 +13,12 @@ from latfarm_predictors.kernels import extract
 from latfarm_predictors.layer_confidence import (
     BETA,
     METRICS,
+    UNSEEN,
     Difficulty,
     LayerConfidence,
     Metric,
     Neighbourhood,
+    outlier_scores,
 )
 from latfarm_predictors.layer_coverage import (
     family_coverage,
@@ -24,6 +26,7 @@ from latfarm_predictors.layer_coverage import (
     layer_coverage,
     network_coverage,
     outside,
+    own_coverage,
     platform_coverage,
     remedies,
 )
@@ -322,3 +325,50 @@ def test_another_measurement_never_lowers_coverage(
     spans = np.ptp(features[measured], axis=0)
     if (spans > 0).all():
         assert (nearer <= near + 1e-6).all()
+
+
+def test_outlier_scores_are_the_difficulty_of_cm_o(convs: LayerConfidence) -> None:
+    works, _ = survey(300, 0)
+    asked, _ = survey(40, 13)
+    np.testing.assert_allclose(
+        outlier_scores(works, asked), convs.reach_ms(as_table(asked), "O"), rtol=1e-9
+    )
+    known = outlier_scores(works, works, k=1)
+    assert (known < 1.0).all()  # each is at no distance from itself
+    far = outlier_scores(works, [conv(64, 64), conv(2048, 2048), relu(16)])
+    assert far[0] < 1.0 < far[1]
+    assert far[2] == UNSEEN
+    assert outlier_scores([], asked).tolist() == [UNSEEN] * 40
+    assert outlier_scores(works, []).shape == (0,)
+    assert np.isfinite(outlier_scores([conv(8, 8), conv(8, 8)], asked)).all()
+
+
+def test_own_coverage_is_that_by_the_others() -> None:
+    measured = [conv(16, 32), conv(32, 32), conv(32, 32), relu(16)]
+    np.testing.assert_allclose(own_coverage(measured), [0.5, 1.0, 1.0, 0.0])
+
+
+def test_intervals_of_measured_layers_hold_their_latency_as_often_as_they_say() -> None:
+    works, latency = survey(120, 8)
+    found = LayerConfidence.of(works, latency, trees=100)
+    for metric in METRICS:
+        told = found.own_intervals(metric, 0.8)
+        held = (told.low_ms <= latency) & (latency <= told.high_ms)
+        assert 0.8 <= held.mean() <= 0.83
+        np.testing.assert_array_equal(told.latency_ms, found.unseen_ms)
+    assert found.on_medians().scores is found.median_scores
+
+
+def test_a_stand_in_is_wide_and_promises_nothing(platform: PlatformConfidence) -> None:
+    works = survey(3, 25)[0] + survey(2, 26, "softmax")[0]
+    everything = platform.families["conv"]
+    guarded = PlatformConfidence(platform.families, everything)
+    assert guarded.stands_in(works).tolist() == [False] * 3 + [True] * 2
+    found = guarded.layers(works, "TV")
+    plain = platform.layers(works[:3], "TV")
+    np.testing.assert_array_equal(found.half_ms[:3], plain.half_ms)
+    assert found.promised.tolist() == [*plain.promised.tolist(), False, False]
+    assert (found.relative_width[3:] >= 2.0).all()
+    whole = guarded.network(works, "TV", draws=4000)
+    alone = platform.network(works[:3], "TV", draws=4000)
+    assert whole.high_ms - whole.low_ms > alone.high_ms - alone.low_ms

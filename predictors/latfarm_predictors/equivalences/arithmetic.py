@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from latfarm_predictors.equivalences_draft import Call, Draft, Made, Rule
-from latfarm_predictors.equivalences_layout import BROADCAST
+from latfarm_predictors.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.equivalences.layout import BROADCAST
 from latfarm_predictors.graph import Node
 
 # Larger ones are no guard against a division by zero.

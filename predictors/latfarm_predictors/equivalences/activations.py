@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.canonical import tidy_float
-from latfarm_predictors.equivalences_arithmetic import known_operand, one_constant, rounded
-from latfarm_predictors.equivalences_draft import Call, Draft, Made, Rule
+from latfarm_predictors.equivalences.arithmetic import known_operand, one_constant, rounded
+from latfarm_predictors.equivalences.draft import Call, Draft, Made, Rule
 from latfarm_predictors.graph import Node
 
 # Larger bounds bound nothing: float32 ends here.

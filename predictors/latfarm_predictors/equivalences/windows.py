@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from latfarm_predictors.equivalences_draft import Call, Draft, Made, Rule
+from latfarm_predictors.equivalences.draft import Call, Draft, Made, Rule
 from latfarm_predictors.graph import AttrValue, Node, TensorType
 
 # Results of these are never below 0, so that padding with 0 changes no maximum.

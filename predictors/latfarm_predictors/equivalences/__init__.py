@@ -3,7 +3,7 @@
 METHODS: NNLQP (section 5) hashes a network to find it measured. Tools write one network in many
 ways; `normal_form` rewrites a graph by small rules, each of which replaces ops by others that are
 the same work, in one pass from the inputs to the outputs. The rules are the functions in the tables
-of the `equivalences_*` modules; docs/hashing.md lists them with what is and is not part of a hash.
+of the modules beside this one; docs/hashing.md lists them with what is and is not part of a hash.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from latfarm_predictors import (
-    equivalences_activations,
-    equivalences_arithmetic,
-    equivalences_layout,
-    equivalences_linear,
-    equivalences_moves,
-    equivalences_windows,
-)
-from latfarm_predictors.equivalences_axes import inverse, is_layout, moves
-from latfarm_predictors.equivalences_draft import Call, Draft, Lazy, Rule
-from latfarm_predictors.equivalences_layout import BROADCAST, UNARY, through
-from latfarm_predictors.equivalences_moves import constants_alone
+from latfarm_predictors.equivalences import activations, arithmetic, linear, windows
+from latfarm_predictors.equivalences import layout as equivalences_layout
+from latfarm_predictors.equivalences import moves as equivalences_moves
+from latfarm_predictors.equivalences.axes import inverse, is_layout, moves
+from latfarm_predictors.equivalences.draft import Call, Draft, Lazy, Rule
+from latfarm_predictors.equivalences.layout import BROADCAST, UNARY, through
+from latfarm_predictors.equivalences.moves import constants_alone
 from latfarm_predictors.graph import Graph, Node, TensorType, Weight
 from latfarm_predictors.graph_hash import canonical_hash
 
@@ -43,16 +38,16 @@ def _joined(*tables: Mapping[str, Sequence[Rule]]) -> Mapping[str, tuple[Rule, .
 SPELLINGS = _joined(
     equivalences_moves.SPELLINGS,
     equivalences_layout.SPELLINGS,
-    equivalences_arithmetic.SPELLINGS,
-    equivalences_activations.SPELLINGS,
-    equivalences_linear.SPELLINGS,
+    arithmetic.SPELLINGS,
+    activations.SPELLINGS,
+    linear.SPELLINGS,
 )
 """By op, the rules that look at types and constants alone."""
 PATTERNS = _joined(
-    equivalences_activations.PATTERNS,
-    equivalences_arithmetic.PATTERNS,
-    equivalences_linear.PATTERNS,
-    equivalences_windows.PATTERNS,
+    activations.PATTERNS,
+    arithmetic.PATTERNS,
+    linear.PATTERNS,
+    windows.PATTERNS,
 )
 """By op, the rules that look at the ops before as well."""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from latfarm_predictors.canonical import REDUCTIONS
-from latfarm_predictors.equivalences_axes import Perm, inverse, moves
-from latfarm_predictors.equivalences_draft import Call, Draft, Lazy, Made, Rule
+from latfarm_predictors.equivalences.axes import Perm, inverse, moves
+from latfarm_predictors.equivalences.draft import Call, Draft, Lazy, Made, Rule
 from latfarm_predictors.graph import TensorType
 
 # One activation, any shape; further operands are constants of one element.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from latfarm_predictors.equivalences_axes import as_turn, moves, plain_turn
-from latfarm_predictors.equivalences_tensors import Tensors
+from latfarm_predictors.equivalences.axes import as_turn, moves, plain_turn
+from latfarm_predictors.equivalences.tensors import Tensors
 from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType
 
 NO_ATTRS: Mapping[str, AttrValue] = {}

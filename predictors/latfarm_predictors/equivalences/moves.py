@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.canonical import canonical_slice
-from latfarm_predictors.equivalences_draft import Call, Draft, Made, Rule
+from latfarm_predictors.equivalences.draft import Call, Draft, Made, Rule
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import TensorType
 

@@ -1,0 +1,119 @@
+"""Starting a board from one that is like it, or is not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from latfarm_predictors.bundle import load_bundle, save_bundle
+from latfarm_predictors.kernel_models import KernelModels
+from latfarm_predictors.models.sibling import Sibling
+from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernel
+from latfarm_predictors.workload import Workload, workload
+
+ELDER = SyntheticBoard()
+YOUNGER = SyntheticBoard(
+    kernel_ms=0.0026, macs_per_ms=1.2e7, bytes_per_ms=4.7e6, out_tile=16, in_tile=4
+)
+FAMILIES = ("conv", "conv", "pool")
+
+
+def bent(work: Workload) -> float:
+    """What both boards' libraries share, and no roofline knows."""
+    return math.exp(0.6 * math.sin(2.0 * math.log(work.in_channels)))
+
+
+def samples(board: SyntheticBoard, count: int, seed: int) -> list[KernelSample]:
+    rng = np.random.default_rng(seed)
+    kernels = [random_kernel(rng, FAMILIES[place % 3]) for place in range(count)]
+    found = [board.kernel_sample(kernel, rng) for kernel in kernels]
+    return [replace(one, latency_ms=one.latency_ms * bent(workload(one.kernel))) for one in found]
+
+
+def convs(board: SyntheticBoard, count: int, seed: int) -> tuple[Table, Array]:
+    rng = np.random.default_rng(seed)
+    works = [workload(random_kernel(rng, "conv")) for _ in range(count)]
+    return as_table(works), np.array([board.kernel_true_ms(work) * bent(work) for work in works])
+
+
+@pytest.fixture(scope="module")
+def elder() -> PlatformPredictor:
+    return PlatformPredictor.fit(
+        "elder", RULES, samples(ELDER, 150, 1), [], call_overhead_ms=ELDER.call_ms
+    )
+
+
+@pytest.fixture(scope="module")
+def sibling(elder: PlatformPredictor) -> Sibling:
+    return Sibling.of(elder.models)
+
+
+def misses(model: Stack, table: Table, truth: Array) -> float:
+    return float(np.abs(np.log(model.predict(table)[0] / truth)).mean())
+
+
+def test_it_tells_what_the_other_boards_processes_do(
+    elder: PlatformPredictor, sibling: Sibling
+) -> None:
+    table, _ = convs(ELDER, 40, 9)
+    expected = elder.models.stacks["conv"].gp.predict(table)[0]
+    np.testing.assert_array_equal(sibling.latency_ms(table), expected)
+    again = Sibling.from_state(sibling.state())
+    np.testing.assert_array_equal(again.latency_ms(table), expected)
+    assert set(sibling.within(table).processes) == {"conv"}
+    assert sibling.group_of("lrn", "LRN") == ""
+
+
+def test_few_measurements_go_further(sibling: Sibling) -> None:
+    judge = convs(YOUNGER, 200, 50)
+    table, latency = convs(YOUNGER, 24, 51)
+    alone = Stack().fit(table, latency)
+    helped = Stack(sibling=sibling).fit(table, latency)
+    assert helped.from_sibling
+    assert misses(helped, *judge) < 0.9 * misses(alone, *judge)
+    kept = Stack.from_state(helped.state())
+    np.testing.assert_array_equal(kept.predict(judge[0]), helped.predict(judge[0]))
+    moved = helped.refit(table, 2.0 * latency, np.zeros(24))
+    assert misses(moved, judge[0], 2.0 * judge[1]) < 1.5 * misses(helped, *judge)
+
+
+def test_a_board_that_is_none_does_no_harm() -> None:
+    rng = np.random.default_rng(7)
+    told = [
+        replace(sample, latency_ms=float(np.exp(rng.normal(0.0, 2.0))))
+        for sample in samples(ELDER, 45, 2)
+    ]
+    stranger = PlatformPredictor.fit("stranger", RULES, told, [])
+    judge = convs(YOUNGER, 200, 50)
+    table, latency = convs(YOUNGER, 40, 52)
+    alone = Stack().fit(table, latency)
+    helped = Stack(sibling=Sibling.of(stranger.models)).fit(table, latency)
+    assert misses(helped, *judge) < 1.1 * misses(alone, *judge)
+
+
+def test_a_bundle_holds_what_it_started_from(elder: PlatformPredictor, tmp_path: Path) -> None:
+    young = PlatformPredictor.fit(
+        "younger",
+        RULES,
+        samples(YOUNGER, 36, 3),
+        [],
+        call_overhead_ms=YOUNGER.call_ms,
+        sibling=elder,
+    )
+    assert any(model.from_sibling for model in young.models.stacks.values())
+    save_bundle(young, tmp_path / "young.zip")
+    kept = load_bundle(tmp_path / "young.zip")
+    table = as_table([workload(sample.kernel) for sample in samples(YOUNGER, 30, 4)])
+    np.testing.assert_array_equal(
+        kept.models.predict(table).latency_ms, young.models.predict(table).latency_ms
+    )
+    # And a third generation can start from it.
+    third = KernelModels.from_state(kept.models.state())
+    assert np.isfinite(Sibling.of(third).latency_ms(table)).all()
