@@ -30,7 +30,7 @@ from latfarm_agent.replies import printable
 from latfarm_agent.rules import Settings, SettingsError
 from latfarm_agent.runtimes import base
 from latfarm_agent.runtimes.base import PlatformSpec
-from latfarm_agent.runtimes.sim_cost import Profile
+from latfarm_agent.runtimes.simulated.cost import Profile
 from latfarm_agent.worker import FOLDER_PREFIX, WorkerFailure
 
 MODEL_ERRORS = frozenset(
@@ -119,7 +119,7 @@ class Bench:
             runtimes = base.discover()
             check_names(config, runtimes)
             if self._simulate:
-                runtimes = {_SIMULATED: "latfarm_agent.runtimes.simulated:SimulatedRuntime"}
+                runtimes = {_SIMULATED: "latfarm_agent.runtimes.simulated.runtime:SimulatedRuntime"}
         configured = dict(config.runtimes)
         runtimes = {
             name: reference

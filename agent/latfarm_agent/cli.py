@@ -1,4 +1,4 @@
-"""The command line: `latfarm-agent serve` and `latfarm-agent describe`.
+"""The command line: `latfarm-agent serve`, `latfarm-agent work` and `latfarm-agent describe`.
 
 Exit codes: 0 ended as asked, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line.
 """
@@ -32,6 +32,17 @@ examples:
   latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
   latfarm-agent serve --adb 0A041FDD4003BX --config phones.json --name pixel4-1 --hardware pixel4
 """
+WORK_EXAMPLES = """\
+examples:
+  latfarm-agent work --socket /run/latfarm/bench.sock --name imx8-3 --config /etc/latfarm/agent.json
+  latfarm-agent serve --bench /run/latfarm/bench.sock --name imx8-3 --listen 0.0.0.0:50051 \\
+      --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem
+"""
+SETTLE_EXAMPLES = """\
+examples:
+  latfarm-agent settle /etc/latfarm/settings.json --before /var/lib/latfarm/settings-before.json
+  latfarm-agent settle /etc/latfarm/settings.json --check --json
+"""
 DESCRIBE_EXAMPLES = """\
 examples:
   latfarm-agent describe
@@ -63,6 +74,10 @@ def main(
     try:
         if args.command == "serve":
             return _serve(args, make_bench or _real_bench, parent_pid)
+        if args.command == "settle":
+            return _settle(args)
+        if args.command == "work":
+            return _work(args, make_bench or _real_bench)
         return _describe(args, make_bench or _real_bench)
     except AgentError as error:
         print(f"latfarm-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -89,6 +104,28 @@ def _parser() -> argparse.ArgumentParser:
         epilog=SERVE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    work = commands.add_parser(
+        "work",
+        help="measure for an agent that serves with --bench, until SIGTERM",
+        description="Measure for an agent of this board that serves with --bench, until SIGTERM: "
+        "with the board's devices, and without a network.",
+        epilog=WORK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    settle = commands.add_parser(
+        "settle",
+        help="fix governors, clocks and power mode as a file says, and read them back",
+        description="Fix governors, clocks and power mode as a file says, and read them back. "
+        "Exit code 1 if one that must be so is not. Needs root.",
+        epilog=SETTLE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    settle.add_argument("file", type=Path, help="the settings (JSON)")
+    settle.add_argument("--before", type=Path, help="keep there what was before, for --undo")
+    settle.add_argument("--json", action="store_true", help="for programs")
+    what = settle.add_mutually_exclusive_group()
+    what.add_argument("--check", dest="do", action="store_const", const="check", default="set")
+    what.add_argument("--undo", dest="do", action="store_const", const="undo")
     describe = commands.add_parser(
         "describe",
         help="print what this board is and which runtimes it has and lacks",
@@ -96,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=DESCRIBE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for command in (serve, describe):
+    for command in (serve, work, describe):
         command.add_argument("--name", default="local", help="what people call the board")
         command.add_argument("--hardware", help="its kind, shared by equal boards; default: --name")
         command.add_argument(
@@ -113,7 +150,15 @@ def _parser() -> argparse.ArgumentParser:
             "--threads", metavar="N,...", help="offer CPU platforms with so many threads each"
         )
         command.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
+    settle.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
     describe.add_argument("--json", action="store_true", help="for programs")
+    work.add_argument(
+        "--socket", type=Path, required=True, metavar="PATH", help="where the agent asks"
+    )
+    work.add_argument("--state-dir", type=Path, help="scratch files and caches live there")
+    serve.add_argument(
+        "--bench", type=Path, metavar="PATH", help="let `latfarm-agent work` behind PATH measure"
+    )
     _add_serve_arguments(serve)
     return parser
 
@@ -137,11 +182,17 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tls-key", type=Path, help="its key (PEM)")
     serve.add_argument("--tls-ca", type=Path, help="CA that signs the clients' certificates (PEM)")
     serve.add_argument(
+        "--tls-revoked", type=Path, help="who is shut out; default: revoked.json beside --tls-ca"
+    )
+    serve.add_argument(
         "--insecure", action="store_true", help="listen beyond loopback without certificates"
     )
     serve.add_argument("--reflection", action="store_true", help="let grpcurl list the service")
     serve.add_argument("--max-blob-mb", type=_positive, default=4096, help="one model (MiB)")
     serve.add_argument("--max-cache-mb", type=_positive, default=16384, help="all models (MiB)")
+    serve.add_argument(
+        "--max-upload-mb-per-s", type=_positive, default=256, help="all uploads together (MiB/s)"
+    )
     serve.add_argument("--max-spooled", type=_positive, default=10_000, help="waiting results")
 
 
@@ -158,9 +209,10 @@ def _serve(
     parent_pid: int,
 ) -> int:
     # gRPC is slow to import: `describe`, `--help` and wrong usage do without.
+    from latfarm_protos.trust.http_port import HttpPort
+
     from latfarm_agent.lifetime import Ending
-    from latfarm_agent.metrics import MetricsServer
-    from latfarm_agent.server import Config, Server, split_address
+    from latfarm_agent.server import Config, Server
 
     state_dir = args.state_dir or default_state_dir(args.name)
     config = Config(
@@ -172,9 +224,10 @@ def _serve(
         max_blob_bytes=args.max_blob_mb << 20,
         max_cache_bytes=args.max_cache_mb << 20,
         max_spooled=args.max_spooled,
+        max_upload_bytes_per_s=args.max_upload_mb_per_s << 20,
     )
     ending = Ending()
-    metrics_server: MetricsServer | None = None
+    metrics_server: HttpPort | None = None
     server: Server | None = None
     served = False
     try:
@@ -183,9 +236,9 @@ def _serve(
         server = Server(config, lambda: make_bench(args, state_dir / "bench"))
         server.start()
         if args.metrics_port is not None:
-            host = split_address(args.listen)[0]
-            metrics_server = server.metrics.serve(host, args.metrics_port)
-            url = f"http://{host}:{metrics_server.port}/metrics"
+            host = args.listen.rpartition(":")[0]
+            metrics_server = server.serve_metrics(args.metrics_port)
+            url = f"{metrics_server.scheme}://{host}:{metrics_server.port}/metrics"
             print(f"latfarm-agent: {args.name} answers {url}", file=sys.stderr)
         if args.port_file is not None:
             _write_atomically(args.port_file, f"{server.address}\n")
@@ -202,6 +255,43 @@ def _serve(
                 args.port_file.unlink()
         ending.close()
     return 130 if ending.interrupted else 0
+
+
+def _work(
+    args: argparse.Namespace, make_bench: Callable[[argparse.Namespace, Path], MeasuringBench]
+) -> int:
+    from latfarm_agent.bench_server import BenchServer
+    from latfarm_agent.lifetime import Ending
+
+    work_dir = (args.state_dir or default_state_dir(args.name)) / "bench"
+    try:
+        work_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot use {work_dir}: {error.strerror or error}") from error
+    ending = Ending()
+    try:
+        bench = make_bench(args, work_dir)
+        with contextlib.closing(bench):
+            server = BenchServer(bench, args.socket, work_dir)
+            with contextlib.closing(server):
+                server.start()
+                print(f"latfarm-agent: {args.name} measures behind {args.socket}", file=sys.stderr)
+                ending.wait()
+    finally:
+        ending.close()
+    return 130 if ending.interrupted else 0
+
+
+def _settle(args: argparse.Namespace) -> int:
+    from latfarm_agent.board_settings import Settled, apply, read_wanted
+
+    outcomes = apply(read_wanted(args.file), args.before, change=args.do)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
+    else:
+        for outcome in outcomes:
+            print(outcome)
+    return 1 if any(outcome.state is Settled.FAILED for outcome in outcomes) else 0
 
 
 def _describe(
@@ -242,6 +332,12 @@ def _describe(
 
 
 def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
+    if getattr(args, "bench", None) is not None:
+        if args.simulate or args.adb or args.config or args.threads or args.cpu is not None:
+            raise UsageError("--bench: what measures is told to `latfarm-agent work` there")
+        from latfarm_agent.remote_bench import RemoteBench
+
+        return RemoteBench(args.bench)
     from latfarm_agent.agent_config import AgentConfig, parse_threads, read_config
     from latfarm_agent.bench import Bench
 
@@ -267,7 +363,7 @@ def _tls_files(args: argparse.Namespace) -> TlsFiles | None:
 
     if not all(given):
         raise UsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
-    return TlsFiles(*given)
+    return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca, args.tls_revoked)
 
 
 def default_state_dir(name: str) -> Path:

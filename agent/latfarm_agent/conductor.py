@@ -138,6 +138,7 @@ class Conductor:
         metrics.blobs.set_function(lambda: blobs.count)
         metrics.blob_bytes.set_function(lambda: blobs.total_bytes)
         metrics.blob_evictions.set_function(lambda: blobs.evictions)
+        metrics.conditions.set_source(self._conditions)
 
     @property
     def state(self) -> State:
@@ -375,6 +376,15 @@ class Conductor:
         self.blobs.release(live.request.blob_sha256)
         live.publish(pb.MeasureEvent(result=result))
 
+    def _conditions(self) -> dict[str, str] | None:
+        """How the board is; None while something runs, which nothing shall disturb."""
+        with self._lock:
+            if self._session.running is not None or self._stopped:
+                return None
+        self._look_at_board()
+        with self._lock:
+            return dict(self._board.conditions)
+
     def _lease_remaining_s(self) -> float:
         with self._lock:
             lease = self._session.lease
@@ -402,6 +412,7 @@ class Conductor:
 
     def _run(self, live: LiveJob) -> None:
         started_s = time.monotonic()
+        self._metrics.staged("queued", started_s - live.admitted_s)
         stage_name, stage_since_s = "waiting", started_s
 
         def on_stage(stage: pb.Stage) -> None:
@@ -433,7 +444,7 @@ class Conductor:
         self._fill_in(live, result, busy_s)
         verdict = self._judge(live, result, cancelled=cancellation is not None)
         kind = "profile" if live.profile else "measure"
-        self._metrics.measured(kind, result.outcome, result.error_code, busy_s)
+        self._metrics.measured(kind, result.outcome, result.error_code, busy_s, result.conditions)
         # Before anybody hears of it, and before the session forgets the job: a repeat of the
         # request finds it either here or there.
         self._keep(live, result)

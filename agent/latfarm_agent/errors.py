@@ -9,6 +9,7 @@ AgentError
 ├── RequestError               a request that contradicts itself or this board
 │   ├── UnknownPlatformError       names the known ones
 │   ├── DigestError                no sha256, or the bytes have another one
+│   ├── ForbiddenFormatError       a blob that would run code when it is loaded
 │   ├── OffsetError                an upload does not continue where the last one ended
 │   └── RequestConflictError       the same request id for two different questions
 ├── LeaseError                 the caller may not use the board now
@@ -79,6 +80,12 @@ class DigestError(RequestError):
     """A string is no sha256, or a blob's bytes have another one."""
 
     code = "BAD_DIGEST"
+
+
+class ForbiddenFormatError(RequestError):
+    """A blob is no model but a pickle, an engine or a program; the message says what to send."""
+
+    code = "FORBIDDEN_FORMAT"
 
 
 class OffsetError(RequestError):

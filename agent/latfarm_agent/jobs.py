@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,7 @@ class LiveJob:
         self.request = request
         self.profile = profile
         self.model_path = model_path
+        self.admitted_s = time.monotonic()
         self.cancellation: tuple[str, str] | None = None
         self._sealed = False
         self._cancelled = threading.Event()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RUNTIME = "adb"
 """Name of the runtime in the configuration."""
 
-REFERENCE = "latfarm_agent.runtimes.adb:AdbRuntime"
+REFERENCE = "latfarm_agent.runtimes.adb.runtime:AdbRuntime"
 
 _ANSWER_S = 10.0
 _ALIVE_S = 5.0
@@ -175,7 +175,7 @@ def phone_bench(
         name: what people call the phone.
         hardware: name of its type.
         work_dir: for scratch files.
-        config: its runtime "adb" is what the phone gets; see `adb_options` and `phone_rules`.
+        config: its runtime "adb" is what the phone gets; see `adb.options` and `phone_rules`.
         limits: bounds of the worker here.
 
     Raises:

@@ -16,24 +16,31 @@ from typing import Callable, Iterator
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from latfarm_protos.trust.calls import Guard
+from latfarm_protos.trust.gate import peer_refusal
+from latfarm_protos.trust.http_port import HttpPort
+from latfarm_protos.trust.identity import Refusal
 from latfarm_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from latfarm_agent.blobs import BlobStore
 from latfarm_agent.conductor import Conductor, MeasuringBench
-from latfarm_agent.errors import StateError, UsageError
+from latfarm_agent.errors import RequestError, StateError, UsageError
 from latfarm_agent.metrics import Metrics
-from latfarm_agent.servicer import AgentServicer
+from latfarm_agent.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
 from latfarm_agent.session import Limits, Session, State
 from latfarm_agent.spool import Spool
-from latfarm_agent.tls import TlsFiles, server_credentials
+from latfarm_agent.tls import TlsFiles, open_gate
 from latfarm_agent.tokens import StateLock, TokenFile
 
 SERVICE_NAME = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 MAX_RECEIVE_BYTES = 16 << 20
 MAX_THREADS = 64  # above all listeners and uploads together
+MAX_CALLS = 128  # under way or waiting for a thread; one more is RESOURCE_EXHAUSTED
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 128),
     # Else a second agent on the same port would silently get half of the calls.
     ("grpc.so_reuseport", 0),
     # A client that vanished without a word must not keep its calls open for hours.
@@ -59,6 +66,7 @@ class Config:
     max_blob_bytes: int = 4 << 30
     max_cache_bytes: int = 16 << 30
     max_spooled: int = 10_000
+    max_upload_bytes_per_s: int = MAX_UPLOAD_BYTES_PER_S
     limits: Limits = field(default_factory=Limits)
 
 
@@ -115,25 +123,38 @@ class Server:
                 f"{config.listen} can be reached from outside: give --tls-cert, --tls-key and "
                 "--tls-ca, or --insecure if everybody there may use this board"
             )
-        self._credentials = server_credentials(config.tls) if config.tls is not None else None
         self.metrics = metrics or Metrics()
+        self._gate = None if config.tls is None else open_gate(config.tls, self.metrics.turned_away)
         self.port = 0
         self._stopping = False
         self._health = health.HealthServicer()
-        self._lock = StateLock(config.state_dir)
         try:
-            self._bench = make_bench()
+            self._lock = StateLock(config.state_dir)
             try:
-                self.conductor = self._compose(now_ms)
+                self._bench = make_bench()
+                try:
+                    self.conductor = self._compose(now_ms)
+                except BaseException:
+                    self._bench.close()
+                    raise
             except BaseException:
-                self._bench.close()
+                self._lock.close()
                 raise
         except BaseException:
-            self._lock.close()
+            if self._gate is not None:
+                self._gate.close()
             raise
+        self.metrics.watch_files(config.state_dir, config.tls)
         self._pool = futures.ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rpc")
-        self._server = grpc.server(self._pool, options=OPTIONS)
-        servicer = AgentServicer(self.conductor, self.metrics)
+        self._server = grpc.server(
+            self._pool,
+            options=OPTIONS,
+            interceptors=(Guard(self._refusal, RequestError),),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        servicer = AgentServicer(
+            self.conductor, self.metrics, upload_bytes_per_s=config.max_upload_bytes_per_s
+        )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
@@ -176,13 +197,7 @@ class Server:
             UsageError: the address cannot be had.
         """
         self.conductor.start()
-        try:
-            if self._credentials is None:
-                self.port = self._server.add_insecure_port(self._config.listen)
-            else:
-                self.port = self._server.add_secure_port(self._config.listen, self._credentials)
-        except RuntimeError:
-            self.port = 0
+        self.port = self._take_port()
         if self.port == 0:
             raise UsageError(
                 f"cannot listen on {self._config.listen}: in use, not an address of this board, "
@@ -190,7 +205,44 @@ class Server:
             )
         self._server.start()
         self._set_health(self.conductor.state)
+        if self._gate is not None:
+            self._gate.start()
+        elif not is_loopback(self._host):
+            logger.warning(
+                "serving on %s without certificates, as --insecure says: whoever reaches it may "
+                "use this board",
+                self.address,
+            )
         logger.info("serving on %s", self.address)
+
+    def _take_port(self) -> int:
+        """The port that clients connect to; 0: it cannot be had."""
+        try:
+            if self._gate is None:
+                return int(self._server.add_insecure_port(self._config.listen))
+            port = self._gate.listen(self._host, self._asked_port)
+            return port if self._server.add_insecure_port(f"unix:{self._gate.inner}") else 0
+        except (RuntimeError, OSError):
+            return 0
+
+    def _refusal(self, peer: str, method: str) -> Refusal | None:
+        refusal = peer_refusal(self._gate, peer)[1]
+        if refusal is not None:
+            logger.warning("%s refused: %s [%s]", method, refusal.text, refusal.reason)
+        return refusal
+
+    def serve_metrics(self, port: int) -> HttpPort:
+        """Answer /metrics beside the service: under its address, with its certificates.
+
+        Raises:
+            UsageError: the port cannot be had, or the certificates cannot be used.
+        """
+        return self.metrics.serve(
+            self._host,
+            port,
+            self._config.tls,
+            lambda: self.conductor.state is not State.QUARANTINED,
+        )
 
     def stop(self, grace_s: float = 10.0) -> None:
         """Take nothing new, cancel what runs, let its listeners hear of it, and end the bench."""
@@ -200,6 +252,8 @@ class Server:
         self.conductor.stop(grace_s)
         stopped.wait()
         self._pool.shutdown()
+        if self._gate is not None:
+            self._gate.close()
         self._lock.close()
 
     def _set_health(self, state: State) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from typing import Iterator, Mapping
 
 import grpc
@@ -17,7 +18,7 @@ from latfarm_protos.v1 import agent_pb2_grpc
 from latfarm_agent import errors
 from latfarm_agent.conductor import Conductor
 from latfarm_agent.metrics import Metrics
-from latfarm_agent.uploads import BlobStatus, Upload
+from latfarm_agent.uploads import BlobStatus, Pace, Upload
 
 STATUS_CODES: Mapping[type[errors.AgentError], grpc.StatusCode] = {
     errors.AgentError: grpc.StatusCode.INTERNAL,
@@ -37,6 +38,7 @@ ERROR_KEY = "latfarm-error"
 MAX_DETAIL_CHARS = 1500  # HTTP/2 headers are bounded
 MAX_LISTENERS = 32
 MAX_UPLOADS = 8
+MAX_UPLOAD_BYTES_PER_S = 256 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     Listeners and uploads are bounded, so that a thread is always left to renew a lease.
     """
 
-    def __init__(self, conductor: Conductor, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        metrics: Metrics,
+        *,
+        upload_bytes_per_s: float = MAX_UPLOAD_BYTES_PER_S,
+    ) -> None:
+        self._pace = Pace(upload_bytes_per_s)
         self._conductor = conductor
         self._metrics = metrics
         self._listeners = threading.BoundedSemaphore(MAX_LISTENERS)
@@ -101,6 +110,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> pb.BlobState:
         """Take a blob, or the rest of one."""
         with self._translated("UploadBlob", context), self._slot(self._uploads, "uploads"):
+            begun_s = time.monotonic()
             try:
                 status = self._receive(request_iterator)
             except errors.AgentError:
@@ -109,6 +119,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             except Exception:
                 self._metrics.uploaded("cut")
                 raise
+            self._metrics.staged("upload", time.monotonic() - begun_s)
             return _as_pb(status)
 
     def Measure(
@@ -177,6 +188,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     def _write(self, upload: Upload, data: bytes) -> None:
         if data:
+            self._pace.spend(len(data))
             upload.write(data)
             self._metrics.received(len(data))
 

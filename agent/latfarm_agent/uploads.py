@@ -6,18 +6,80 @@ import contextlib
 import errno
 import io
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING, Callable, Iterator
 
 from latfarm_agent.digests import StreamDigest
-from latfarm_agent.errors import DigestError, DiskFullError, RequestError, UploadSupersededError
+from latfarm_agent.errors import (
+    DigestError,
+    DiskFullError,
+    ForbiddenFormatError,
+    RequestError,
+    UploadSupersededError,
+)
 
 if TYPE_CHECKING:
     from latfarm_agent.blobs import BlobStore
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HEAD_BYTES = 8
+"""As much of a blob tells its format."""
+_PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+FORBIDDEN: tuple[tuple[bytes, str], ...] = (
+    # Both spellings of the tag in front of serialized engines, of old and of new releases.
+    (b"ftrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
+    (b"ptrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
+    *((magic, "a pickle: reading it runs code; send the model itself") for magic in _PICKLES),
+    (b"PK\x03\x04", "a ZIP file, as PyTorch and Keras write pickles; send an ONNX model"),
+    (b"PK\x05\x06", "an empty ZIP file; send an ONNX model"),
+    (b"\x7fELF", "a program; send a model"),
+    (b"MZ", "a program; send a model"),
+    (b"#!", "a script; send a model"),
+    (b"\x89HDF", "an HDF5 file, whose layers may hold code; send an ONNX model"),
+)
+"""What no model of any platform begins with, and what is never to be loaded."""
+
+
+def check_format(head: bytes) -> None:
+    """Refuse what runs code when it is loaded.
+
+    Args:
+        head: the first `HEAD_BYTES` bytes of a blob, or all of a shorter one.
+
+    Raises:
+        ForbiddenFormatError: says what it is, and what to send instead.
+    """
+    for magic, what in FORBIDDEN:
+        if head.startswith(magic):
+            raise ForbiddenFormatError(f"the blob is {what}")
+
+
+class Pace:
+    """A bound of bytes a second over all who share it, with a second's worth in reserve."""
+
+    def __init__(
+        self,
+        bytes_per_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now_s = now_s
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._free_s = now_s() - 1.0  # when all that was spent will have been earned
+
+    def spend(self, size_bytes: int) -> None:
+        """Take so many bytes, and wait for as long as they are too early."""
+        with self._lock:
+            now_s = self._now_s()
+            self._free_s = max(self._free_s, now_s - 1.0) + size_bytes / self._bytes_per_s
+            early_s = self._free_s - now_s
+        if early_s > 0:
+            self._wait(early_s)
 
 
 @dataclass(frozen=True)
@@ -43,6 +105,8 @@ class Upload:
         self._lock = threading.Lock()
         self._superseded = False
         self._digest = StreamDigest()
+        self._head = path.read_bytes()[:HEAD_BYTES] if 0 < offset < HEAD_BYTES else b""
+        self._judged = offset >= HEAD_BYTES
         # Unbuffered: what `write` took is the kernel's, and outlives a killed agent.
         self._file = io.FileIO(str(path), "ab")
 
@@ -63,6 +127,7 @@ class Upload:
 
         Raises:
             RequestError: more than was announced; the upload is discarded.
+            ForbiddenFormatError: it is no model, but something that runs code; discarded too.
             DiskFullError: no room; the upload is discarded, for the disk needs the space.
             UploadSupersededError: a newer upload of this blob took over.
         """
@@ -73,6 +138,7 @@ class Upload:
                 raise RequestError(
                     f"upload of {self.sha256} sends more than the {self.size_bytes} bytes announced"
                 )
+            self._judge(data)
             try:
                 view = memoryview(data)
                 while view:
@@ -84,6 +150,18 @@ class Upload:
                 raise DiskFullError("the board's disk is full") from error
             self._digest.update(data)
             self.received_bytes += len(data)
+
+    def _judge(self, data: bytes) -> None:
+        """Look at the first bytes before any of the blob could be called complete."""
+        if self._judged:
+            return
+        self._head = (self._head + bytes(data[:HEAD_BYTES]))[:HEAD_BYTES]
+        self._judged = len(self._head) == HEAD_BYTES
+        try:
+            check_format(self._head)
+        except ForbiddenFormatError:
+            self._discard()
+            raise
 
     def finish(self) -> BlobStatus:
         """End the upload: complete when all bytes are here, else to be resumed.

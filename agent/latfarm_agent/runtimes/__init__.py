@@ -1,1 +1,1 @@
-"""Runtimes: one file each, found by entry point."""
+"""Runtimes, found by entry point: a package each; what several share stands beside them."""

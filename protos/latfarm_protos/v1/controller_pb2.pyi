@@ -10,7 +10,7 @@ class ListBoardsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BoardStatus(_message.Message):
-    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware")
+    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware", "standing", "standing_reason", "standing_since_s", "under_way")
     class HardwareEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,10 @@ class BoardStatus(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     PLATFORMS_FIELD_NUMBER: _ClassVar[int]
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    STANDING_REASON_FIELD_NUMBER: _ClassVar[int]
+    STANDING_SINCE_S_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     board_id: str
     name: str
     address: str
@@ -32,7 +36,45 @@ class BoardStatus(_message.Message):
     detail: str
     platforms: _containers.RepeatedScalarFieldContainer[str]
     hardware: _containers.ScalarMap[str, str]
-    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    standing: str
+    standing_reason: str
+    standing_since_s: float
+    under_way: int
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ...) -> None: ...
+
+class BoardRequest(_message.Message):
+    __slots__ = ("name", "reason", "new_reference")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NEW_REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    new_reference: bool
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., new_reference: bool = ...) -> None: ...
+
+class BoardEvent(_message.Message):
+    __slots__ = ("name", "board_id", "event", "reason", "actor", "at_s", "details_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BOARD_ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    AT_S_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    board_id: str
+    event: str
+    reason: str
+    actor: str
+    at_s: float
+    details_json: str
+    def __init__(self, name: _Optional[str] = ..., board_id: _Optional[str] = ..., event: _Optional[str] = ..., reason: _Optional[str] = ..., actor: _Optional[str] = ..., at_s: _Optional[float] = ..., details_json: _Optional[str] = ...) -> None: ...
+
+class ListBoardEventsResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[BoardEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[BoardEvent, _Mapping]]] = ...) -> None: ...
 
 class ListBoardsResponse(_message.Message):
     __slots__ = ("boards",)
@@ -199,6 +241,20 @@ class ListMeasurementsRequest(_message.Message):
     purpose: str
     limit: int
     def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("platform", "campaign_id")
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
+    platform: str
+    campaign_id: str
+    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("facts_json",)
+    FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    facts_json: str
+    def __init__(self, facts_json: _Optional[str] = ...) -> None: ...
 
 class Measurement(_message.Message):
     __slots__ = ("json",)

@@ -24,6 +24,31 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsResponse.FromString,
                 )
+        self.DrainBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/DrainBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.QuarantineBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/QuarantineBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.ResumeBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/ResumeBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.WatchBoard = channel.unary_stream(
+                '/latfarm_protos.v1.ControllerService/WatchBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.ListBoardEvents = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/ListBoardEvents',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.FromString,
+                )
         self.Predict = channel.unary_unary(
                 '/latfarm_protos.v1.ControllerService/Predict',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.PredictRequest.SerializeToString,
@@ -69,6 +94,11 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Measurement.FromString,
                 )
+        self.Report = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/Report',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ReportRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ReportResponse.FromString,
+                )
 
 
 class ControllerServiceServicer(object):
@@ -82,6 +112,41 @@ class ControllerServiceServicer(object):
 
     def ListPlatforms(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBoard(self, request, context):
+        """Takes no new work, finishes what it runs. Survives restarts, as do the next two.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QuarantineBoard(self, request, context):
+        """Takes no work at all; what it measured since its last good sentinel is put aside and asked again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeBoard(self, request, context):
+        """Works again; after a quarantine or a drain only once its sentinel is as it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchBoard(self, request, context):
+        """The board now and at each change, until nothing runs on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBoardEvents(self, request, context):
+        """What happened to a board's standing, newest first; no name: all boards.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -143,6 +208,13 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """All that is known of a platform, as its report tells it. Takes seconds to minutes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -155,6 +227,31 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.ListPlatforms,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsResponse.SerializeToString,
+            ),
+            'DrainBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'QuarantineBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.QuarantineBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'ResumeBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'WatchBoard': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'ListBoardEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBoardEvents,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.SerializeToString,
             ),
             'Predict': grpc.unary_unary_rpc_method_handler(
                     servicer.Predict,
@@ -201,6 +298,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Measurement.SerializeToString,
             ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ReportRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ReportResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'latfarm_protos.v1.ControllerService', rpc_method_handlers)
@@ -242,6 +344,91 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ListPlatforms',
             latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.ListPlatformsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DrainBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/DrainBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def QuarantineBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/QuarantineBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ResumeBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/latfarm_protos.v1.ControllerService/WatchBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListBoardEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ListBoardEvents',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -395,5 +582,22 @@ class ControllerService(object):
         return grpc.experimental.unary_stream(request, target, '/latfarm_protos.v1.ControllerService/ListResults',
             latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.Measurement.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/Report',
+            latfarm__protos_dot_v1_dot_controller__pb2.ReportRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.ReportResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

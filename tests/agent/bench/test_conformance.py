@@ -16,7 +16,7 @@ import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
-from latfarm_agent.runtimes.sim_cost import Profile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 
 PROFILE = {
@@ -29,11 +29,11 @@ PROFILE = {
     "unsupported_ops": ["Celu"],
 }
 REFERENCES = {
-    "mnn": "latfarm_agent.runtimes.mnn:MnnRuntime",
-    "ncnn": "latfarm_agent.runtimes.ncnn:NcnnRuntime",
-    "onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime",
-    "openvino": "latfarm_agent.runtimes.openvino:OpenVinoRuntime",
-    "tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime",
+    "mnn": "latfarm_agent.runtimes.mnn.runtime:MnnRuntime",
+    "ncnn": "latfarm_agent.runtimes.ncnn.runtime:NcnnRuntime",
+    "onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRuntime",
+    "openvino": "latfarm_agent.runtimes.openvino.runtime:OpenVinoRuntime",
+    "tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime",
 }
 
 
@@ -350,7 +350,7 @@ class TestSimulated(RuntimeSuite):
         return self._write(directory / "celu.json", ["Celu"])
 
     def make_lacking(self, directory: Path) -> Bench | None:
-        only = {"simulated": "latfarm_agent.runtimes.simulated:SimulatedRuntime"}
+        only = {"simulated": "latfarm_agent.runtimes.simulated.runtime:SimulatedRuntime"}
         return Bench("board", None, directory, runtimes=only)
 
     def test_tells_the_truth(self, bench: Bench, platform: str, model: Path) -> None:

@@ -25,7 +25,7 @@ from latfarm_agent.measure import Watch
 from latfarm_agent.power import PowerConfig
 from latfarm_agent.rules import Settings
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
-from latfarm_agent.runtimes.sim_cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_protos.v1 import agent_pb2 as pb
 

@@ -12,11 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes import gpus, mnn_gpu, ncnn_vulkan
+from latfarm_agent.runtimes import gpus
 from latfarm_agent.runtimes.base import Job, PlatformSpec, RuntimeFailure
 from latfarm_agent.runtimes.gpu_options import Gpu, is_software, read_options
-from latfarm_agent.runtimes.mnn import MnnRuntime
-from latfarm_agent.runtimes.ncnn import NcnnRuntime
+from latfarm_agent.runtimes.mnn import gpu as mnn_gpu
+from latfarm_agent.runtimes.mnn.runtime import MnnRuntime
+from latfarm_agent.runtimes.ncnn import vulkan as ncnn_vulkan
+from latfarm_agent.runtimes.ncnn.runtime import NcnnRuntime
 
 ADRENO = Gpu(0, "Adreno (TM) 640", "0x1", software=False)
 LAVAPIPE = Gpu(0, "llvmpipe (LLVM 15.0.6, 256 bits)", "0x1", software=True)

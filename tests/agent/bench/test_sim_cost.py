@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
-from latfarm_agent.runtimes.sim_cost import (
+from latfarm_agent.runtimes.simulated.cost import (
     Profile,
     Throttle,
     Tiles,
@@ -22,7 +22,7 @@ from latfarm_agent.runtimes.sim_cost import (
     exact_layers,
     true_kernels,
 )
-from latfarm_agent.runtimes.simulated import SimulatedRuntime
+from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
 PLAIN = Profile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)
 MakeGraph = typing.Callable[..., typing.Dict[str, Any]]

@@ -13,10 +13,10 @@ import pytest
 from latfarm_agent import keeper
 from latfarm_agent.bench import MODEL_ERRORS, Bench
 from latfarm_agent.pool import Limits
-from latfarm_agent.runtimes import tflite_schema
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite_check import check, check_file
+from latfarm_agent.runtimes.tflite import schema as tflite_schema
+from latfarm_agent.runtimes.tflite.check import check, check_file
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, platform_of
 from latfarm_agent.testing.tflite_mutants import Mutator, sites
 from latfarm_agent.testing.tflite_samples import Writer, samples
@@ -49,7 +49,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         "board",
         None,
         tmp_path_factory.mktemp("bench"),
-        runtimes={"tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime"},
+        runtimes={"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"},
         limits=Limits(busy_wait_s=0.0, memory_bytes=896 << 20),
     )
     yield made

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import pytest
 from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
-from latfarm_agent.runtimes import vela
 from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.vela import Target, VelaRuntime
-from latfarm_agent.runtimes.vela_report import Operator, read_estimate, read_operators
+from latfarm_agent.runtimes.vela import runtime as vela
+from latfarm_agent.runtimes.vela.report import Operator, read_estimate, read_operators
+from latfarm_agent.runtimes.vela.runtime import Target, VelaRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.testing.tflite_samples import Writer, samples
 
-REFERENCE = {"vela": "latfarm_agent.runtimes.vela:VelaRuntime"}
+REFERENCE = {"vela": "latfarm_agent.runtimes.vela.runtime:VelaRuntime"}
 U65, U55 = VelaRuntime.targets["ethosu65-256"], VelaRuntime.targets["ethosu55-128"]
 
 

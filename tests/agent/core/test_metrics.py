@@ -69,8 +69,9 @@ def test_names_and_help_are_conventional() -> None:
     families = list(text_string_to_metric_families(metrics.text()))
     assert len(families) > 15
     for family in families:
-        assert re.fullmatch(r"latfarm_agent_[a-z_]+", family.name)
+        assert re.fullmatch(r"(latfarm_agent|process)_[a-z_0-9]+", family.name)
         assert family.documentation.endswith("."), family.name
+        assert "_ms" not in family.name
         if family.type == "counter":
             assert not family.name.endswith("_total"), "the format adds it"
 
@@ -95,7 +96,7 @@ def test_the_http_server_answers_and_frees_its_port() -> None:
     metrics = Metrics()
     server = metrics.serve("127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as reply:
-        assert b"latfarm_agent_info" in reply.read()
+        assert b"latfarm_agent_build_info" in reply.read()
     with pytest.raises(errors.UsageError, match="--metrics-port"):
         metrics.serve("127.0.0.1", server.port)
     server.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -604,3 +605,30 @@ def test_reflection_is_there_when_asked_for(farm: Farm) -> None:
     (reply,) = stub.ServerReflectionInfo(iter([request]))
     names = [service.name for service in reply.list_services_response.service]
     assert SERVICE_NAME in names
+
+
+@pytest.mark.parametrize("method", ["Describe", "Measure", "UploadBlob", "Acknowledge"])
+def test_what_is_no_message_is_refused_and_nothing_of_it_is_kept(
+    server: Server, client: Client, method: str
+) -> None:
+    """gRPC keeps a call whose message it could not read for ever; so we read it ourselves."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(type(found).__name__ == "_RPCState" for found in gc.get_objects())
+
+    before = kept()
+    with grpc.insecure_channel(server.address) as channel:
+        path = f"/latfarm_protos.v1.AgentService/{method}"
+        calls = {
+            "UploadBlob": lambda data: channel.stream_unary(path)(iter([data])),
+            "Measure": lambda data: list(channel.unary_stream(path)(data)),
+        }
+        call = calls.get(method, channel.unary_unary(path))
+        for _ in range(20):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"\xff\xff\xff")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert caught.value.details() == "this is no message of this method"
+    assert client.state() == "idle"
+    assert kept() < before + 10, "a leak would keep all 20"

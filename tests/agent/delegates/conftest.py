@@ -13,7 +13,7 @@ from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
 
 SOURCE = Path(__file__).parent / "delegate.c"
-TFLITE = "latfarm_agent.runtimes.tflite:TfliteRuntime"
+TFLITE = "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from typing import Any, Callable
 import pytest
 from latfarm_agent.bench import Bench
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
-from latfarm_agent.runtimes.tflite import TfliteRuntime
-from latfarm_agent.runtimes.tflite_cache import GraphCache, entry_key
+from latfarm_agent.runtimes.tflite.cache import GraphCache, entry_key
+from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 
 pytest.importorskip("ai_edge_litert.interpreter")

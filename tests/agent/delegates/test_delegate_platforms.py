@@ -11,7 +11,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.tflite import TfliteRuntime
+from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 from latfarm_protos.v1 import agent_pb2 as pb
 
@@ -20,7 +20,7 @@ pytest.importorskip("ai_edge_litert.interpreter")
 CHAIN = ["RELU", "TANH", "RELU6", "ADD", "TANH", "RELU"]
 """With relu, relu6 and add taken, three partitions with two operators of the CPU between."""
 
-TFLITE = "latfarm_agent.runtimes.tflite:TfliteRuntime"
+TFLITE = "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"
 TAKEN = {"take": "relu,relu6,add"}
 
 

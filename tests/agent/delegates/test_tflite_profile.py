@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Callable, Sequence
 
 import pytest
-from latfarm_agent.runtimes import tflite, tflite_profile
 from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.tflite import TfliteRuntime
-from latfarm_agent.runtimes.tflite_context import Scout, Step
-from latfarm_agent.runtimes.tflite_litert import CompiledModel, Device, Event
-from latfarm_agent.runtimes.tflite_model import Operator, op_name
-from latfarm_agent.runtimes.tflite_xnnpack import lay_along
+from latfarm_agent.runtimes.tflite import profile
+from latfarm_agent.runtimes.tflite import runtime as tflite
+from latfarm_agent.runtimes.tflite.context import Scout, Step
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device, Event
+from latfarm_agent.runtimes.tflite.model import Operator, op_name
+from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
+from latfarm_agent.runtimes.tflite.xnnpack import lay_along
 
 CONV = "Convolution (NHWC, F32) IGEMM"
 FC = "Fully Connected (NC, F32) GEMM"
@@ -96,7 +97,7 @@ PLAN = [Step(4, "TfLiteXNNPackDelegate", (0, 1), 9), Step(2, "", (2,), 0), Step(
 def test_events_become_rows_of_the_plan() -> None:
     named = operators("CONV_2D", "RELU", "SOFTMAX", "CONV_2D")
     run = [event(CONV, 0), event("SOFTMAX", 2, inside=False, ms=2.0), event(CONV, 0, ms=3.0)]
-    assert tflite_profile.by_events(PLAN, named, [run, run]) == [
+    assert profile.by_events(PLAN, named, [run, run]) == [
         LayerTime("n0+n1", "Conv2D+Relu", 1.0, "XNNPACK"),
         LayerTime("n2", "Softmax", 2.0, "CPU"),
         LayerTime("n3", "Conv2D", 3.0, "XNNPACK"),
@@ -119,13 +120,13 @@ def test_events_become_rows_of_the_plan() -> None:
 def test_events_of_another_plan_are_refused(runs: list[list[Event]]) -> None:
     named = operators("CONV_2D", "RELU", "SOFTMAX", "CONV_2D")
     with pytest.raises(RuntimeFailure) as failure:
-        tflite_profile.by_events(PLAN, named, runs)
+        profile.by_events(PLAN, named, runs)
     assert failure.value.code == "PROFILE_UNAVAILABLE"
 
 
 def test_a_step_that_ran_unseen_is_no_row() -> None:
     with pytest.raises(RuntimeFailure, match="runs its node 2 unseen"):
-        tflite_profile.by_steps([Step(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
+        profile.by_steps([Step(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
 
 
 class TestReal:

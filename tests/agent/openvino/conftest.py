@@ -13,8 +13,8 @@ from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
 REFERENCES = {
-    "openvino": "latfarm_agent.runtimes.openvino:OpenVinoRuntime",
-    "openvino2021": "latfarm_agent.runtimes.openvino_2021:OpenVino2021Runtime",
+    "openvino": "latfarm_agent.runtimes.openvino.runtime:OpenVinoRuntime",
+    "openvino2021": "latfarm_agent.runtimes.openvino.runtime_2021:OpenVino2021Runtime",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.openvino import OpenVinoRuntime
+from latfarm_agent.runtimes.openvino.runtime import OpenVinoRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 
 ONE = changed(QUICK, sessions=1)

@@ -17,7 +17,7 @@ from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 
 PYTHON = os.environ.get("LATFARM_PYTHON_OPENVINO2021", "")
-ONLY = {"openvino2021": "latfarm_agent.runtimes.openvino_2021:OpenVino2021Runtime"}
+ONLY = {"openvino2021": "latfarm_agent.runtimes.openvino.runtime_2021:OpenVino2021Runtime"}
 
 
 @pytest.mark.skipif(

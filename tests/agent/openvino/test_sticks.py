@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.openvino_2021 import OpenVino2021Runtime
+from latfarm_agent.runtimes.openvino.runtime_2021 import OpenVino2021Runtime
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 
 ONE = changed(QUICK, sessions=1)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.adb import AdbRuntime
-from latfarm_agent.runtimes.adb_options import Binary, Variant, read_options
+from latfarm_agent.runtimes.adb.options import Binary, Variant, read_options
+from latfarm_agent.runtimes.adb.runtime import AdbRuntime
 from latfarm_agent.runtimes.base import RuntimeFailure
 from tests.agent.phones.kit import SERIAL, FakePhone, binaries, entry, sha256
 

@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-from latfarm_agent.runtimes.adb_options import Variant
-from latfarm_agent.runtimes.adb_report import Call, Loaded
-from latfarm_agent.runtimes.adb_tflite import TfliteBenchmark
-from latfarm_agent.runtimes.adb_tflite_layers import read_layers
+from latfarm_agent.runtimes.adb.options import Variant
+from latfarm_agent.runtimes.adb.report import Call, Loaded
+from latfarm_agent.runtimes.adb.tflite import TfliteBenchmark
+from latfarm_agent.runtimes.adb.tflite_layers import read_layers
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.testing import tflite_samples
 from latfarm_agent.testing.tflite_samples import Writer

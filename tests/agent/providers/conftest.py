@@ -12,7 +12,7 @@ from latfarm_agent.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
-REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime"}
+REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRuntime"}
 
 
 class Board:

@@ -12,7 +12,7 @@ from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 zoo = pytest.importorskip("latfarm_controller.zoo", reason="networks come from the controller")
 builders = pytest.importorskip("latfarm_controller.builders")
 
-REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime"}
+REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRuntime"}
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet-v2"])

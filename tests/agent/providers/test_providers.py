@@ -9,7 +9,7 @@ from typing import Any, Callable
 import pytest
 from latfarm_agent.bench import Bench
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnxruntime import OnnxRuntime
+from latfarm_agent.runtimes.onnxruntime.runtime import OnnxRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 from latfarm_protos.v1 import agent_pb2 as pb
 

@@ -16,7 +16,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 
-REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime:OnnxRuntime"}
+REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRuntime"}
 OPENVINO = "LATFARM_PYTHON_ONNXRUNTIME_OPENVINO"
 QNN = "LATFARM_PYTHON_ONNXRUNTIME_QNN"
 ONE = changed(QUICK, sessions=1)

@@ -12,7 +12,7 @@ from latfarm_agent.bench import Bench
 from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, RuntimeSuite, changed, measure
 
-REFERENCE = "latfarm_agent.runtimes.tensorrt:TensorRtRuntime"
+REFERENCE = "latfarm_agent.runtimes.tensorrt.runtime:TensorRtRuntime"
 DOUBLE = Path(__file__).parent / "double"
 LATENCIES = ("host_latency_ms", "gpu_latency_ms")
 KERNELS_MS = 0.0186

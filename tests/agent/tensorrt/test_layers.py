@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.onnx_wire import WireNode
-from latfarm_agent.runtimes.tensorrt_layers import (
+from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.tensorrt.layers import (
     EngineLayer,
     covered,
     layer_times,

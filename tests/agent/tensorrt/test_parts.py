@@ -11,12 +11,12 @@ from latfarm_agent.bench import _of_sessions
 from latfarm_agent.nvidia import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import Device
-from latfarm_agent.runtimes.onnx_wire import external_tensors
-from latfarm_agent.runtimes.tensorrt_build import Journal, failure, read_model
-from latfarm_agent.runtimes.tensorrt_cache import TimingCache
-from latfarm_agent.runtimes.tensorrt_log import SessionLog
-from latfarm_agent.runtimes.tensorrt_options import Offer, Options, lacking, platforms
-from latfarm_agent.runtimes.tensorrt_session import Times
+from latfarm_agent.runtimes.onnxruntime.wire import external_tensors
+from latfarm_agent.runtimes.tensorrt.build import Journal, failure, read_model
+from latfarm_agent.runtimes.tensorrt.cache import TimingCache
+from latfarm_agent.runtimes.tensorrt.log import SessionLog
+from latfarm_agent.runtimes.tensorrt.options import Offer, Options, lacking, platforms
+from latfarm_agent.runtimes.tensorrt.session import Times
 
 ORIN = Device(0, "Orin", (8, 7), 1 << 34, 4 << 20, True, "0000:00:00.0", "12.6")
 OFFER = Offer("10.3.0", ORIN, ("fp32", "fp16", "int8"), strong=True, weak=True, dla_cores=2)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from latfarm_agent.runtimes.cuda import Device
-from latfarm_agent.runtimes.tensorrt_cache import TimingCache
+from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 
 DOUBLE = Path(__file__).parent / "double"
 START = """
 import ctypes, json, sys
 from pathlib import Path
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
-from latfarm_agent.runtimes.tensorrt import TensorRtRuntime
+from latfarm_agent.runtimes.tensorrt.runtime import TensorRtRuntime
 driver = ctypes.CDLL("libcuda.so.1")
 model, cache = map(Path, sys.argv[1:])
 runtime = TensorRtRuntime(threads=1, cuda_graph=True, transfers=True, cache_dir=str(cache))
@@ -76,7 +76,7 @@ print(json.dumps(live))
 
 def test_timings_are_kept_and_engines_are_not(play: Callable[..., Any], tmp_path: Path) -> None:
     told = play("""
-from latfarm_agent.runtimes.tensorrt_cache import TimingCache
+from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 kept = TimingCache(cache, "10.3.0", runtime._cuda.device)
 told = []
 def build():
@@ -163,8 +163,8 @@ def test_the_double_is_strict(play: Callable[..., Any]) -> None:
     """What the real package would refuse, crash at or answer wrongly is refused."""
     found = play("""
 import tensorrt as trt
-from latfarm_agent.runtimes.tensorrt_build import Journal, Plan, build, make_logger
-from latfarm_agent.runtimes.tensorrt_cache import TimingCache
+from latfarm_agent.runtimes.tensorrt.build import Journal, Plan, build, make_logger
+from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 refused = []
 def wrong(what, kind=Exception):
     try:

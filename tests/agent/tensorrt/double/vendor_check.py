@@ -1,7 +1,7 @@
 """Compares TensorRT's double with the vendor's compiled bindings; prints each difference.
 
-Run as `python vendor_check.py BINDINGS DOUBLE` where BINDINGS is the `tensorrt.so` of the vendor's
-wheel and DOUBLE the double's `tensorrt.py`, in an environment whose loader finds empty stand-ins
+Run as `python vendor_check.py BINDINGS DOUBLE` where BINDINGS is the `runtime.so` of the vendor's
+wheel and DOUBLE the double's `runtime.py`, in an environment whose loader finds empty stand-ins
 for the libraries behind the bindings. Nothing of TensorRT itself is needed: the classes, signatures
 and members of enumerations are all in the bindings.
 """
@@ -164,9 +164,9 @@ def main(bindings: str, double_path: str) -> int:
     sys.path.insert(0, str(Path(double_path).parent))
     vendor, double = load("tensorrt", bindings), load("double_tensorrt", double_path)
     found = list(differences(double, vendor))
-    from latfarm_agent.runtimes import tensorrt, tensorrt_build
+    from latfarm_agent.runtimes.tensorrt import build, runtime
 
-    runtimes = Path(tensorrt.__file__).parent
+    runtimes = Path(runtime.__file__).parent
     for path in sorted(runtimes.glob("tensorrt*.py")):
         for name in sorted(used(path)):
             value = vendor
@@ -175,13 +175,13 @@ def main(bindings: str, double_path: str) -> int:
             if value is None:
                 found.append(f"{path.name}: trt.{name} is not in the bindings")
     # Our own subclasses, made of the vendor's real classes.
-    journal = tensorrt_build.Journal()
-    logger = tensorrt_build.make_logger(vendor, journal)
+    journal = build.Journal()
+    logger = build.make_logger(vendor, journal)
     logger.log(vendor.ILogger.Severity.ERROR, "an error")
     logger.log(vendor.ILogger.Severity.INFO, "[DlaLayer] {ForeignNode[a...b]}")
     if (journal.errors(), journal.placed()[0]) != ("an error", ("{ForeignNode[a...b]}",)):
         found.append("the logger does not hear the vendor's severities")
-    profiler = tensorrt.make_profiler(vendor)
+    profiler = runtime.make_profiler(vendor)
     profiler.report_layer_time("layer", 0.5)
     if profiler.rows != [("layer", 0.5)]:
         found.append("the profiler does not keep what it is told")

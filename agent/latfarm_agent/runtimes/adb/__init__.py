@@ -1,0 +1,1 @@
+"""Benchmark binaries on a phone, over adb."""

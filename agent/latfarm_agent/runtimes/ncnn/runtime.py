@@ -1,0 +1,253 @@
+"""ncnn models on the CPU and on Vulkan GPUs: a zip of `model.param` and `model.bin`, both stored.
+
+The shapes of ncnn's inputs stand in no file; the param's Input layers carry them as our builder,
+and ncnn's own converters, write them (0=w, 1=h, 11=d, 2=c).
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any, Sequence
+
+from latfarm_agent.runtimes.base import (
+    Description,
+    Job,
+    LayerTime,
+    PlatformSpec,
+    Prepared,
+    RuntimeFailure,
+)
+from latfarm_agent.runtimes.gpu_options import read_options
+from latfarm_agent.runtimes.ncnn import vulkan
+from latfarm_agent.runtimes.probe import matrix_probe
+from latfarm_agent.runtimes.trace import middle_mean
+
+_PROFILE_WARMUP = 3
+_PARTS = ("model.param", "model.bin")
+_MAGIC = "7767517"
+_OPTIONS = (
+    "use_vulkan_compute",
+    "use_fp16_packed",
+    "use_fp16_storage",
+    "use_fp16_arithmetic",
+    "use_bf16_storage",
+)
+
+
+class NcnnRuntime:
+    """ncnn in float32, on GPUs in half precision too; a run extracts all outputs anew.
+
+    Args:
+        threads: of the CPU.
+        options: "vulkan" (true): whether to look for GPUs. "software_devices" (false): whether to
+            offer drivers that compute on the CPU, as lavapipe does, as if they were GPUs.
+
+    Raises:
+        RuntimeFailure: RUNTIME_MISSING, an option is unknown or ill-typed.
+    """
+
+    def __init__(self, threads: int = 1, **options: Any) -> None:
+        self._threads = threads
+        self._options = read_options("ncnn", options, {"vulkan": True, "software_devices": False})
+        self._net: Any = None
+        self._feeds: list[tuple[str, Any]] = []
+        self._outputs: list[str] = []
+
+    def describe(self) -> Description:
+        """fp32 on the CPU; each GPU in fp32, and in fp16 where it can store that."""
+        module = _import()
+        version = str(module.__version__)
+        settings = {"device": "cpu", "precision": "fp32", "threads": str(self._threads)}
+        short = version.split(".")[-1] if version.startswith("1.0.") else version
+        name = f"ncnn{short}-fp32-{self._threads}t"
+        offered = [PlatformSpec(name, "ncnn", "fp32", settings)]
+        if self._options["vulkan"]:
+            offered += self._on_gpus(module, short)
+        return Description(version, tuple(offered))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Unpack the file, load it into a fresh net, make noise for its inputs."""
+        self._net = None
+        self._feeds = []
+        gc.collect()
+        begun = time.perf_counter()
+        self._net, self._feeds = self._load(job)
+        spent_ms = (time.perf_counter() - begun) * 1e3
+        self._outputs = [str(name) for name in self._net.output_names()]
+        if vulkan.index_of(job.settings) is not None:
+            # Its shaders are compiled when a net is loaded; loading is little beside that.
+            return Prepared(compile_ms=spent_ms, cpu_clock="none", probe=matrix_probe())
+        clock = "thread" if self._threads == 1 else "process"
+        return Prepared(cpu_clock=clock, probe=matrix_probe())
+
+    def run(self) -> float | None:
+        """One inference; a GPU's results are fetched."""
+        if self._net is None:
+            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
+        with self._net.create_extractor() as extractor:
+            self._feed(extractor, self._feeds)
+            for name in self._outputs:
+                _extract(extractor, name)
+        return None
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Time of each layer: its results are asked for in the file's order, one layer at a time.
+
+        An extractor that keeps what it computed runs but the layer asked for. Layers that only
+        hand a tensor on (Input, Split) have no row. `device` is the GPU, or "cpu" for what its
+        back end lacks. On a GPU each row holds the wait for it and the way of the result to the
+        host, so that they sum up to more than a run.
+        """
+        net, feeds = self._load(job)
+        layers = [layer for layer in net.layers() if layer.type not in ("Input", "Split")]
+        blobs = net.blobs()
+        tops = [[str(blobs[index].name) for index in layer.tops] for layer in layers]
+        times: list[list[float]] = [[] for _ in layers]
+        for turn in range(_PROFILE_WARMUP + runs):
+            with net.create_extractor() as extractor:
+                extractor.set_light_mode(False)
+                self._feed(extractor, feeds)
+                for index, names in enumerate(tops):
+                    began = time.perf_counter()
+                    for name in names:
+                        _extract(extractor, name)
+                    spent_ms = (time.perf_counter() - began) * 1e3
+                    if turn >= _PROFILE_WARMUP:
+                        times[index].append(spent_ms)
+        return [
+            LayerTime(
+                str(layer.name) or str(layer.type),
+                str(layer.type),
+                middle_mean(spent),
+                vulkan.place(layer, job.settings),
+            )
+            for layer, spent in zip(layers, times)
+        ]
+
+    def _on_gpus(self, module: Any, short: str) -> list[PlatformSpec]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = vulkan.devices(module, Path(folder))
+        offered: list[PlatformSpec] = []
+        for gpu, halves in found:
+            if self._options["software_devices"] or not gpu.software:
+                offered += vulkan.platforms(short, gpu, halves, self._threads)
+        if found and not offered:
+            module.destroy_gpu_instance()  # its threads are of no use
+        return offered
+
+    def _load(self, job: Job) -> tuple[Any, list[tuple[str, Any]]]:
+        module = _import()
+        folder = job.scratch_dir / "ncnn"
+        folder.mkdir(exist_ok=True)
+        try:
+            _unpack(job.model_path, folder)
+            param = (folder / _PARTS[0]).read_text("ascii", "strict")
+            shapes = _input_shapes(param)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise RuntimeFailure("MODEL_INVALID", f"not a packed ncnn model: {error}") from error
+        net = module.Net()
+        for name in _OPTIONS:
+            setattr(net.opt, name, False)
+        net.opt.num_threads = self._threads
+        vulkan.use(module, net, job.settings)
+        try:
+            if net.load_param(str(folder / _PARTS[0])):
+                raise _unread(module, param)
+            if net.load_model(str(folder / _PARTS[1])):
+                raise RuntimeFailure("MODEL_INVALID", "ncnn does not read model.bin")
+        finally:
+            for part in _PARTS:
+                (folder / part).unlink()
+        names = [str(name) for name in net.input_names()]
+        missing = [name for name in names if name not in shapes]
+        if missing:
+            raise RuntimeFailure("MODEL_INVALID", f"input {missing[0]!r} has no shape in the file")
+        return net, [(name, _noise(module, shapes[name])) for name in names]
+
+    def _feed(self, extractor: Any, feeds: Sequence[tuple[str, Any]]) -> None:
+        for name, blob in feeds:
+            if extractor.input(name, blob):
+                raise RuntimeFailure("MODEL_FAILED", f"ncnn does not take input {name!r}")
+
+
+def _import() -> Any:
+    try:
+        import ncnn
+    except ImportError as error:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            f"ncnn cannot be imported ({error}); "
+            "install it with: pip install 'latfarm-agent[ncnn]'",
+        ) from error
+    return ncnn
+
+
+def _extract(extractor: Any, name: str) -> None:
+    code, _ = extractor.extract(name)
+    if code == -100:  # its allocator gave an empty blob
+        raise RuntimeFailure("OUT_OF_MEMORY", f"ncnn could not allocate {name!r}")
+    if code:
+        raise RuntimeFailure("MODEL_FAILED", f"ncnn ended with code {code} at {name!r}")
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Copy the two parts out of the zip; stored parts cannot grow beyond the file.
+
+    Raises:
+        ValueError: a part is missing, or compressed.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for part in _PARTS:
+            entry = archive.getinfo(part)
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{part} is compressed")
+            with archive.open(entry) as source, (folder / part).open("wb") as target:
+                while True:
+                    piece = source.read(1 << 20)
+                    if not piece:
+                        break
+                    target.write(piece)
+
+
+def _unread(module: Any, param: str) -> RuntimeFailure:
+    """Why ncnn does not read a param: a layer that it lacks, or a text that is broken."""
+    kinds = {words[0] for words in map(str.split, param.splitlines()[2:]) if len(words) > 3}
+    lacking = sorted(kind for kind in kinds if module.layer_to_index(kind) < 0)
+    if lacking:
+        return RuntimeFailure("MODEL_UNSUPPORTED", f"ncnn has no layer {', '.join(lacking)}")
+    return RuntimeFailure("MODEL_INVALID", "ncnn does not read model.param")
+
+
+def _input_shapes(param: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the Input layers' blobs, outermost size first.
+
+    Raises:
+        ValueError: this is no param text.
+    """
+    lines = param.splitlines()
+    if not lines or lines[0].strip() != _MAGIC:
+        raise ValueError("model.param does not begin with ncnn's number")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for line in lines[2:]:
+        words = line.split()
+        if len(words) < 5 or words[0] != "Input":
+            continue
+        given = dict(word.split("=", 1) for word in words[5:] if "=" in word)
+        sizes = [int(given[key]) for key in ("2", "11", "1", "0") if key in given]
+        sizes = [size for size in sizes if size > 0]
+        if sizes:
+            shapes[words[4]] = tuple(sizes)
+    return shapes
+
+
+def _noise(module: Any, shape: Sequence[int]) -> Any:
+    """Normal noise, the same each time."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    data = draw.standard_normal(tuple(shape)).astype(np.float32)
+    return module.Mat(data).clone()  # `data` must live until then: Mat only borrows it

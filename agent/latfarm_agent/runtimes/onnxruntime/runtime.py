@@ -1,0 +1,328 @@
+"""ONNX models by onnxruntime, on the CPU and on whatever other execution provider is there.
+
+On the CPU: fp32, and int8 as QDQ. Not fp16: the CPU provider has few float16 kernels, puts Casts to
+float32 around all other nodes, and is slower than with the float32 model.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from pathlib import Path
+from typing import Any, ClassVar, Sequence
+
+from latfarm_agent.runtimes.base import (
+    Description,
+    Job,
+    LayerTime,
+    PlatformSpec,
+    Prepared,
+    RuntimeFailure,
+)
+from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.onnxruntime import providers as onnx_providers
+from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
+from latfarm_agent.runtimes.onnxruntime.providers import Target
+from latfarm_agent.runtimes.onnxruntime.trace import (
+    CPU,
+    Kernel,
+    compiled_covers,
+    placement,
+    read_kernels,
+    read_places,
+)
+from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+from latfarm_agent.runtimes.probe import matrix_probe
+from latfarm_agent.runtimes.trace import middle_mean
+
+_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(uint16)": "uint16",
+    "tensor(int32)": "int32",
+    "tensor(uint32)": "uint32",
+    "tensor(int64)": "int64",
+    "tensor(uint64)": "uint64",
+    "tensor(bool)": "bool",
+}
+_UNSUPPORTED = (
+    "not_implemented",
+    "not a registered",
+    "no op registered",
+    "fallback to the cpu ep has been explicitly disabled",
+    "ir version",
+    "opset",
+)
+_ERRORS_ONLY = 3
+_OPTIMISED_LIMIT_BYTES = 256 << 20
+_PROFILE_WARMUP = 3
+# Providers that launch kernels and go on: the host's clock tells nothing about them.
+_ASYNCHRONOUS = (
+    "CUDAExecutionProvider",
+    "MIGraphXExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+    "ROCMExecutionProvider",
+    "TensorrtExecutionProvider",
+)
+
+
+class OnnxRuntime:
+    """onnxruntime with all graph optimisations; `threads` within an op, one op at a time.
+
+    `providers`: see `onnxruntime.providers`; one that is there needs no entry.
+    """
+
+    wants_cache_dir: ClassVar[bool] = True
+    _found: ClassVar[dict[str, tuple[Target, ...]]] = {}
+
+    def __init__(
+        self, threads: int = 1, providers: Sequence[Any] = (), cache_dir: str = ""
+    ) -> None:
+        self._threads = threads
+        self._chosen = onnx_providers.configured(providers)
+        self._cache_dir = cache_dir
+        self._session: Any = None
+        self._binding: Any = None
+        self._synchronise = False
+
+    def describe(self) -> Description:
+        """fp32 and int8 on the CPU, and each other provider's platforms."""
+        ort = _import()
+        version = str(ort.__version__)
+        short = ".".join(version.split(".")[:2])
+        common = {
+            "threads": str(self._threads),
+            "graph_optimization": "all",
+            "execution": "sequential",
+        }
+        platforms = [
+            PlatformSpec(
+                f"onnxruntime{short}-{dtype}-{self._threads}t", "onnx", dtype, dict(common)
+            )
+            for dtype in ("fp32", "int8")
+        ]
+        for target in self._targets():
+            tail = f"-{self._threads}t" if target.on_cpu else ""
+            platforms += [
+                PlatformSpec(
+                    f"onnxruntime{short}-{target.label}-{dtype}{tail}",
+                    "onnx",
+                    dtype,
+                    dict(common, **target.settings),
+                )
+                for dtype in target.dtypes
+            ]
+        return Description(version, tuple(platforms))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Load the file by its path and bind noise to its inputs, where the provider computes.
+
+        `compile_ms` is the making of the session where the provider compiles; onnxruntime does not
+        tell the two apart. The conditions say how many nodes were left to the CPU.
+        """
+        self._session = self._binding = None
+        gc.collect()
+        ort = _import()
+        target = self._target(job)
+        begun = time.perf_counter()
+        session = self._open(ort, job, self._options(ort), target)
+        spent_ms = (time.perf_counter() - begun) * 1e3
+        memory, device = "cpu", 0
+        conditions: dict[str, str] = {}
+        if target is not None:
+            memory, device = target.memory, int(target.options.get("device_id", "0"))
+            wanted = (target.provider, *target.helpers)
+            conditions = {"provider": target.provider, **placement(read_places(session), wanted)}
+        binding = session.io_binding()
+        try:
+            for name, array in _noise(session.get_inputs()).items():
+                value = ort.OrtValue.ortvalue_from_numpy(array, memory, device)
+                binding.bind_ortvalue_input(name, value)
+            for output in session.get_outputs():
+                binding.bind_output(output.name, memory, device)
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        self._session, self._binding = session, binding
+        self._synchronise = memory != "cpu"
+        clock = "none"
+        if target is None or target.on_cpu:
+            clock = "thread" if self._threads == 1 and target is None else "process"
+        return Prepared(
+            compile_ms=spent_ms if target is not None and target.compiles else 0.0,
+            cpu_clock=clock,
+            probe=matrix_probe(),
+            conditions=conditions,
+        )
+
+    def run(self) -> float | None:
+        """One inference, to its end; inputs and outputs stay where they are."""
+        if self._session is None:
+            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
+        try:
+            self._session.run_with_iobinding(self._binding)
+            if self._synchronise:
+                self._binding.synchronize_outputs()
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        return None
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Times of the kernels by onnxruntime's own trace, named after the nodes that they cover.
+
+        A kernel's time is the mean of the middle half of its runs: the trace counts in whole
+        microseconds, so that a median of short kernels would fall onto a grid. `device` is the
+        provider that ran it; a compiled piece of the graph is one kernel.
+        """
+        self._session = self._binding = None
+        ort = _import()
+        target = self._target(job)
+        options = self._options(ort)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(job.scratch_dir / "trace")
+        optimised = job.scratch_dir / "optimised.onnx"
+        # The optimised file holds all weights again: not for models that would fill the disk. And a
+        # session with compiled pieces has none.
+        saves = target is None or not target.compiles
+        if saves and job.model_path.stat().st_size <= _OPTIMISED_LIMIT_BYTES:
+            options.optimized_model_filepath = str(optimised)
+        session = self._open(ort, job, options, target)
+        places = None if target is None else read_places(session)
+        if target is not None:
+            placement(places, (target.provider, *target.helpers))
+        feeds = _noise(session.get_inputs())
+        try:
+            for _ in range(_PROFILE_WARMUP + runs):
+                session.run(None, feeds)
+            trace = Path(session.end_profiling())
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        finally:
+            del session
+        kernels = read_kernels(json.loads(trace.read_text()))
+        trace.unlink()
+        found: list[Cover] = []
+        nodes = []
+        if optimised.exists():
+            nodes = [(node.name, node.op) for node in read_nodes(optimised)]
+            found = covers(read_nodes(job.model_path), read_nodes(optimised), feeds.keys())
+            optimised.unlink()
+        elif not saves:
+            found = compiled_covers(read_nodes(job.model_path), kernels, places, feeds.keys())
+            nodes = [(kernel.name, kernel.op) for kernel in kernels]
+        return _layers(kernels, nodes, found)
+
+    def _targets(self) -> tuple[Target, ...]:
+        """The providers that are there; looked for once in a process, as loading one takes time."""
+        key = repr(self._chosen)
+        if key not in self._found:
+            self._found[key] = onnx_providers.present(_import(), self._chosen)
+        return self._found[key]
+
+    def _target(self, job: Job) -> Target | None:
+        """The provider of the job's platform; None: the CPU."""
+        label = job.settings.get("label")
+        if label is None:
+            return None
+        for target in self._targets():
+            if target.label == label:
+                return target
+        raise RuntimeFailure("RUNTIME_MISSING", f"no provider is labelled {label!r} here")
+
+    def _open(self, ort: Any, job: Job, options: Any, target: Target | None) -> Any:
+        try:
+            if target is None:
+                return ort.InferenceSession(str(job.model_path), options, providers=[CPU])
+            extra = onnx_providers.extra_options(target, job, self._threads, self._cache_dir)
+            return onnx_providers.open_session(ort, str(job.model_path), options, target, extra)
+        except Exception as error:
+            raise _failure(error, loading=True) from error
+
+    def _options(self, ort: Any) -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = _ERRORS_ONLY
+        return options
+
+
+def _import() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            f"onnxruntime cannot be imported ({error}); "
+            "install it with: pip install 'latfarm-agent[onnxruntime]'",
+        ) from error
+    return onnxruntime
+
+
+def _noise(inputs: Sequence[Any]) -> dict[str, Any]:
+    """Deterministic inputs; see `input_noise`."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    made: dict[str, Any] = {}
+    for item in inputs:
+        if item.type not in _TYPES:
+            raise RuntimeFailure("MODEL_INVALID", f"input {item.name!r} is a {item.type}")
+        if any(not isinstance(size, int) or size < 0 for size in item.shape):
+            raise RuntimeFailure(
+                "MODEL_INVALID", f"input {item.name!r} has an open dimension: {list(item.shape)}"
+            )
+        made[item.name] = input_noise(draw, item.shape, _TYPES[item.type])
+    return made
+
+
+def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
+    """The typed failure for one of onnxruntime's exceptions, its message cut to one line."""
+    if isinstance(error, RuntimeFailure):
+        return error
+    message = " ".join(str(error).split())[:600]
+    low = message.lower()
+    kind = type(error).__name__
+    code = "MODEL_INVALID" if loading else "MODEL_FAILED"
+    if isinstance(error, MemoryError) or "bad_alloc" in low or "failed to allocate memory" in low:
+        code = "OUT_OF_MEMORY"
+    elif kind == "NotImplemented" or any(sign in low for sign in _UNSUPPORTED):
+        code = "MODEL_UNSUPPORTED"
+    elif kind == "InvalidArgument":
+        code = "MODEL_INVALID"
+    elif "external" in low and loading:
+        message = f"the model keeps weights in another file, which is not accepted: {message}"
+    return RuntimeFailure(code, message)
+
+
+def _layers(
+    kernels: Sequence[Kernel], nodes: Sequence[tuple[str, str]], found: Sequence[Cover]
+) -> list[LayerTime]:
+    """The trace's kernels as layers, in order of execution.
+
+    Raises:
+        RuntimeFailure: PROFILE_UNAVAILABLE where the trace has only the times at which the host
+            launched a GPU's kernels: they would say nothing about the layers.
+    """
+    by_order = [kernel.op for kernel in kernels] == [op for _, op in nodes]
+    by_name = {name: cover for (name, _), cover in zip(nodes, found) if name}
+    layers: list[LayerTime] = []
+    for position, kernel in enumerate(kernels):
+        durations = kernel.host_ms
+        if kernel.provider in _ASYNCHRONOUS:
+            durations = kernel.device_ms
+        if not durations:
+            raise RuntimeFailure(
+                "PROFILE_UNAVAILABLE",
+                f"this onnxruntime's trace has no device times of {kernel.provider}",
+            )
+        fallback = Cover(kernel.name, kernel.op)
+        cover = found[position] if by_order else by_name.get(kernel.name, fallback)
+        latency_ms = middle_mean(durations[_PROFILE_WARMUP:])
+        layers.append(LayerTime(cover.name, cover.op, latency_ms, kernel.provider))
+    return layers

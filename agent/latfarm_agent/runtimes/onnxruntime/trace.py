@@ -1,0 +1,176 @@
+"""What onnxruntime says about a run: its trace's kernels, and which provider took which nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Collection, Mapping, Sequence
+
+from latfarm_agent.runtimes.base import RuntimeFailure
+from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers, known_name
+from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+
+CPU = "CPUExecutionProvider"
+RECORD_PLACES = "session.record_ep_graph_assignment_info"
+"""Session option that lets `read_places` know; onnxruntime older than 1.24 ignores it."""
+_KERNEL = "_kernel_time"
+_NUMBERED = re.compile(r"_(?P<number>\d+)$")
+_SHOWN = 12
+
+
+@dataclass
+class Kernel:
+    """One kernel of a trace. `device_ms`: a GPU's own times, empty where the trace has none."""
+
+    name: str
+    op: str
+    provider: str
+    host_ms: list[float] = field(default_factory=list)
+    device_ms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Nodes that one provider took as one piece: (name, op) each. A CPU's pieces have one node."""
+
+    provider: str
+    nodes: tuple[tuple[str, str], ...]
+
+
+def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[Kernel]:
+    """The kernels of a trace in order of their first run, with the time of each run.
+
+    What runs on a GPU follows, in the trace, the event of the node that launched it; the node's own
+    time is then the host's.
+    """
+    found: dict[str, Kernel] = {}
+    last: Kernel | None = None
+    for event in events:
+        name = str(event.get("name", ""))
+        spent_ms = float(event.get("dur", 0)) / 1e3
+        if event.get("cat") == "Kernel" and last is not None:
+            last.device_ms[-1] += spent_ms
+        if event.get("cat") != "Node" or not name.endswith(_KERNEL):
+            continue
+        args = event["args"]
+        told = name[: -len(_KERNEL)], str(args["op_name"]), str(args.get("provider", ""))
+        last = found.setdefault(str(args.get("node_index", name)), Kernel(*told))
+        last.host_ms.append(spent_ms)
+        last.device_ms.append(0.0)
+    for kernel in found.values():
+        if not any(kernel.device_ms):
+            kernel.device_ms = []
+    return list(found.values())
+
+
+def read_places(session: Any) -> list[Place] | None:
+    """Who took which nodes of a session that was made with RECORD_PLACES; None: it does not say.
+
+    Nodes are those that the first, provider-independent optimisations left.
+    """
+    ask = getattr(session, "get_provider_graph_assignment_info", None)
+    if ask is None:
+        return None
+    return [
+        Place(str(piece.ep_name), tuple((str(n.name), str(n.op_type)) for n in piece.get_nodes()))
+        for piece in ask()
+    ]
+
+
+def placement(places: Sequence[Place] | None, wanted: Collection[str]) -> dict[str, str]:
+    """Conditions that say how much of a model ran outside of the `wanted` providers.
+
+    Raises:
+        RuntimeFailure: MODEL_UNSUPPORTED when all of it did: a time of it would be another's.
+    """
+    if places is None:
+        return {"nodes_on_cpu": "unknown"}
+    left = [node for place in places if place.provider not in wanted for node in place.nodes]
+    count = sum(len(place.nodes) for place in places)
+    if count and len(left) == count:
+        raise RuntimeFailure(
+            "MODEL_UNSUPPORTED",
+            f"{next(iter(wanted))} takes no node of the model: it does not know them in these "
+            "element types, or its backend does not load",
+        )
+    told = {"nodes_on_cpu": f"{len(left)} of {count}"}
+    if left:
+        names = [f"{name or '?'} ({op})" for name, op in left[:_SHOWN]]
+        more = len(left) - _SHOWN
+        told["on_cpu"] = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return told
+
+
+def compiled_covers(
+    original: Sequence[WireNode],
+    kernels: Sequence[Kernel],
+    places: Sequence[Place] | None,
+    inputs: Collection[str],
+) -> list[Cover]:
+    """What each kernel covers where a provider compiled pieces of the graph into one kernel each.
+
+    Such a session cannot save its optimised graph. Pieces are numbered in the order in which
+    `places` lists them.
+    """
+    pieces = _pieces(kernels, places or ())
+    owner = _owners(original, kernels, pieces)
+    readers: dict[str, set[int | None]] = {}
+    for index, node in enumerate(original):
+        for tensor in node.inputs:
+            readers.setdefault(tensor, set()).add(owner.get(index))
+    made: dict[int, list[str]] = {position: [] for position in pieces}
+    for index, node in enumerate(original):
+        position = owner.get(index)
+        if position in made:
+            # What leaves the piece: read elsewhere, or by nobody as it is the model's output.
+            made[position] += [t for t in node.outputs if t and readers.get(t) != {position}]
+    wired = [
+        WireNode(kernel.name, kernel.op, ("",), tuple(made.get(at, ())) or (f"kernel {at}",))
+        for at, kernel in enumerate(kernels)
+    ]
+    return covers(original, wired, inputs)
+
+
+def _pieces(kernels: Sequence[Kernel], places: Sequence[Place]) -> dict[int, Place]:
+    """Positions of the kernels that are compiled pieces, and the nodes in each."""
+    single = {place.nodes[0][1] for place in places if len(place.nodes) == 1}
+    found: dict[int, Place] = {}
+    for provider in {place.provider for place in places} - {CPU}:
+        mine = [place for place in places if place.provider == provider]
+        numbered = []
+        for position, kernel in enumerate(kernels):
+            match = _NUMBERED.search(kernel.op)
+            if kernel.provider == provider and match and kernel.op not in single:
+                numbered.append((int(match.group("number")), position))
+        if len(numbered) == len(mine):
+            found.update((at, place) for (_, at), place in zip(sorted(numbered), mine))
+    return found
+
+
+def _owners(
+    original: Sequence[WireNode], kernels: Sequence[Kernel], pieces: Mapping[int, Place]
+) -> dict[int, int]:
+    """Node of the model -> position of its kernel; what was folded away joins its neighbour."""
+    index_of = {node.name: index for index, node in enumerate(original) if node.name}
+    owner: dict[int, int] = {}
+    for position, kernel in enumerate(kernels):
+        names = [kernel.name]
+        if position in pieces:
+            names = [name for name, _ in pieces[position].nodes]
+        for name in names:
+            index = index_of.get(known_name(name, index_of))
+            if index is not None:
+                owner.setdefault(index, position)
+    maker = {tensor: index for index, node in enumerate(original) for tensor in node.outputs}
+    for index, node in enumerate(original):
+        before = [owner[maker[t]] for t in node.inputs if maker.get(t) in owner]
+        if index not in owner and before and before[-1] in pieces:
+            owner[index] = before[-1]
+    readers: dict[str, int] = {}
+    for index in range(len(original) - 1, -1, -1):
+        behind = [readers[t] for t in original[index].outputs if t in readers]
+        if index not in owner and behind and behind[0] in pieces:
+            owner[index] = behind[0]
+        if index in owner:
+            readers.update((tensor, owner[index]) for tensor in original[index].inputs)
+    return owner

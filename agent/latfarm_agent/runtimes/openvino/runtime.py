@@ -1,0 +1,286 @@
+"""ONNX models by OpenVINO on its CPU, GPU and NPU devices.
+
+The graph that a device really runs comes from OpenVINO itself (`get_runtime_model`): its nodes say
+which layers of the model they came from, and how long they took. HETERO and AUTO are never used: a
+model runs on its device as a whole, or is refused.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from pathlib import Path
+from typing import Any, ClassVar, Mapping, Sequence
+
+from latfarm_agent.runtimes.base import (
+    Description,
+    Job,
+    LayerTime,
+    PlatformSpec,
+    Prepared,
+    RuntimeFailure,
+)
+from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
+from latfarm_agent.runtimes.probe import matrix_probe
+
+_PROFILE_WARMUP = 3
+_UNSUPPORTED = ("not supported", "unsupported", "no conversion rule", "not implemented")
+_DTYPES = {"CPU": ("fp32", "int8"), "GPU": ("fp32", "fp16", "int8"), "NPU": ("fp16", "int8")}
+# What a device computes with where the model does not say integers.
+_HINTS = {
+    "CPU": {"fp32": "f32", "int8": "f32"},
+    "GPU": {"fp32": "f32", "fp16": "f16", "int8": "f16"},
+    "NPU": {"fp16": "f16", "int8": "f16"},
+}
+# Properties of a device that tell two of its kind apart.
+_IDENTITY = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE", "NPU_DRIVER_VERSION")
+_CACHE_LIMIT_BYTES = 1 << 30
+
+
+class OpenVinoRuntime:
+    """OpenVINO with one stream; `threads` of the CPU device compute one inference at a time.
+
+    `properties`: more of OpenVINO's own, by device kind: {"GPU": {"GPU_QUEUE_THROTTLE": "LOW"}}.
+    Accelerators keep what they compiled in `cache_dir`.
+    """
+
+    wants_cache_dir: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        threads: int = 1,
+        properties: Mapping[str, Mapping[str, Any]] | None = None,
+        cache_dir: str = "",
+    ) -> None:
+        self._threads = threads
+        self._properties = _checked(properties or {})
+        self._cache_dir = cache_dir
+        self._request: Any = None
+
+    def describe(self) -> Description:
+        """A platform for each device and element type; int8 reads QDQ models."""
+        ov = _import()
+        version = str(ov.__version__).split("-", maxsplit=1)[0]
+        short = ".".join(version.split(".")[:2])
+        core = ov.Core()
+        platforms = []
+        for device in core.available_devices:
+            kind = device.split(".")[0]
+            for dtype in _DTYPES.get(kind, ()):
+                settings = {"device": device, "streams": "1", "precision": _HINTS[kind][dtype]}
+                if self._properties.get(kind):
+                    settings["properties"] = json.dumps(self._properties[kind], sort_keys=True)
+                name = f"openvino{short}-{dtype}-{self._threads}t"
+                if kind == "CPU":
+                    settings["threads"] = str(self._threads)
+                else:
+                    settings.update(_identity(core, device))
+                    name = f"openvino{short}-{device.lower().replace('.', '')}-{dtype}"
+                platforms.append(PlatformSpec(name, "onnx", dtype, settings))
+        return Description(version, tuple(platforms))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Compile the file for its device and fill the inputs with noise."""
+        self._request = None
+        gc.collect()
+        compiled, compile_ms = self._compile(job, profiling=False)
+        self._request = compiled.create_infer_request()
+        self._fill(self._request, compiled)
+        device = _device(job.settings)
+        clock, conditions = "none", {}
+        if device.startswith("CPU"):
+            clock = "thread" if self._threads == 1 else "process"
+        else:
+            ran_on = compiled.get_property("EXECUTION_DEVICES")
+            names = [ran_on] if isinstance(ran_on, str) else [str(name) for name in ran_on]
+            if any(not name.startswith(device.split(".")[0]) for name in names):
+                raise RuntimeFailure(
+                    "MODEL_UNSUPPORTED", f"{device} leaves the model to {', '.join(names)}"
+                )
+            conditions["ran_on"] = ", ".join(names)
+        return Prepared(
+            compile_ms=compile_ms, cpu_clock=clock, probe=matrix_probe(), conditions=conditions
+        )
+
+    def run(self) -> float | None:
+        """One inference; inputs and outputs stay where they are."""
+        if self._request is None:
+            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
+        try:
+            self._request.infer()
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        return None
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Times of the device's kernels, named after the nodes of the model that they cover.
+
+        Nodes that the device folded into others, or never runs, have no row. `device` is the
+        device and the implementation that it chose.
+
+        Raises:
+            RuntimeFailure: PROFILE_UNAVAILABLE where the device does not tell what it runs.
+        """
+        self._request = None
+        compiled, _ = self._compile(job, profiling=True)
+        request = compiled.create_infer_request()
+        self._fill(request, compiled)
+        times_ms: dict[str, list[float]] = {}
+        try:
+            for turn in range(_PROFILE_WARMUP + runs):
+                request.infer()
+                if turn < _PROFILE_WARMUP:
+                    continue
+                for entry in request.profiling_info:
+                    if "NOT_RUN" not in str(entry.status):
+                        spent_ms = entry.real_time.total_seconds() * 1e3
+                        times_ms.setdefault(str(entry.node_name), []).append(spent_ms)
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        device = _device(job.settings)
+        if not times_ms:
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{device} tells no times of its kernels")
+        try:
+            ops = compiled.get_runtime_model().get_ordered_ops()
+        except Exception as error:
+            raise RuntimeFailure(
+                "PROFILE_UNAVAILABLE", f"{device} does not tell what it runs: {error}"
+            ) from error
+        inputs = {str(port.any_name) for port in compiled.inputs}
+        graph = [_exec_node(op) for op in ops]
+        return layer_times(graph, read_nodes(job.model_path), times_ms, inputs, device)
+
+    def _compile(self, job: Job, *, profiling: bool) -> tuple[Any, float]:
+        """The compiled model, and the milliseconds that compiling took."""
+        ov = _import()
+        device = _device(job.settings)
+        kind = device.split(".")[0]
+        options: dict[str, Any] = {
+            "PERF_COUNT": profiling,
+            "INFERENCE_PRECISION_HINT": _HINTS[kind].get(job.dtype, "f32"),
+        }
+        if kind == "CPU":
+            options.update(INFERENCE_NUM_THREADS=self._threads, ENABLE_CPU_PINNING=False)
+        elif self._cache_dir:
+            _trim(Path(self._cache_dir))
+            options["CACHE_DIR"] = self._cache_dir
+        if kind == "NPU":
+            options["PERFORMANCE_HINT"] = "LATENCY"
+        else:
+            options["NUM_STREAMS"] = 1
+        options.update(self._properties.get(kind, {}))
+        core = ov.Core()
+        try:
+            model = core.read_model(str(job.model_path))
+        except Exception as error:
+            raise _failure(error, loading=True) from error
+        for port in model.inputs:
+            if port.partial_shape.is_dynamic:
+                raise RuntimeFailure(
+                    "MODEL_INVALID",
+                    f"input {port.any_name!r} has an open dimension: {port.partial_shape}",
+                )
+        begun = time.perf_counter()
+        try:
+            compiled = core.compile_model(model, device, options)
+        except Exception as error:
+            raise _failure(error, loading=True) from error
+        return compiled, (time.perf_counter() - begun) * 1e3
+
+    def _fill(self, request: Any, compiled: Any) -> None:
+        """Deterministic inputs; see `input_noise`."""
+        import numpy as np
+
+        ov = _import()
+        draw = np.random.default_rng(0)
+        for index, port in enumerate(compiled.inputs):
+            array = input_noise(draw, tuple(port.shape), port.element_type.to_dtype())
+            request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
+
+
+def _import() -> Any:
+    try:
+        import openvino
+
+        openvino.Core  # noqa: B018 - versions before 2023 lack it here
+    except (ImportError, AttributeError) as error:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            f"openvino cannot be imported ({error}); "
+            "install it with: pip install 'latfarm-agent[openvino]'",
+        ) from error
+    return openvino
+
+
+def _checked(properties: Any) -> dict[str, dict[str, Any]]:
+    wrong = not isinstance(properties, dict)
+    for kind, values in properties.items() if not wrong else ():
+        wrong = wrong or kind not in _DTYPES or not isinstance(values, dict)
+    if wrong:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            f"the openvino runtime's option properties must be an object of {', '.join(_DTYPES)}, "
+            "each an object of OpenVINO's properties",
+        )
+    return {kind: dict(values) for kind, values in properties.items()}
+
+
+def _identity(core: Any, device: str) -> dict[str, str]:
+    found = {}
+    offered = {str(name) for name in core.get_property(device, "SUPPORTED_PROPERTIES")}
+    for name in _IDENTITY:
+        if name in offered:
+            found[name.lower()] = str(core.get_property(device, name))
+    return found
+
+
+def _trim(folder: Path) -> None:
+    """Make a cache's folder, and remove its oldest files once it holds too much."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = sorted(
+        ((path.stat(), path) for path in folder.rglob("*") if path.is_file()),
+        key=lambda pair: pair[0].st_mtime,
+    )
+    held_bytes = sum(stat.st_size for stat, _ in files)
+    for stat, path in files:
+        if held_bytes <= _CACHE_LIMIT_BYTES:
+            return
+        path.unlink()
+        held_bytes -= stat.st_size
+
+
+def _device(settings: Mapping[str, str]) -> str:
+    return settings.get("device", "CPU")
+
+
+def _exec_node(op: Any) -> ExecNode:
+    info = op.get_rt_info()
+
+    def told(key: str) -> str:
+        if key not in info:
+            return ""
+        value = info[key]
+        return str(value.astype(str) if hasattr(value, "astype") else value)
+
+    return ExecNode(
+        name=str(op.get_friendly_name()),
+        kind=told("layerType") or str(op.get_type_name()),
+        primitive=told("primitiveType"),
+        layers=tuple(told("originalLayersNames").split(",")),
+        reads=tuple(str(value.get_node().get_friendly_name()) for value in op.input_values()),
+    )
+
+
+def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
+    """The typed failure for one of OpenVINO's exceptions, its message cut to one line."""
+    message = " ".join(str(error).split())[:600]
+    low = message.lower()
+    code = "MODEL_INVALID" if loading else "MODEL_FAILED"
+    if isinstance(error, MemoryError) or "bad_alloc" in low or "alloc" in low:
+        code = "OUT_OF_MEMORY"
+    elif any(sign in low for sign in _UNSUPPORTED):
+        code = "MODEL_UNSUPPORTED"
+    return RuntimeFailure(code, message)

@@ -1,0 +1,373 @@
+"""ONNX models by OpenVINO 2021.4 or 2022.3, which still drive the Neural Compute Stick 2.
+
+They have the old Inference Engine API and need Python 3.6 to 3.9 (2022.3: to 3.10), so this runtime
+has an environment of its own (docs/how-to/ncs2.md) and, beside OpenVINO, asks for numpy alone.
+
+CPU fp32 and MYRIAD fp16. The stick computes in fp16 whatever the file's weights are. Not int8 on
+the CPU: these versions turn QDQ models into FakeQuantize and compute the layers in fp32.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import xml.etree.ElementTree as Xml
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from latfarm_agent.runtimes.base import (
+    Description,
+    Job,
+    LayerTime,
+    PlatformSpec,
+    Prepared,
+    RuntimeFailure,
+)
+from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.onnxruntime.wire import read_nodes, read_opset
+from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
+from latfarm_agent.runtimes.probe import matrix_probe
+
+_MYRIAD = "MYRIAD"
+_PROFILE_WARMUP = 3
+_NEWEST_OPSET = {"2021.4": 13, "2022.3": 15}
+"""Of a newer one the reader takes the newest that it knows, with a warning: another model."""
+_UNSUPPORTED = ("not support", "unsupported", "unimplemented", "not implemented", "cannot convert")
+_GONE = ("nc_error", "x_link", "xlink", "can not init myriad", "no device", "failed to find")
+_DTYPES = {
+    "FP32": "float32",
+    "FP16": "float16",
+    "I64": "int64",
+    "U64": "uint64",
+    "I32": "int32",
+    "U32": "uint32",
+    "I16": "int16",
+    "U16": "uint16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_NOT_ON_A_STICK = ("I64", "U64", "I16", "BOOL")
+
+
+class OpenVino2021Runtime:
+    """The Inference Engine with one stream.
+
+    `device`: one stick of several, as "MYRIAD.1.2-ma2480"; empty: the first by name. `config`: more
+    of the engine's own keys, by device kind: {"MYRIAD": {"MYRIAD_ENABLE_HW_ACCELERATION": "NO"}}.
+    """
+
+    def __init__(
+        self,
+        threads: int = 1,
+        device: str = "",
+        config: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._threads = threads
+        self._pinned = _checked_device(device)
+        self._config = _checked_config(config or {})
+        self._core: Any = None
+        self._network: Any = None
+        self._request: Any = None
+
+    def describe(self) -> Description:
+        """CPU fp32, and fp16 of the stick where one is plugged in."""
+        core, version, short = self._engine()
+        cpu = {"device": "CPU", "streams": "1", "threads": str(self._threads)}
+        name = f"openvino{short}-fp32-{self._threads}t"
+        platforms = [PlatformSpec(name, "onnx", "fp32", dict(cpu, **self._more("CPU")))]
+        stick = self._stick(core)
+        if stick:
+            settings = {"device": _MYRIAD, "streams": "1", **self._more(_MYRIAD)}
+            chip = _chip(core, stick)
+            if chip:
+                settings["chip"] = chip
+            platforms.append(PlatformSpec(f"openvino{short}-myriad-fp16", "onnx", "fp16", settings))
+        return Description(version, tuple(platforms))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Compile the file for its device, send it there, and fill the inputs with noise."""
+        self._network = self._request = None
+        gc.collect()
+        device = self._device(job)
+        network, compile_ms = self._load(job, device, profiling=False)
+        self._network, self._request = network, network.requests[0]
+        _fill(self._request)
+        conditions: Mapping[str, str] = {}
+        if device != "CPU":
+            conditions = _StickConditions(device, lambda: _thermal(self._network))
+        return Prepared(
+            compile_ms=compile_ms,
+            cpu_clock="process" if device == "CPU" else "none",
+            probe=matrix_probe(),
+            conditions=conditions,
+        )
+
+    def run(self) -> float | None:
+        """One inference, the transfers to the stick and back included."""
+        if self._request is None:
+            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
+        try:
+            self._request.infer()
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        return None
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Times of the device's kernels, named after the nodes of the model that they cover."""
+        self._network = self._request = None
+        device = self._device(job)
+        network, _ = self._load(job, device, profiling=True)
+        request = network.requests[0]
+        _fill(request)
+        times_ms: dict[str, list[float]] = {}
+        ran: set[str] = set()
+        try:
+            for turn in range(_PROFILE_WARMUP + runs):
+                request.infer()
+                if turn < _PROFILE_WARMUP:
+                    continue
+                for name, entry in request.get_perf_counts().items():
+                    times_ms.setdefault(str(name), []).append(float(entry["real_time"]) / 1e3)
+                    # The CPU says so too of a kernel that took less than a microsecond this time.
+                    if entry["status"] == "EXECUTED":
+                        ran.add(str(name))
+            inputs = list(network.input_info)
+            graph = _exec_graph(network, job.scratch_dir)
+        except Exception as error:
+            raise _failure(error, loading=False) from error
+        times_ms = {name: spent for name, spent in times_ms.items() if name in ran}
+        if not times_ms:
+            raise RuntimeFailure(
+                "PROFILE_UNAVAILABLE", f"{device} tells of no kernel that took a microsecond"
+            )
+        nodes = read_nodes(job.model_path)
+        silent = device != "CPU"
+        return layer_times(graph, nodes, times_ms, inputs, _kind(device), silent=silent)
+
+    def _engine(self) -> tuple[Any, str, str]:
+        """The engine's core, its version, and the version's first two numbers."""
+        try:
+            from openvino.inference_engine import IECore, get_version
+        except ImportError as error:
+            raise RuntimeFailure(
+                "RUNTIME_MISSING",
+                f"OpenVINO's Inference Engine cannot be imported ({error}); install openvino "
+                "2021.4.2 into an environment of its own and name its interpreter in the agent's "
+                "configuration: see docs/how-to/ncs2.md",
+            ) from error
+        if self._core is None:
+            self._core = IECore()
+        version = str(get_version()).split("-", maxsplit=1)[0]
+        return self._core, version, ".".join(version.split(".")[:2])
+
+    def _more(self, kind: str) -> dict[str, str]:
+        more = self._config.get(kind)
+        return {"config": json.dumps(more, sort_keys=True)} if more else {}
+
+    def _stick(self, core: Any) -> str:
+        """Name of the stick to use, empty where there is none.
+
+        Raises:
+            RuntimeFailure: RUNTIME_MISSING when the chosen one is not here.
+        """
+        found = sorted(name for name in core.available_devices if _kind(name) == _MYRIAD)
+        if not self._pinned:
+            return found[0] if found else ""
+        if self._pinned in found or (found == [_MYRIAD] and self._pinned.endswith(_ids(core))):
+            return self._pinned
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            f"no stick {self._pinned!r} is plugged in (found: {', '.join(found) or 'none'}); plug "
+            "it in, or change the runtime's option device",
+        )
+
+    def _device(self, job: Job) -> str:
+        core, _, _ = self._engine()
+        if job.settings.get("device", "CPU") == "CPU":
+            return "CPU"
+        stick = self._stick(core)
+        if not stick:
+            raise RuntimeFailure(
+                "RUNTIME_MISSING", "no Neural Compute Stick is plugged in any more"
+            )
+        return stick
+
+    def _load(self, job: Job, device: str, *, profiling: bool) -> tuple[Any, float]:
+        """The network on its device, and the milliseconds that compiling and sending it took."""
+        core, _, short = self._engine()
+        config = {"PERF_COUNT": "YES" if profiling else "NO"}
+        if device == "CPU":
+            config.update(
+                CPU_THREADS_NUM=str(self._threads), CPU_THROUGHPUT_STREAMS="1", CPU_BIND_THREAD="NO"
+            )
+        else:
+            config["MYRIAD_THROUGHPUT_STREAMS"] = "1"
+        config.update(self._config.get(_kind(device), {}))
+        try:
+            _check_opset(read_opset(job.model_path), short)
+            network = core.read_network(str(_named(job)))
+            if device != "CPU":
+                _narrow_inputs(network)
+        except Exception as error:
+            raise _failure(error, loading=True) from error
+        begun = time.perf_counter()
+        try:
+            loaded = core.load_network(network, device, config, 1)
+        except Exception as error:
+            raise _failure(error, loading=True) from error
+        return loaded, (time.perf_counter() - begun) * 1e3
+
+
+class _StickConditions(Mapping[str, str]):
+    """Which stick it was, and how warm when the session began and when it is asked."""
+
+    def __init__(self, device: str, thermal: Callable[[], str]) -> None:
+        self._thermal = thermal
+        self._fixed = {"device": device, "device_temperature_c_before": thermal()}
+
+    def __getitem__(self, name: str) -> str:
+        if name == "device_temperature_c_after":
+            return self._thermal()
+        return self._fixed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._fixed
+        yield "device_temperature_c_after"
+
+    def __len__(self) -> int:
+        return len(self._fixed) + 1
+
+
+def _checked_device(device: Any) -> str:
+    if not isinstance(device, str) or (device and not device.startswith(_MYRIAD)):
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            "the openvino2021 runtime's option device must name a stick, as MYRIAD.1.2-ma2480",
+        )
+    return device
+
+
+def _checked_config(config: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(config, dict) or not all(
+        kind in ("CPU", _MYRIAD) and isinstance(values, dict) for kind, values in config.items()
+    ):
+        raise RuntimeFailure(
+            "RUNTIME_MISSING",
+            "the openvino2021 runtime's option config must be an object of CPU and MYRIAD, each an "
+            "object of the engine's keys",
+        )
+    return {
+        kind: {str(key): str(value) for key, value in values.items()}
+        for kind, values in config.items()
+    }
+
+
+def _kind(device: str) -> str:
+    return device.split(".")[0]
+
+
+def _ids(core: Any) -> tuple[str, ...]:
+    """Ids of the sticks ("1.2-ma2480"): of a single one the core's list has none."""
+    return tuple(str(name) for name in core.get_metric(_MYRIAD, "AVAILABLE_DEVICES"))
+
+
+def _chip(core: Any, stick: str) -> str:
+    """The stick's chip ("ma2480"): the end of its id."""
+    ids = [stick] if "." in stick else list(_ids(core))
+    return ids[0].rpartition("-")[2] if ids and "-" in ids[0] else ""
+
+
+def _thermal(network: Any) -> str:
+    """The stick's temperature in degrees Celsius."""
+    try:
+        return f"{float(network.get_metric('DEVICE_THERMAL')):.1f}"
+    except Exception:
+        return "unknown"  # a stick that is gone is told by the next run, not by its thermometer
+
+
+def _check_opset(opset: int, short: str) -> None:
+    newest = _NEWEST_OPSET.get(short, opset)
+    if opset > newest:
+        raise RuntimeFailure(
+            "MODEL_UNSUPPORTED",
+            f"the file is of ONNX opset {opset}; OpenVINO {short} reads up to {newest}",
+        )
+
+
+def _named(job: Job) -> Path:
+    """The model under a name that ends in ".onnx": the engine chooses its reader by that."""
+    link = job.scratch_dir / "model.onnx"
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(job.model_path.absolute())
+    return link
+
+
+def _narrow_inputs(network: Any) -> None:
+    """Inputs as a stick takes them: it knows no integers of 64 bits."""
+    for info in network.input_info.values():
+        if info.precision in _NOT_ON_A_STICK:
+            info.precision = "I32"
+
+
+def _fill(request: Any) -> None:
+    """Deterministic inputs; see `input_noise`."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    for name, blob in request.input_blobs.items():
+        described = blob.tensor_desc
+        if described.precision not in _DTYPES:
+            raise RuntimeFailure("MODEL_INVALID", f"input {name!r} is a {described.precision}")
+        blob.buffer[...] = input_noise(draw, tuple(described.dims), _DTYPES[described.precision])
+
+
+def _exec_graph(network: Any, scratch_dir: Path) -> list[ExecNode]:
+    """What the device runs, in order; read from the engine's own XML."""
+    path = scratch_dir / "executed.xml"
+    network.get_exec_graph_info().serialize(str(path), str(scratch_dir / "executed.bin"))
+    root = Xml.parse(str(path)).getroot()
+    names: dict[str, str] = {}
+    found = []
+    for layer in root.iterfind("./layers/layer"):
+        data = layer.find("data")
+        told = {} if data is None else data.attrib
+        names[layer.attrib["id"]] = layer.attrib["name"]
+        order = told.get("execOrder", "")
+        found.append((int(order) if order.lstrip("-").isdigit() else 0, layer, told))
+    reads: dict[str, list[str]] = {}
+    for edge in root.iterfind("./edges/edge"):
+        reads.setdefault(edge.attrib["to-layer"], []).append(names[edge.attrib["from-layer"]])
+    found.sort(key=lambda entry: entry[0])
+    return [
+        ExecNode(
+            name=layer.attrib["name"],
+            kind=told.get("layerType") or layer.attrib["type"],
+            primitive=told.get("primitiveType", ""),
+            layers=tuple(told.get("originalLayersNames", "").split(",")),
+            reads=tuple(reads.get(layer.attrib["id"], ())),
+        )
+        for _, layer, told in found
+    ]
+
+
+def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
+    """The typed failure for one of the engine's exceptions, its message cut to one line."""
+    if isinstance(error, RuntimeFailure):
+        return error
+    message = " ".join(str(error).split())[:600]
+    low = message.lower()
+    code = "MODEL_INVALID" if loading else "MODEL_FAILED"
+    if isinstance(error, MemoryError) or "alloc" in low or "create a memory object" in low:
+        code = "OUT_OF_MEMORY"
+    elif any(sign in low for sign in _GONE):
+        code = "RUNTIME_MISSING"
+        message = f"the stick does not answer: {message}"
+    elif "dynamic output shape" in low:
+        code = "MODEL_INVALID"
+        message = f"an input has an open dimension: {message}"
+    elif any(sign in low for sign in _UNSUPPORTED):
+        code = "MODEL_UNSUPPORTED"
+    return RuntimeFailure(code, message)

@@ -1,0 +1,1 @@
+"""Boards whose truth is known."""

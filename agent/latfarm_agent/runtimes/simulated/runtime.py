@@ -1,0 +1,209 @@
+"""A board that does not exist: known truth, reproducible noise, and every way to fail.
+
+The same question (request, session) on the same board state gives the same answer: noise is a hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any, Sequence
+
+from latfarm_agent.runtimes.base import (
+    Description,
+    Job,
+    LayerTime,
+    PlatformSpec,
+    Prepared,
+    RuntimeFailure,
+)
+from latfarm_agent.runtimes.simulated.cost import (
+    Power,
+    Profile,
+    exact_cold_ms,
+    exact_latency_ms,
+    exact_layers,
+    exact_work_uj,
+)
+
+VERSION = "1.0"
+
+
+class SimulatedAccount:
+    """The power rail of a simulated board: time and energy that pass when it rests or runs."""
+
+    source = "simulated"
+    lag_ms = 0.0
+
+    def __init__(self, power: Power) -> None:
+        self._power = power
+        self._passed_ms = 0.0
+        self._taken_uj = 0.0
+        self._run_uj = 0.0
+        self._factor = 1.0
+
+    @property
+    def step_mj(self) -> float:
+        """Resolution of the counter."""
+        return self._power.step_uj / 1e3
+
+    def now_s(self) -> float:
+        """Simulated time."""
+        return self._passed_ms / 1e3
+
+    def energy_mj(self) -> float:
+        """All energy so far, in whole steps of the counter."""
+        step_uj = self._power.step_uj
+        taken_uj = self._taken_uj
+        return (math.floor(taken_uj / step_uj) * step_uj if step_uj else taken_uj) / 1e3
+
+    def rest(self, rest_ms: float) -> None:
+        """Time passes."""
+        self._passed_ms += rest_ms
+        self._taken_uj += self._power.idle_mw * rest_ms
+
+    def load(self, work_uj: float, factor: float) -> None:
+        """A model is loaded: what a run's work takes, and by how much this session differs."""
+        self._run_uj, self._factor = work_uj + self._power.call_uj, factor
+
+    def ran(self, latency_ms: float) -> None:
+        """A run took so long."""
+        self._passed_ms += latency_ms
+        added_uj = self._power.active_mw * latency_ms + self._run_uj
+        self._taken_uj += self._power.idle_mw * latency_ms + added_uj * self._factor
+
+
+class SimulatedRuntime:
+    """The runtime of a simulated board; `profile` is the path of its profile file."""
+
+    def __init__(self, threads: int = 1, profile: str | None = None) -> None:
+        del threads
+        if not profile:
+            raise RuntimeFailure(
+                "RUNTIME_MISSING", "no board is simulated; start the agent with --simulate FILE"
+            )
+        try:
+            self._profile = Profile.read(Path(profile))
+        except (OSError, ValueError) as error:
+            raise RuntimeFailure("RUNTIME_MISSING", f"profile {error}") from error
+        self._draw = random.Random(0)
+        self._warm_ms = 0.0
+        self._cold_ms = 0.0
+        self._cold_next = False
+        self._digest = b""
+        self._graph: dict[str, Any] = {}
+        self._exact_ms = 0.0
+        self._exact_cold_ms = 0.0
+        self._work_uj = 0.0
+        power = self._profile.power
+        self._account = None if power is None else SimulatedAccount(power)
+
+    def describe(self) -> Description:
+        """The one platform that the profile names."""
+        made = self._profile
+        spec = PlatformSpec(
+            made.platform, made.model_format, made.dtype, {}, real_time=False, whole_name=True
+        )
+        return Description(VERSION, (spec,))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Read the graph; crash, hang, throttle and drift as the profile says."""
+        profile = self._profile
+        graph = self._load(job.model_path)
+        self._misbehave(graph, job)
+        factor = 1.0 + profile.drift * job.sequence / 1000
+        throttle = profile.throttle
+        if throttle.every and job.sequence % throttle.every >= throttle.every - throttle.length:
+            if throttle.reported:
+                raise RuntimeFailure("THROTTLED", "the simulated board throttles")
+            factor *= throttle.factor
+        if job.session == 0 and profile.measure_ms:
+            time.sleep(profile.measure_ms / 1e3)  # all the real time of a measurement, in one go
+        self._draw = random.Random(_seed(profile.seed, job.request_id, job.session))
+        factor *= math.exp(self._draw.gauss(0.0, profile.session_noise))
+        self._warm_ms = factor * self._exact_ms
+        self._cold_ms = factor * self._exact_cold_ms
+        self._cold_next = False
+        if self._account is not None and profile.power is not None:
+            spread = math.exp(self._draw.gauss(0.0, profile.power.noise))
+            self._account.load(self._work_uj, spread)
+        return Prepared(cpu_clock="none", flush=self._flush, settles=False, energy=self._account)
+
+    def run(self) -> float | None:
+        """One run in simulated milliseconds."""
+        latency_ms = self._cold_ms if self._cold_next else self._warm_ms
+        self._cold_next = False
+        if self._profile.noise:
+            latency_ms *= math.exp(self._draw.gauss(0.0, self._profile.noise))
+        if self._account is not None:
+            self._account.ran(latency_ms)
+        return latency_ms
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """The truth about each kernel."""
+        del runs
+        graph = self._load(job.model_path)
+        self._misbehave(graph, job)
+        layers: list[LayerTime] = exact_layers(graph, self._profile)
+        return layers
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise RuntimeFailure("MODEL_INVALID", f"the model cannot be read: {error}") from error
+        digest = hashlib.sha256(text).digest()
+        if digest != self._digest:  # all sessions of a request ask for the same
+            graph = _parse(text)
+            self._exact_ms = exact_latency_ms(graph, self._profile)
+            self._exact_cold_ms = exact_cold_ms(graph, self._profile)
+            self._work_uj = exact_work_uj(graph, self._profile)
+            self._graph, self._digest = graph, digest
+        return self._graph
+
+    def _flush(self) -> None:
+        self._cold_next = True
+
+    def _misbehave(self, graph: dict[str, Any], job: Job) -> None:
+        profile = self._profile
+        for node in graph["nodes"]:
+            where = f"node {node['name']!r} ({node['op']})"
+            if node["op"] in profile.unsupported_ops:
+                raise RuntimeFailure("MODEL_UNSUPPORTED", f"{where}: no such op on this board")
+            if node["op"] in profile.crash_ops:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            while node["op"] in profile.hang_ops:
+                signal.pause()
+        if profile.crash_rate:
+            chance = random.Random(_seed(profile.seed, "crash", job.request_id, job.session))
+            if chance.random() < profile.crash_rate:
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        graph = json.loads(text)
+    except ValueError as error:
+        raise RuntimeFailure("MODEL_INVALID", f"the model is no JSON: {error}") from error
+    parts = {"inputs": list, "outputs": list, "nodes": list, "weights": dict, "types": dict}
+    if not isinstance(graph, dict) or any(
+        not isinstance(graph.get(name), kind) for name, kind in parts.items()
+    ):
+        raise RuntimeFailure("MODEL_INVALID", "the model is no graph")
+    for node in graph["nodes"]:
+        if not isinstance(node, dict) or not {"name", "op", "inputs", "outputs"} <= set(node):
+            raise RuntimeFailure(
+                "MODEL_INVALID", "the model holds a node without name, op or tensors"
+            )
+    return graph
+
+
+def _seed(*parts: object) -> int:
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

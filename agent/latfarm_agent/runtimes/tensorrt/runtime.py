@@ -1,0 +1,262 @@
+"""ONNX models by TensorRT, on the GPU or a deep-learning accelerator of the board itself.
+
+An engine is built where it runs, from ONNX, once a request; its sessions are fresh contexts with
+fresh memory. A platform's latency is the host's by default: one synchronous loop, from the call to
+the end of the wait, with inputs and outputs resident on the GPU. The GPU's own time of the same
+runs stands beside it in the conditions. METHODS: host and GPU latency kept apart.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import time
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from latfarm_agent.nvidia import NvidiaBoard
+from latfarm_agent.runtimes.base import Description, Job, LayerTime, Prepared, RuntimeFailure
+from latfarm_agent.runtimes.cuda import Cuda, Device
+from latfarm_agent.runtimes.tensorrt.build import Built, Journal, Plan, build, make_logger
+from latfarm_agent.runtimes.tensorrt.cache import TimingCache
+from latfarm_agent.runtimes.tensorrt.layers import layer_times, placed_names, read_inspector
+from latfarm_agent.runtimes.tensorrt.log import SessionLog
+from latfarm_agent.runtimes.tensorrt.options import Offer, Options, lacking, platforms
+from latfarm_agent.runtimes.tensorrt.session import Session
+
+_OLDEST = (8, 4)
+_PROFILE_WARMUP = 3
+_SHOWN = 12
+_REMEDY = (
+    "on a Jetson: apt-get install python3-libnvinfer, and give the agent an environment made with "
+    "--system-site-packages; elsewhere: pip install 'latfarm-agent[tensorrt]'"
+)
+# Where TensorRT does not tell any more what a GPU is fast at, every GPU that it still runs on is.
+_FAST = {"fp16": "platform_has_fast_fp16", "int8": "platform_has_fast_int8"}
+
+
+class TensorRtRuntime:
+    """TensorRT 8.4 to 11; `options` are those of `tensorrt.options.Options`."""
+
+    wants_cache_dir = True
+
+    def __init__(self, threads: int = 1, **options: Any) -> None:
+        del threads  # of the host: they change nothing
+        self._options = Options.read(options)
+        self._journal = Journal()
+        self._trt: Any = None
+        self._logger: Any = None
+        self._cuda: Cuda | None = None
+        self._board: NvidiaBoard | None = None
+        self._index = 0
+        self._built: tuple[tuple[object, ...], Built] | None = None
+        self._untold_ms = 0.0  # of a build that a profile made
+        self._session: Session | None = None
+        self._log: SessionLog | None = None
+        self._gpu_latency = False
+
+    def describe(self) -> Description:
+        """A platform for each element type that the GPU is fast at, and the variants asked for."""
+        trt, cuda = self._open()
+        version = str(trt.__version__)
+        offer = self._offer(trt, cuda.device)
+        return Description(version, platforms(self._options, offer), lacking(self._options, offer))
+
+    def prepare(self, job: Job) -> Prepared:
+        """Build the engine, unless this request has one already, and open a fresh session of it.
+
+        `compile_ms` is the build's, told once: later sessions of a request share the engine.
+        """
+        self._close_session()
+        built = self._engine(job)
+        compile_ms, self._untold_ms = self._untold_ms, 0.0
+        trt, cuda = self._open()
+        settings = job.settings
+        self._session = Session(
+            trt,
+            cuda,
+            built.engine,
+            self._journal,
+            transfers=settings.get("transfers") == "each run",
+            graph=settings.get("cuda_graph") == "yes",
+        )
+        self._gpu_latency = settings.get("latency") == "gpu"
+        board, index = self._sensors(cuda)
+        self._log = SessionLog(
+            _conditions(job, built),
+            lambda: board.read(index),
+            locked=board.locked(),
+            end=board.rest,
+        )
+        return Prepared(
+            compile_ms=compile_ms,
+            cpu_clock="none",
+            flush=self._session.flush,
+            conditions=self._log,
+        )
+
+    def run(self) -> float | None:
+        """One inference; its latency by the host's clock, or by the GPU's where asked for."""
+        session, log = self._session, self._log
+        if session is None or log is None:
+            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
+        try:
+            times = session.run()
+        except BaseException:
+            log.close()
+            raise
+        log.add(times)
+        return times.gpu_ms if self._gpu_latency else times.host_ms
+
+    def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
+        """Times of the engine's layers, named after the nodes that they cover.
+
+        It is the engine that is measured. Layers run one after the other while they are timed; on a
+        DLA the row "... from nvm" is the wait for it.
+        """
+        self._close_session()
+        trt, cuda = self._open()
+        built = self._engine(job)
+        profiler = make_profiler(trt)
+        session = Session(trt, cuda, built.engine, self._journal, profiler=profiler)
+        told: list[list[tuple[str, float]]] = []
+        try:
+            for turn in range(_PROFILE_WARMUP + runs):
+                profiler.rows = []
+                session.run()
+                if turn >= _PROFILE_WARMUP:
+                    told.append(profiler.rows)
+        finally:
+            session.close()
+        if not any(told):
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", "TensorRT's profiler reported no layer")
+        inspector = built.engine.create_engine_inspector()
+        text = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        core = job.settings.get("dla_core", "none")
+        return layer_times(
+            told,
+            read_inspector(text),
+            built.nodes,
+            built.inputs,
+            on_dla=built.on_dla,
+            dla=f"DLA {core}",
+        )
+
+    def _open(self) -> tuple[Any, Cuda]:
+        """TensorRT and the GPU, opened once."""
+        if self._trt is None:
+            trt = _import()
+            self._cuda = Cuda(self._options.device, spin=self._options.spin_wait)
+            self._logger = make_logger(trt, self._journal)
+            self._trt = trt
+        assert self._cuda is not None
+        return self._trt, self._cuda
+
+    def _offer(self, trt: Any, device: Device) -> Offer:
+        builder = trt.Builder(self._logger)
+        flags = trt.NetworkDefinitionCreationFlag
+        return Offer(
+            version=str(trt.__version__),
+            device=device,
+            dtypes=("fp32", *(d for d, fast in _FAST.items() if getattr(builder, fast, True))),
+            strong=hasattr(flags, "STRONGLY_TYPED"),
+            weak=hasattr(trt.BuilderFlag, "FP16"),
+            dla_cores=int(builder.num_DLA_cores),
+        )
+
+    def _engine(self, job: Job) -> Built:
+        """The engine of a request's model, built unless it was already."""
+        trt, cuda = self._open()
+        plan = _plan(self._options, job)
+        key = (job.request_id, job.sequence, str(job.model_path), _stamp(job.model_path), plan)
+        if self._built is not None and self._built[0] == key:
+            return self._built[1]
+        self._built = None  # two engines at once may not fit
+        gc.collect()
+        folder = self._options.cache_dir
+        cache = TimingCache(Path(folder) if folder else None, str(trt.__version__), cuda.device)
+        built = build(trt, self._logger, self._journal, job.model_path, plan, cache)
+        self._built, self._untold_ms = (key, built), built.compile_ms
+        return built
+
+    def _sensors(self, cuda: Cuda) -> tuple[NvidiaBoard, int]:
+        if self._board is None:
+            self._board = NvidiaBoard()
+            self._index = self._board.index_of(cuda.device.bus_id)
+        return self._board, self._index
+
+    def _close_session(self) -> None:
+        session, log = self._session, self._log
+        self._session = self._log = None
+        if log is not None:
+            log.close()
+        if session is not None:
+            session.close()
+        gc.collect()
+
+
+def _import() -> Any:
+    try:
+        tensorrt = importlib.import_module("tensorrt")
+    except Exception as error:
+        # An ImportError, or what its own loader throws where a library of CUDA's is missing.
+        raise RuntimeFailure(
+            "RUNTIME_MISSING", f"tensorrt cannot be imported ({error}); install it, {_REMEDY}"
+        ) from error
+    version = str(getattr(tensorrt, "__version__", "0"))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < _OLDEST:
+        raise RuntimeFailure(
+            "RUNTIME_MISSING", f"tensorrt {version} is too old; install 8.4 or newer, {_REMEDY}"
+        )
+    return tensorrt
+
+
+def make_profiler(trt: Any) -> Any:
+    """A profiler of TensorRT's that keeps what it is told in `rows`."""
+
+    class _Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.rows: list[tuple[str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.rows.append((layer_name, float(ms)))
+
+    return _Profiler()
+
+
+def _plan(options: Options, job: Job) -> Plan:
+    core = job.settings.get("dla_core", "none")
+    return Plan(
+        dtype=job.dtype,
+        typing=job.settings.get("typing", "weak"),
+        tf32=options.tf32,
+        dla_core=int(core) if core.isdigit() else None,
+        workspace_mib=options.workspace_mib,
+        optimization_level=options.optimization_level,
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Changes when the file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, time.monotonic_ns())
+    return (found.st_size, found.st_mtime_ns)
+
+
+def _conditions(job: Job, built: Built) -> Mapping[str, str]:
+    told = {
+        "latency_of": job.settings.get("latency", "host"),
+        "timing_cache": "warm" if built.cached else "cold",
+        "gpu": job.settings.get("gpu", "unknown"),
+    }
+    if job.dtype == "int8" and not built.quantised:
+        told["precision"] = "the model has no quantised node: computed as fp32"
+    if job.settings.get("dla_core", "none") != "none":
+        fallen = placed_names(built.on_gpu, built.nodes)
+        more = f" and {len(fallen) - _SHOWN} more" if len(fallen) > _SHOWN else ""
+        told["on_gpu"] = ", ".join(fallen[:_SHOWN]) + more if fallen else "none"
+    return told

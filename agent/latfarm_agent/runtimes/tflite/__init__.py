@@ -1,0 +1,1 @@
+"""LiteRT and tflite-runtime, with their delegates."""

@@ -1,0 +1,85 @@
+"""The operators of a TFLite file by name, as a profile speaks of them."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+from latfarm_agent.runtimes.flatbuffer import Flatbuffer
+from latfarm_agent.runtimes.tflite import schema
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of the main subgraph.
+
+    `name`: that of the first tensor that it makes, which no other operator has; where several make
+    tensors of one name, the operator's number follows: "name@3". `op`: its kind, "Conv2D".
+    `code`: as the interpreter spells it, "CONV_2D". `inputs`, `outputs`: numbers of tensors.
+    """
+
+    index: int
+    name: str
+    op: str
+    code: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def operators_of(interpreter: Any, path: Path) -> list[Operator]:
+    """The operators of a file that an interpreter holds; nodes of its delegates are not among them.
+
+    Args:
+        interpreter: with the file loaded.
+        path: the file, looked over by `tflite.check`.
+    """
+    # Nodes that delegates put in follow the file's own.
+    told = interpreter._get_ops_details()[: _count(path)]
+    made = [
+        str(interpreter._get_tensor_details(int(entry["outputs"][0]), 0)["name"])
+        if len(entry["outputs"])
+        else ""
+        for entry in told
+    ]
+    times = Counter(made)
+    return [
+        Operator(
+            index,
+            name if name and times[name] == 1 else f"{name}@{index}",
+            op_name(str(entry["op_name"])),
+            str(entry["op_name"]),
+            tuple(int(tensor) for tensor in entry["inputs"]),
+            tuple(int(tensor) for tensor in entry["outputs"]),
+        )
+        for index, (entry, name) in enumerate(zip(told, made))
+    ]
+
+
+def op_name(code: str) -> str:
+    """An operator's kind in the words that profiles of other runtimes use.
+
+    "DEPTHWISE_CONV_2D" is "DepthwiseConv2D"; names of custom operators stay as they are.
+    """
+    if code != code.upper():
+        return code
+    words = [word if word[:1].isdigit() else word.capitalize() for word in code.split("_")]
+    return "".join(words)
+
+
+def joined(operators: Sequence[Operator]) -> tuple[str, str]:
+    """Name and kind of a kernel that covers operators: theirs, joined with "+"."""
+    return (
+        "+".join(operator.name for operator in operators),
+        "+".join(operator.op for operator in operators),
+    )
+
+
+def _count(path: Path) -> int:
+    """How many operators the main subgraph has."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        flat = Flatbuffer(data)
+        main = flat.tables(flat.table(flat.root(), schema.MODEL)[2])[0]
+        return len(flat.tables(flat.table(main, schema.SUBGRAPH)[3]))

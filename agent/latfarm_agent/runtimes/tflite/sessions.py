@@ -1,0 +1,296 @@
+"""One model, ready to run: in an interpreter, in one with an external delegate, or on LiteRT's GPU.
+
+What differs between them is how a model is loaded and what must be told of it; how it is timed and
+profiled does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+from latfarm_agent.runtimes.base import RuntimeFailure
+from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.tflite import delegates as tflite_delegates
+from latfarm_agent.runtimes.tflite.cache import GraphCache, entry_key, file_sha256
+from latfarm_agent.runtimes.tflite.context import Scout, Step
+from latfarm_agent.runtimes.tflite.delegates import Delegate
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device
+from latfarm_agent.runtimes.tflite.model import Operator, operators_of
+
+_UNSUPPORTED = (
+    "custom op",
+    "didn't find op",
+    "unsupported",
+    "op code",
+    "regular tensorflow ops",
+)
+_EIGHT_BITS = {"int8": -128, "uint8": 0}
+
+
+@dataclass
+class Session:
+    """A loaded model with its inputs filled.
+
+    `run`: one inference. `compile_ms`: what compiling took, 0 where it cannot be told from loading.
+    `names`: of delegates by their addresses. `scout`: where the execution plan can be asked for.
+    """
+
+    run: Callable[[], None]
+    compile_ms: float = 0.0
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    interpreter: Any = None
+    scout: Scout | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+    compiled: CompiledModel | None = None
+
+    def steps(self) -> list[Step]:
+        """The execution plan.
+
+        Raises:
+            RuntimeFailure: PROFILE_UNAVAILABLE, nobody can be asked for it.
+        """
+        if self.scout is None:
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", "it tells no execution plan")
+        return self.scout.steps()
+
+    def close(self) -> None:
+        """Give its memory back. Idempotent."""
+        self.run = _closed
+        if self.compiled is not None:
+            self.compiled.close()
+        self.interpreter = self.scout = self.compiled = None
+        gc.collect()
+
+
+def open_interpreter(
+    module: Any,
+    path: Path,
+    threads: int,
+    *,
+    kernels: str = "xnnpack",
+    delegate: tuple[Any, str] | None = None,
+    scouted: bool = False,
+) -> Session:
+    """A model in an interpreter.
+
+    Args:
+        module: the interpreter's.
+        path: the file, looked over.
+        threads: for the CPU's kernels.
+        kernels: "xnnpack", or the interpreter's own: "builtin", or the slow "reference" ones.
+        delegate: one that was loaded, and its name.
+        scouted: whether its execution plan will be asked for.
+
+    Raises:
+        RuntimeFailure: it cannot be loaded.
+    """
+    scout = Scout() if scouted or delegate is not None else None
+    given = [part for part in (scout, delegate[0] if delegate else None) if part is not None]
+    resolvers = module.OpResolverType
+    resolver = {
+        "xnnpack": resolvers.AUTO,
+        "builtin": resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        "reference": resolvers.BUILTIN_REF,
+    }[kernels]
+    try:
+        interpreter = module.Interpreter(
+            model_path=str(path),
+            num_threads=threads,
+            experimental_delegates=given or None,
+            experimental_op_resolver_type=resolver,
+        )
+    except Exception as error:
+        raise failure(error, loading=True) from error
+    arrays = noise(interpreter.get_input_details())
+    try:
+        interpreter.allocate_tensors()
+        for index, array in arrays:
+            interpreter.set_tensor(index, array)
+    except RuntimeFailure:
+        raise
+    except Exception as error:
+        raise failure(error, loading=True) from error
+
+    def run() -> None:
+        try:
+            interpreter.invoke()
+        except Exception as error:
+            raise failure(error, loading=False) from error
+
+    names = {}
+    if delegate is not None:
+        names[int(delegate[0]._get_native_delegate_pointer())] = delegate[1]
+    return Session(run, interpreter=interpreter, scout=scout, names=names)
+
+
+@dataclass(frozen=True)
+class GraphStore:
+    """Where compiled graphs of a delegate are kept, and what makes them this board's own.
+
+    `identity`: the runtime's version and the delegate's settings.
+    """
+
+    cache: GraphCache
+    identity: tuple[str, ...]
+
+
+def open_external(
+    module: Any,
+    path: Path,
+    threads: int,
+    delegate: Delegate,
+    scratch_dir: Path,
+    store: GraphStore | None,
+) -> Session:
+    """A model with what an external delegate takes of it; the rest stays with the CPU's kernels.
+
+    A delegate that compiles slowly compiles here, in its first inference, unless an earlier
+    session's outcome is in the store. One that fails is dropped from there and compiled anew.
+
+    Raises:
+        RuntimeFailure: the delegate refuses the model, or it cannot be loaded.
+    """
+    if store is None or not delegate.cache_option:
+        return _compiled(module, path, threads, delegate, {})
+    key = entry_key(file_sha256(path), *store.identity)
+    graph = scratch_dir / f"{key}.graph"
+    extra = dict(delegate.cache_options)
+    extra[delegate.cache_option] = str(graph)
+    _forget(graph)
+    if store.cache.borrow(key, graph):
+        try:
+            session = _compiled(module, path, threads, delegate, extra)
+        except RuntimeFailure:
+            store.cache.drop(key)
+            _forget(graph)
+        else:
+            store.cache.returned(key)
+            session.conditions = dict(session.conditions, compiled_graph="from the cache")
+            return session
+    session = _compiled(module, path, threads, delegate, extra)
+    taken = [step for step in session.steps() if session.names.get(step.delegate)]
+    if len(taken) == 1:
+        # With several partitions a file holds that of the last one only, and is taken for all.
+        store.cache.add(key, graph)
+    session.conditions = dict(session.conditions, compiled_graph="compiled")
+    return session
+
+
+def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) -> Session:
+    """A model on LiteRT's GPU accelerator; operators that it lacks stay on the CPU.
+
+    Raises:
+        RuntimeFailure: it cannot be compiled, or there is no such accelerator.
+    """
+    reader = open_interpreter(module, path, 1, kernels="builtin")
+    arrays = noise(reader.interpreter.get_input_details())
+    reader.close()
+    folder = Path(module.__file__).parent
+    begun = time.perf_counter()
+    compiled = CompiledModel(folder, path, Device(gpu=True, fp32=fp32), profiling=profiling)
+    try:
+        for place, (_, array) in enumerate(arrays):
+            compiled.fill(place, array.tobytes())
+        made_ms = (time.perf_counter() - begun) * 1e3
+        compile_ms = made_ms + _first_ms(compiled.run)
+    except RuntimeFailure:
+        compiled.close()
+        raise
+    return Session(compiled.run, compile_ms, compiled=compiled)
+
+
+def operators(session: Session, path: Path) -> list[Operator]:
+    """The operators of the file that an interpreter's session holds."""
+    return operators_of(session.interpreter, path)
+
+
+def noise(details: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Deterministic inputs: normal noise for floats, the whole range for 8 bits, else 0 and 1."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    made: list[tuple[int, Any]] = []
+    for item in details:
+        shape = [int(size) for size in item["shape"]]
+        signature = [int(size) for size in item.get("shape_signature", item["shape"])]
+        if any(size < 0 for size in signature):
+            raise RuntimeFailure(
+                "MODEL_INVALID", f"input {item['name']!r} has an open dimension: {signature}"
+            )
+        kind = np.dtype(item["dtype"])
+        low = _EIGHT_BITS.get(kind.name)
+        if low is not None:
+            array = draw.integers(low, low + 256, shape).astype(kind)
+        elif kind.kind in "fiub":
+            array = input_noise(draw, shape, kind)
+        else:
+            raise RuntimeFailure("MODEL_INVALID", f"input {item['name']!r} is a {kind}")
+        made.append((int(item["index"]), array))
+    return made
+
+
+def failure(error: Exception, *, loading: bool) -> RuntimeFailure:
+    """The typed failure for one of the interpreter's exceptions, its message cut to one line."""
+    message = " ".join(str(error).split())[:600]
+    if not message:
+        # The interpreter has words for every failure but the one of its own memory plan.
+        return RuntimeFailure("OUT_OF_MEMORY", "the interpreter could not allocate its tensors")
+    low = message.lower()
+    code = "MODEL_INVALID" if loading else "MODEL_FAILED"
+    if isinstance(error, MemoryError) or "bad_alloc" in low or "failed to allocate" in low:
+        code = "OUT_OF_MEMORY"
+    elif any(sign in low for sign in _UNSUPPORTED):
+        code = "MODEL_UNSUPPORTED"
+    return RuntimeFailure(code, message)
+
+
+def _compiled(
+    module: Any, path: Path, threads: int, delegate: Delegate, extra: Mapping[str, str]
+) -> Session:
+    begun = time.perf_counter()
+    loaded = tflite_delegates.load(module, delegate, extra)
+    session = open_interpreter(module, path, threads, delegate=(loaded, delegate.name))
+    if delegate.slow_compile:
+        made_ms = (time.perf_counter() - begun) * 1e3
+        session.compile_ms = made_ms + _first_ms(session.run)
+    session.conditions = _where(session, path, delegate)
+    return session
+
+
+def _where(session: Session, path: Path, delegate: Delegate) -> dict[str, str]:
+    """What the delegate took, and what it left to the CPU."""
+    named = operators(session, path)
+    taken = 0
+    left = []
+    for step in session.steps():
+        if session.names.get(step.delegate) == delegate.name:
+            taken += len(step.covers)
+        else:
+            left += [f"{named[index].op} {named[index].name!r}" for index in step.covers]
+    told = {"delegated_operators": f"{taken} of {len(named)}"}
+    if left:
+        told["on_cpu"] = tflite_delegates.listed(left)
+    return told
+
+
+def _first_ms(run: Callable[[], None]) -> float:
+    """By how much the first inference is longer than the second: what it prepared for good."""
+    marks = [time.perf_counter()]
+    for _ in range(2):
+        run()
+        marks.append(time.perf_counter())
+    return max(0.0, (marks[1] - marks[0]) - (marks[2] - marks[1])) * 1e3
+
+
+def _forget(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def _closed() -> None:
+    raise RuntimeFailure("MODEL_FAILED", "no model was prepared")

@@ -1,0 +1,1 @@
+"""Vela's estimate of an Ethos-U as a platform."""

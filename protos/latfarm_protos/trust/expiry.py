@@ -1,0 +1,84 @@
+"""When a certificate ends, read from its file: the little of X.509 that this takes.
+
+The agent has no X.509 library, and Python's own tells of certificates in files only where they are
+authorities. `Certificate`, `TBSCertificate` and `Validity` are laid out in RFC 5280, section 4.1.
+"""
+
+from __future__ import annotations
+
+import ssl
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Tuple
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_SEQUENCE, _VERSION, _UTC_TIME, _GENERALISED_TIME = 0x30, 0xA0, 0x17, 0x18
+
+Element = Tuple[int, bytes, bytes]
+"""Tag, content, and what follows the element."""
+
+
+def expires_at_s(path: Path) -> float:
+    """When the first certificate of a PEM file ends, in seconds since 1970.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no certificate.
+    """
+    return der_expires_at_s(pem_to_der(path.read_text(encoding="ascii", errors="replace")))
+
+
+def pem_to_der(text: str) -> bytes:
+    """The first certificate of a PEM text.
+
+    Raises:
+        ValueError: there is none.
+    """
+    begin = text.find(_BEGIN)
+    end = text.find(_END, begin)
+    if begin < 0 or end < 0:
+        raise ValueError("no certificate in PEM")
+    return ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)])
+
+
+def der_expires_at_s(der: bytes) -> float:
+    """When a certificate in DER ends, in seconds since 1970.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rest = _inside(_inside(der))  # of TBSCertificate
+    if rest[:1] == bytes([_VERSION]):
+        rest = _element(rest)[2]
+    for _ in range(3):  # serial number, signature, issuer
+        rest = _element(rest)[2]
+    validity = _inside(rest)
+    tag, text, _ = _element(_element(validity)[2])
+    return _moment(tag, text.decode("ascii"))
+
+
+def _inside(data: bytes) -> bytes:
+    tag, content, _ = _element(data)
+    if tag != _SEQUENCE:
+        raise ValueError(f"tag {tag:#x} where a sequence belongs")
+    return content
+
+
+def _element(data: bytes) -> Element:
+    if len(data) < 2:
+        raise ValueError("the certificate ends too early")
+    tag, length, start = data[0], data[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(data[2:start], "big")
+    if start + length > len(data):
+        raise ValueError("the certificate ends too early")
+    return tag, data[start : start + length], data[start + length :]
+
+
+def _moment(tag: int, text: str) -> float:
+    if tag == _UTC_TIME:  # two digits of the year: 50 to 99 are of the last century
+        text = ("19" if text >= "50" else "20") + text
+    elif tag != _GENERALISED_TIME:
+        raise ValueError(f"tag {tag:#x} where a time belongs")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc).timestamp()

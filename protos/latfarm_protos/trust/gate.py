@@ -1,0 +1,353 @@
+"""The gate before a gRPC server: TLS ends here, and who is at the other end is judged here.
+
+gRPC's own TLS tells nobody why it refused a client, knows no revocation and cannot cut off a
+connection. So a server listens on a Unix socket in a folder of its owner's, and this thread stands
+at the network's port. It shakes hands with Python's `ssl`, writes to the log why it turns somebody
+away, and carries bytes for the others. What speaks HTTP/2 never meets a byte of whoever has no
+certificate of the CA.
+
+Who is admitted is known inside: the gate's end of each inner connection has a name, which gRPC
+shows as the peer, and `admission(peer)` gives the certificate behind it. A certificate that the CA
+signed but that is revoked, or of a role that has no business here, is let through to hear
+UNAUTHENTICATED or PERMISSION_DENIED from the server, and is cut off after a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Collection
+
+from latfarm_protos.trust.connection import Connection, Phase
+from latfarm_protos.trust.contexts import Files, ServerContexts
+from latfarm_protos.trust.identity import (
+    GONE,
+    MISSING,
+    REVOKED,
+    TOO_MANY,
+    Identity,
+    Refusal,
+    judge,
+)
+from latfarm_protos.trust.revoked import Revoked
+
+LOOK_S = 2.0
+"""How often the list of revoked certificates is looked at while somebody is connected."""
+TELL_S = 1.0
+"""One refusal of a kind and address is logged so often; the next line counts the others."""
+MOST_TOLD = 1000
+ACCEPT_PAUSE_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GateLimits:
+    """Bounds of a gate: connections at once, those still shaking hands, those of one address."""
+
+    connections: int = 256
+    handshakes: int = 64
+    per_address: int = 64
+    handshake_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Who a connection is; with a refusal, every call of it must be refused."""
+
+    identity: Identity
+    refusal: Refusal | None = None
+
+
+class Gate:
+    """A TLS listener before a server on a Unix socket. `start` once, `close` once.
+
+    Args:
+        files: certificate, key, CA and the list of revoked certificates.
+        allowed: roles that may come in.
+        on_refused: told of each refusal, by its reason; called in the gate's thread.
+        limits: bounds.
+
+    Raises:
+        TlsFileError: the files cannot be used.
+        RevokedError: the list of revoked certificates cannot be used.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        allowed: Collection[str],
+        on_refused: Callable[[str], None] | None = None,
+        limits: GateLimits | None = None,
+    ) -> None:
+        self._contexts = ServerContexts(files)
+        self._revoked = Revoked(files.revoked)
+        self._allowed = frozenset(allowed)
+        self._on_refused = on_refused or (lambda _reason: None)
+        self._limits = limits or GateLimits()
+        # Not the state directory: paths of Unix sockets are short.
+        self._folder = Path(tempfile.mkdtemp(prefix="latfarm-"))
+        self.inner = self._folder / "grpc"
+        """Where the server is to listen."""
+        self._selector = selectors.DefaultSelector()
+        self._listener: socket.socket | None = None
+        self._accept_after_s = 0.0
+        self._connections: dict[int, Connection] = {}
+        self._admissions: dict[str, Admission] = {}
+        self._numbers = 0
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._looked_s = 0.0
+        self._waker, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
+        self._ending = False
+
+    def listen(self, host: str, port: int) -> int:
+        """Take the port, without accepting anybody yet; gives its number.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        return int(listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Let clients in, once the server behind listens on `inner`."""
+        assert self._listener is not None
+        self._waker.setblocking(False)
+        self._selector.register(self._waker, selectors.EVENT_READ, None)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Cut all connections and give the port back; a second time is no change."""
+        if self._ending:
+            return
+        self._ending = True
+        self._wake.send(b"x")
+        if self._thread.ident is not None:
+            self._thread.join()
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        if self._listener is not None:
+            self._listener.close()
+        self._selector.close()
+        self._waker.close()
+        self._wake.close()
+        shutil.rmtree(str(self._folder), ignore_errors=True)
+
+    def admission(self, peer: str) -> Admission | None:
+        """Who is behind a peer as gRPC names it; None: nobody who came through this gate."""
+        return self._admissions.get(peer[len("unix:") :] if peer.startswith("unix:") else peer)
+
+    @property
+    def count(self) -> int:
+        """Connections at this moment."""
+        return len(self._connections)
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._ending:
+            for key, _ in self._selector.select(self._timeout_s()):
+                if key.fileobj is self._waker:
+                    continue
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._advance(key.data)
+            for connection in [c for c in self._connections.values() if c.more]:
+                self._advance(connection)
+            self._look_around(time.monotonic())
+
+    def _timeout_s(self) -> float | None:
+        now_s = time.monotonic()
+        if any(c.more for c in self._connections.values()):
+            return 0.0
+        times = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
+        if self._connections:
+            times.append(self._looked_s + LOOK_S)
+        if self._accept_after_s:
+            times.append(self._accept_after_s)
+        return max(0.0, min(times) - now_s) if times else None
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            plain, address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                # Nothing is left to take it with: leave it in the queue for a moment.
+                self._selector.unregister(self._listener)
+                self._accept_after_s = time.monotonic() + ACCEPT_PAUSE_S
+                logger.warning("cannot take connections for now: %s", error)
+            return
+        where = f"{address[0]}:{address[1]}"
+        crowd = self._crowd(str(address[0]))
+        if crowd:
+            plain.close()
+            self._refuse(where, Refusal(TOO_MANY, crowd))
+            return
+        try:
+            plain.setblocking(False)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            outer = self._contexts.current().wrap_socket(
+                plain, server_side=True, do_handshake_on_connect=False
+            )
+        except OSError:  # gone before we looked
+            plain.close()
+            return
+        deadline_s = time.monotonic() + self._limits.handshake_s
+        connection = Connection(outer, where, str(address[0]), deadline_s)
+        self._connections[id(connection)] = connection
+        self._selector.register(outer, selectors.EVENT_READ, connection)
+
+    def _crowd(self, host: str) -> str:
+        """Which limit one more connection would break; empty: none."""
+        limits, known = self._limits, self._connections.values()
+        if len(known) >= limits.connections:
+            return f"{len(known)} connections are open already"
+        shaking = sum(c.phase is Phase.HANDSHAKE for c in known)
+        if shaking >= limits.handshakes:
+            return f"{shaking} handshakes are under way already"
+        same = sum(c.host == host for c in known)
+        return f"{same} connections of this address are open" if same >= limits.per_address else ""
+
+    def _advance(self, connection: Connection) -> None:
+        if self._connections.get(id(connection)) is not connection:
+            return  # dropped since the event was taken
+        try:
+            if connection.phase is Phase.HANDSHAKE:
+                self._shake_hands(connection)
+            if connection.phase is Phase.OPEN:
+                connection.carry()
+            elif connection.phase is Phase.LINGER:
+                connection.discard()
+        except OSError as error:
+            logger.debug("%s: %s", connection.where, error)
+            connection.phase = Phase.OVER
+        self._watch(connection)
+
+    def _shake_hands(self, connection: Connection) -> None:
+        refusal = connection.shake_hands()
+        if refusal is not None:
+            self._refuse(connection.where, refusal)
+        elif connection.phase is Phase.OPEN:
+            self._admit(connection)
+
+    def _admit(self, connection: Connection) -> None:
+        identity = connection.identity()
+        refusal = judge(identity, self._allowed, self._revoked.fingerprints())
+        self._numbers += 1
+        name = str(self._folder / f"{self._numbers}")
+        connection.enter(self.inner, name, identity.fingerprint)
+        if refusal is not None:
+            self._refuse(connection.where, refusal)
+            connection.guard(time.monotonic() + self._limits.handshake_s)
+        else:
+            logger.info("%s is %s, %s", connection.where, identity, identity.role)
+        self._admissions[name] = Admission(identity, refusal)
+
+    def _watch(self, connection: Connection) -> None:
+        """Wait for what the connection waits for, or forget it."""
+        if connection.phase is Phase.OVER:
+            self._drop(connection)
+            return
+        for end, wanted in connection.wanted():
+            try:
+                known: Any = self._selector.get_key(end)
+            except KeyError:
+                known = None
+            if not wanted:
+                if known is not None:
+                    self._selector.unregister(end)
+            elif known is None:
+                self._selector.register(end, wanted, connection)
+            elif known.events != wanted:
+                self._selector.modify(end, wanted, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        for end, _ in connection.wanted():
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(end)
+        connection.close()
+        connection.more = False
+        self._connections.pop(id(connection), None)
+        self._admissions.pop(connection.name, None)
+        if connection.name:
+            with contextlib.suppress(OSError):
+                Path(connection.name).unlink()
+
+    def _look_around(self, now_s: float) -> None:
+        """Deadlines, and certificates that were revoked since they were shown."""
+        if self._accept_after_s and now_s >= self._accept_after_s:
+            assert self._listener is not None
+            self._accept_after_s = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        for connection in list(self._connections.values()):
+            if connection.deadline_s is not None and now_s >= connection.deadline_s:
+                refusal = connection.overdue()
+                if refusal is not None:
+                    self._refuse(connection.where, refusal)
+                self._drop(connection)
+        if now_s < self._looked_s + LOOK_S or not self._connections:
+            return
+        self._looked_s = now_s
+        revoked = self._revoked.fingerprints()
+        for connection in list(self._connections.values()):
+            admission = self._admissions.get(connection.name)
+            listed = admission is not None and admission.identity.fingerprint in revoked
+            if admission is not None and listed and admission.refusal is None:
+                text = f"the certificate of {admission.identity} was revoked: cut off"
+                self._refuse(connection.where, Refusal(REVOKED, text))
+                self._drop(connection)
+
+    def _refuse(self, where: str, refusal: Refusal) -> None:
+        """Count and log, one line a second for each host and reason."""
+        self._on_refused(refusal.reason)
+        now_s = time.monotonic()
+        key = (where.rpartition(":")[0], refusal.reason)
+        told_s, silent = self._told.get(key, (float("-inf"), 0))
+        if now_s - told_s < TELL_S:
+            self._told[key] = (told_s, silent + 1)
+            return
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told[key] = (now_s, 0)
+        more = f" (and {silent} more like it)" if silent else ""
+        # Who only knocks was refused nothing.
+        level = logging.INFO if refusal.reason == GONE else logging.WARNING
+        logger.log(level, "refused %s: %s [%s]%s", where, refusal.text, refusal.reason, more)
+
+
+def peer_refusal(gate: Gate | None, peer: str) -> tuple[Admission | None, Refusal | None]:
+    """Who makes a call, and why it is refused; without a gate, nobody is asked."""
+    if gate is None:
+        return None, None
+    admission = gate.admission(peer)
+    if admission is None:
+        return None, Refusal(MISSING, "this connection did not come through the gate")
+    return admission, admission.refusal
