@@ -55,6 +55,18 @@ class Config(BaseModel):
     """The local agent's configuration file; see `latfarm-agent serve --help`."""
     start_timeout_ms: float = Field(default=60_000.0, gt=0.0)
     """How long the local agent may take to be ready."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where `latfarm serve` answers Prometheus on loopback; 0: any free port; none: nowhere."""
+    controller: str = Field(default="", pattern=r"^(\S+:\d{1,5})?$")
+    """Where a controller of another machine answers, host:port; empty: the one of this home."""
+    controller_name: str = ""
+    """The name in that controller's certificate, where its address is another."""
+    tls_ca: AbsolutePath | None = None
+    """The farm's CA, for speaking to that controller; none: `tls/ca.crt` of the home."""
+    tls_cert: AbsolutePath | None = None
+    """A viewer's or operator's certificate; none: `tls/client.crt` of the home."""
+    tls_key: AbsolutePath | None = None
+    """Its key; none: `tls/client.key` of the home."""
     ray_address: str = ""
     """A cluster to join; empty: one of our own on this machine."""
     ray_cpus: int | None = Field(default=None, ge=1)
@@ -86,6 +98,11 @@ class Config(BaseModel):
     def boards_file(self) -> Path:
         """The inventory of boards."""
         return self.home / "boards.json"
+
+    @property
+    def tls_dir(self) -> Path:
+        """Certificates: the farm's CA, ours, and who is revoked."""
+        return self.home / "tls"
 
     @property
     def bundles_dir(self) -> Path:

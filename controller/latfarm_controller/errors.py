@@ -6,9 +6,11 @@ ControllerError (exit 1)
 ├── BuildError (exit 1)            a graph cannot be expressed in a platform's model format
 ├── AgentError (exit 1)            a board answered with an error, or not at all
 │   ├── AgentLostError                 unreachable, or it went away during a call
+│   ├── CertificateError               it is not who it must be, or does not accept us
 │   └── LeaseError                     somebody else holds the board, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it: names the process
+├── WheelError (exit 1)            wheels for a board cannot be built or fetched
 └── FarmError (exit 1)             no board can run it, or Ray cannot be started
 ```
 """
@@ -40,6 +42,10 @@ class AgentLostError(AgentError):
     """The board is unreachable, or went away during a call."""
 
 
+class CertificateError(AgentError):
+    """The board's certificate, or ours, is missing, wrong, expired or revoked; says which."""
+
+
 class LeaseError(AgentError):
     """Somebody else holds the board, or our lease expired."""
 
@@ -50,6 +56,10 @@ class StoreError(ControllerError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store; the message names it."""
+
+
+class WheelError(ControllerError):
+    """pip could not build or fetch a wheel; the message ends with its words."""
 
 
 class FarmError(ControllerError):

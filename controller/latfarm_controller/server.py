@@ -19,12 +19,17 @@ from latfarm_controller.farm.backends import RayBackend
 from latfarm_controller.farm.farm import Farm, host_boot_id
 from latfarm_controller.farm.links import ShardSettings
 from latfarm_controller.farm.ray_runtime import RayRuntime
+from latfarm_controller.metrics import Metrics
+from latfarm_controller.metrics_port import MetricsPort, Observer
+from latfarm_controller.outside import Outside
 from latfarm_controller.service import MESSAGE_OPTIONS, ControllerService
 from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 
 LOOK_S = 0.2
+MAX_CALLS = 512
+"""Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
 
 
 class Server:
@@ -36,16 +41,21 @@ class Server:
         self._store: Store | None = None
         self._controller: Controller | None = None
         self._server: Any = None
+        self._metrics_port: MetricsPort | None = None
+        self._outside: Outside | None = None
         self.address = ""
 
     @classmethod
-    async def open(cls, config: Config, *, wait_s: float = 0.0, public: bool = False) -> Server:
+    async def open(
+        cls, config: Config, *, wait_s: float = 0.0, public: bool = False, listen: str = ""
+    ) -> Server:
         """Take the store and serve.
 
         Args:
             config: where everything lies.
             wait_s: how long to wait for another process that holds the store.
             public: whether other commands of this home shall find this server.
+            listen: `host:port` for other machines too, whose people show a certificate.
 
         Raises:
             StoreBusyError: another process holds the store; the message names it.
@@ -54,16 +64,16 @@ class Server:
         config.make_dirs()
         server = cls(config)
         try:
-            await server._open(wait_s, public)
+            await server._open(wait_s, public, listen)
         except BaseException:
             await server.close()
             raise
         return server
 
-    async def _open(self, wait_s: float, public: bool) -> None:
+    async def _open(self, wait_s: float, public: bool, listen: str) -> None:
         await self._take_lock(max(wait_s, self._config.lock_wait_ms / 1000.0))
         self._config.make_dirs()  # whom we waited for may have removed some
-        self._store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
+        self._store = store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
         holder = f"latfarm-{os.getpid()}"
         fleet = Fleet(self._config, holder)
         runtime = RayRuntime(
@@ -72,9 +82,10 @@ class Server:
             cpus=self._config.ray_cpus or 0,
         )
         settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
-        farm = Farm(RayBackend(runtime), holder, settings=settings)
-        self._controller = Controller(self._config, self._store, fleet, farm)
-        self._server = grpc.aio.server(options=MESSAGE_OPTIONS)
+        metrics = Metrics()
+        farm = Farm(RayBackend(runtime), holder, settings=settings, watch=metrics)
+        self._controller = Controller(self._config, self._store, fleet, farm, metrics)
+        self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         service = ControllerService(self._controller)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
         socket = self._config.socket_file
@@ -86,9 +97,29 @@ class Server:
             bound = 0
         if not bound:
             raise ControllerError(f"{socket}: cannot listen there; set LATFARM_HOME elsewhere")
+        if listen:
+            self._outside = Outside(self._config.tls_dir, self.address, listen)
         await self._server.start()
+        if self._outside is not None:
+            self._outside.start()
+        if public and self._config.metrics_port is not None:
+            observer = Observer(self._config, metrics, farm, store)
+            self._metrics_port = MetricsPort(
+                self._config.metrics_port, metrics, observer, lambda: self._controller is not None
+            )
+            self._metrics_port.open()
         if public:
             self._lock.publish(self.address)
+
+    @property
+    def outside(self) -> str:
+        """`host:port` for other machines; empty: this one alone."""
+        return "" if self._outside is None else self._outside.address
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus scrapes; empty: nowhere."""
+        return "" if self._metrics_port is None else self._metrics_port.url
 
     async def _take_lock(self, wait_s: float) -> None:
         """Try again and again: a thread that waits could not be called back."""
@@ -108,6 +139,12 @@ class Server:
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
         store, self._store = self._store, None
+        port, self._metrics_port = self._metrics_port, None
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            await asyncio.to_thread(outside.close)
+        if port is not None:
+            await port.close()
         try:
             if controller is not None:
                 await controller.close()

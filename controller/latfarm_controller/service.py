@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Protocol
 
@@ -16,11 +17,16 @@ from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller import errors
-from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
 
+ACTOR_KEY = "latfarm-actor-bin"
+"""Metadata by which the front for other machines says who calls; see `outside.py`."""
+CALLER: ContextVar[str] = ContextVar("caller", default="local")
+"""Who makes the present call: the name in their certificate, or `local` through the socket."""
+MAX_MESSAGE_BYTES = 64 << 20
 MESSAGE_OPTIONS = (
-    ("grpc.max_receive_message_length", 256 << 20),
-    ("grpc.max_send_message_length", 256 << 20),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 """Of both sides: a question carries a whole graph, a campaign many."""
 LONGEST_ERROR = 3000
@@ -65,9 +71,16 @@ async def _abort(context: Any, error: Exception) -> None:
     await context.abort(code, text, ((ERROR_KEY, name),))
 
 
+def _note_caller(context: Any) -> None:
+    names = dict(context.invocation_metadata() or ())
+    actor = names.get(ACTOR_KEY, b"local")
+    CALLER.set(actor.decode(errors="replace") if isinstance(actor, bytes) else str(actor))
+
+
 def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
+        _note_caller(context)
         try:
             return await method(self, request)
         except tuple(kind for kind, _ in STATUS) as error:
@@ -79,6 +92,7 @@ def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
 def _streams(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        _note_caller(context)
         try:
             async for message in method(self, request):
                 yield message
@@ -112,6 +126,18 @@ def campaign_pb(record: CampaignRecord, remaining_ms: float = 0.0) -> pb.Campaig
     )
 
 
+def _event_pb(event: BoardEvent) -> pb.BoardEvent:
+    return pb.BoardEvent(
+        name=event.board,
+        board_id=event.board_id,
+        event=event.event,
+        reason=event.reason,
+        actor=event.actor,
+        at_s=event.at_s,
+        details_json=json.dumps(dict(event.details)),
+    )
+
+
 def _graph(data: bytes) -> Graph:
     try:
         return Graph.from_json(json.loads(data))
@@ -141,6 +167,28 @@ class Controller(Protocol):
 
     async def platforms(self) -> list[pb.PlatformStatus]:
         """All platforms that the boards offer, then the runtimes that they lack."""
+        ...
+
+    async def drain_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
+        """Give a board no new work."""
+        ...
+
+    async def quarantine_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
+        """Stop a board, and put aside what it measured since its last good sentinel."""
+        ...
+
+    async def resume_board(
+        self, name: str, reason: str, actor: str, *, new_reference: bool
+    ) -> pb.BoardStatus:
+        """Let a board work again, once its sentinel is as it was."""
+        ...
+
+    def watch_board(self, name: str) -> AsyncIterator[pb.BoardStatus]:
+        """A board's standing now and at each change, until nothing runs on it."""
+        ...
+
+    async def board_events(self, name: str) -> list[BoardEvent]:
+        """What was decided about a board, or about any, newest first."""
         ...
 
     async def predict(
@@ -191,6 +239,10 @@ class Controller(Protocol):
         """Stored measurements, newest first."""
         ...
 
+    async def report(self, platform: str, campaign_id: str) -> dict[str, Any]:
+        """All that is known of a platform, as plain JSON types."""
+        ...
+
 
 class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     """Each method is one call of the controller."""
@@ -207,6 +259,35 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def ListPlatforms(self, _request: pb.ListPlatformsRequest) -> Any:
         """All platforms that the boards offer, and the runtimes that they lack."""
         return pb.ListPlatformsResponse(platforms=await self._controller.platforms())
+
+    @_answers
+    async def DrainBoard(self, request: pb.BoardRequest) -> Any:
+        """Take no new work, finish what runs."""
+        return await self._controller.drain_board(request.name, request.reason, CALLER.get())
+
+    @_answers
+    async def QuarantineBoard(self, request: pb.BoardRequest) -> Any:
+        """Take no work at all, and put aside what the last good sentinel does not vouch for."""
+        return await self._controller.quarantine_board(request.name, request.reason, CALLER.get())
+
+    @_answers
+    async def ResumeBoard(self, request: pb.BoardRequest) -> Any:
+        """Work again."""
+        return await self._controller.resume_board(
+            request.name, request.reason, CALLER.get(), new_reference=request.new_reference
+        )
+
+    @_streams
+    async def WatchBoard(self, request: pb.BoardRequest) -> Any:
+        """The board now and at each change, until nothing runs on it."""
+        async for status in self._controller.watch_board(request.name):
+            yield status
+
+    @_answers
+    async def ListBoardEvents(self, request: pb.BoardRequest) -> Any:
+        """What was decided about boards, newest first."""
+        events = await self._controller.board_events(request.name)
+        return pb.ListBoardEventsResponse(events=[_event_pb(event) for event in events])
 
     @_answers
     async def Predict(self, request: pb.PredictRequest) -> Any:
@@ -283,3 +364,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             limit=request.limit,
         ):
             yield pb.Measurement(json=json.dumps(measurement.to_json()))
+
+    @_answers
+    async def Report(self, request: pb.ReportRequest) -> Any:
+        """All that is known of a platform."""
+        facts = await self._controller.report(request.platform, request.campaign_id)
+        return pb.ReportResponse(facts_json=json.dumps(facts, default=str))

@@ -21,13 +21,18 @@ from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns import kernels, networks
 from latfarm_controller.campaigns.insight import (
+    chosen_insight,
     in_context,
+    insight_story,
     layout_share,
     sample_of,
+    transfer_beside_pads,
     transfer_ms_per_mb,
 )
-from latfarm_controller.campaigns.padding_results import padded_samples
+from latfarm_controller.campaigns.padding_profile import within_samples
+from latfarm_controller.campaigns.padding_results import padded_samples, with_cold
 from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.sampling_sibling import predictor_of
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training_energy import EnergySet, collect_energy, fit_energy
@@ -58,6 +63,7 @@ class TrainingSet:
     board_ids: tuple[str, ...] = ()
     fingerprint: str = ""
     left_out: Mapping[str, int] = field(default_factory=dict)
+    insight: Mapping[str, Any] = field(default_factory=dict)
     energy: EnergySet = field(default_factory=EnergySet)
 
 
@@ -96,24 +102,36 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     for m in measured[kernels.PURPOSE]:
         if m.ok and m.fingerprint == fingerprint:
             profiled.setdefault(m.graph_hash, []).append(m)
+    profiles = chosen_insight(record.outcome) in (None, "profile")
     for graph, answers in singles:
         kernel = Kernel(graph)
         # One sample a pass: what lies between passes tells the fit how noisy a kernel is. Shares
         # are no times: a profile tells them even where its pass was too unstable to be used.
-        share = layout_share(profiled.get(graph.hash, ()), overhead_ms)
+        share = layout_share(profiled.get(graph.hash, ()), overhead_ms) if profiles else None
         result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
-    padded = padded_samples(record.outcome, store.get_graph)
+    between = padded_samples(record.outcome, store.get_graph)
+    padded = between + within_samples(record.outcome, store.get_graph)
     better = {sample.kernel.kernel_id for sample in padded}
+    alone = {s.kernel.kernel_id: s for s in result.kernels if s.kernel.kernel_id in better}
+    padded = [with_cold(s, alone.get(s.kernel.kernel_id)) for s in padded]
     result.kernels = [s for s in result.kernels if s.kernel.kernel_id not in better] + padded
     whole = _with_graphs(store, usable[networks.PURPOSE], left_out)
     for graph, answers in whole:
         sample = networks.pooled_network(graph, answers)
         if sample is not None:
             result.networks.append(sample)
-    result.transfer_ms_per_mb = transfer_ms_per_mb(
-        [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
-    )
-    result.kernels += _from_networks(store, record, result, measured[networks.PURPOSE])
+    if between:
+        both = [(s, alone[s.kernel.kernel_id]) for s in between if s.kernel.kernel_id in alone]
+        result.transfer_ms_per_mb = transfer_beside_pads(
+            [(s.kernel.graph, own.latency_ms, s.latency_ms) for s, own in both], overhead_ms
+        )
+    elif profiles:
+        result.transfer_ms_per_mb = transfer_ms_per_mb(
+            [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
+        )
+    if profiles:
+        result.kernels += _from_networks(store, record, result, measured[networks.PURPOSE])
+    result.insight = insight_story(record.outcome, result.kernels)
     result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
     used = [m for found in usable.values() for answers in found.values() for m in answers]
     result.board_ids = tuple(sorted({m.board_id for m in used}))
@@ -206,7 +224,7 @@ def train(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> PlatformPredictor:
-    """Fit a predictor to a campaign and save it as a bundle at `path`.
+    """Fit a predictor to a campaign, and to those it adds to, and save it as a bundle at `path`.
 
     Returns:
         The predictor as loaded from its bundle.
@@ -222,7 +240,10 @@ def train(
     from latfarm_predictors.predictor import PlatformPredictor
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    data = collect(store, platform, campaign_id)
+    from latfarm_controller.training_cover import gather
+
+    data = gather(store, platform, campaign_id)
+    sibling = _sibling_of(store, platform, campaign_id)
     started_s = time.time()
     try:
         # Hundreds of rows: more threads only wait for each other, by far on a busy host.
@@ -236,6 +257,7 @@ def train(
                 transfer_ms_per_mb=data.transfer_ms_per_mb,
                 seed=seed,
                 on_progress=on_progress,
+                sibling=sibling,
             )
             predictor.energy = fit_energy(
                 platform,
@@ -249,8 +271,27 @@ def train(
         raise UsageError(
             f"campaign {campaign_id!r} measured too little to learn from: {error}"
         ) from error
-    save_bundle(predictor, path, provenance(data, seed, started_s))
+    told = provenance(data, seed, started_s)
+    if sibling is not None:
+        told["started_from"] = {
+            "bundle": sibling.bundle,
+            "platform": sibling.platform,
+            "groups": [n for n, model in predictor.models.stacks.items() if model.from_sibling],
+        }
+    save_bundle(predictor, path, told)
     return load_bundle(path)
+
+
+def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:
+    """The predictor that a campaign, or the one that it adds to, started from."""
+    from latfarm_controller.training_cover import bases
+
+    for name in bases(store, campaign_id):
+        record = store.get_campaign(name)
+        found = None if record is None else predictor_of(record.config, platform)
+        if found is not None:
+            return found
+    return None
 
 
 def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, Any]:
@@ -266,6 +307,7 @@ def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, A
         "left_out": dict(data.left_out),
         "call_overhead_ms": data.call_overhead_ms,
         "transfer_ms_per_mb": data.transfer_ms_per_mb,
+        "insight": dict(data.insight),
         "protocol_version": PROTOCOL_VERSION,
         "seed": seed,
         "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),

@@ -17,14 +17,16 @@ from typing import Any
 
 import grpc
 from latfarm_predictors.measurement import Measurement, Settings
+from latfarm_protos.trust.contexts import TlsFileError
+from latfarm_protos.trust.proof import Proof
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
 from latfarm_controller.agents import wire
 from latfarm_controller.agents.board import BoardInfo, Lease, Stage
 from latfarm_controller.agents.status import as_error, cut
-from latfarm_controller.agents.tls import TlsFiles
-from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
+from latfarm_controller.agents.tls import TlsFiles, check_open, is_revoked, meet_board
+from latfarm_controller.errors import AgentError, AgentLostError, LeaseError, UsageError
 
 CHUNK_BYTES = 1 << 20
 SLOWEST_BYTES_PER_MS = 100.0
@@ -70,14 +72,20 @@ class AgentClient:
 
     Every method raises:
         AgentLostError: the board cannot be reached, or went away and did not come back in time.
+        CertificateError: the board is not who it must be, or does not accept our certificate.
         LeaseError: the method needs a lease that is not ours, or no more.
         AgentError: the board refused, and says why.
 
     Args:
         address: `host:port` of the agent.
         holder: who we are, for those who find the board leased.
-        tls: how both sides prove themselves; None speaks in the clear.
+        tls: how both sides prove themselves; None speaks in the clear, on loopback alone.
         patience: how long to wait.
+        insecure: speak in the clear beyond loopback as well.
+
+    The certificate of a board is looked at before each new connection, and the connection trusts
+    that certificate alone. Files that changed are read anew then, and a board whose certificate
+    was revoked since is not called again.
     """
 
     def __init__(
@@ -87,10 +95,15 @@ class AgentClient:
         tls: TlsFiles | None = None,
         *,
         patience: Patience | None = None,
+        insecure: bool = False,
     ) -> None:
         self.address = address
         self.holder = holder
         self._tls = tls
+        self._insecure = insecure
+        self._proof: Proof | None = None
+        self._stamp: object = None
+        self._meeting = asyncio.Lock()
         self._patience = patience or Patience()
         self._channel: Any = None
         self._agent: Any = None
@@ -256,21 +269,48 @@ class AgentClient:
             raise LeaseError(f"{self.address}: the board is not leased to {self.holder}")
         return self._lease
 
-    def _stub(self) -> Any:
+    async def _stub(self) -> Any:
         """The stub; the channel is opened at the first call, in the loop that makes it."""
         if self._closed:
             raise AgentError(f"{self.address}: this client is closed")
-        if self._agent is None:
-            if self._tls is None:
-                self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
-            else:
-                name = self._tls.server_name
-                named = (("grpc.ssl_target_name_override", name),) if name else ()
-                self._channel = grpc.aio.secure_channel(
-                    self.address, self._tls.credentials(), options=(*_OPTIONS, *named)
-                )
+        if self._tls is not None:
+            async with self._meeting:
+                await self._prove(self._tls)
+        elif self._agent is None:
+            check_open(self.address, self._tls, self._insecure)
+            self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
             self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
         return self._agent
+
+    async def _prove(self, tls: TlsFiles) -> None:
+        """Have a channel to a board that was met: a new one where either side has changed."""
+        if self._proof is not None and is_revoked(self._proof, tls):
+            await self._hang_up()
+        stamp = _stamp(tls)
+        if self._channel is not None and stamp == self._stamp:
+            state = self._channel.get_state()
+            if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.CONNECTING):
+                return
+        proof = await meet_board(self.address, tls)
+        if self._channel is not None and stamp == self._stamp and proof == self._proof:
+            return  # the same board, back again: the channel finds its own way
+        await self._hang_up()
+        try:
+            credentials = proof.credentials(tls.files)
+        except OSError as error:
+            raise UsageError(f"cannot read the TLS files: {error}") from error
+        name = tls.server_name
+        named = (("grpc.ssl_target_name_override", name),) if name else ()
+        self._channel = grpc.aio.secure_channel(
+            self.address, credentials, options=(*_OPTIONS, *named)
+        )
+        self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+        self._proof, self._stamp = proof, stamp
+
+    async def _hang_up(self) -> None:
+        channel, self._channel, self._agent, self._proof = self._channel, None, None, None
+        if channel is not None:
+            await channel.close()
 
     async def _call(
         self, method: str, request: Any, timeout_ms: float | None = None, *, again: bool = False
@@ -278,16 +318,28 @@ class AgentClient:
         """One plain call; `again`: it may be made twice, so one cut on the way is made again."""
         timeout_ms = self._patience.call_ms if timeout_ms is None else timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1e3
-        call = getattr(self._stub(), method)
+        # Without TLS gRPC may wait for the board by itself; with it we meet the board anew.
+        waits = self._tls is None
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.001)
             try:
-                return await call(request, timeout=left_s, wait_for_ready=True)
+                call = getattr(await self._stub(), method)
+                return await call(request, timeout=left_s, wait_for_ready=waits)
+            except AgentLostError:
+                if time.monotonic() >= deadline_s:
+                    raise
             except grpc.aio.AioRpcError as error:
                 if not (again and cut(error) and time.monotonic() < deadline_s):
                     raise as_error(error, self.address, method) from error
             # The connection came up and broke at once: leave the board a moment.
             await asyncio.sleep(min(0.05, left_s))
+
+    async def _reached(self) -> Any:
+        """The stub for a stream; a board that is away now has cut it."""
+        try:
+            return await self._stub()
+        except AgentLostError as error:
+            raise _CutError(str(error)) from error
 
     async def _send(self, token: int, sha256: str, data: bytes, offset: int) -> pb.BlobState:
         async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
@@ -302,7 +354,7 @@ class AgentClient:
                 yield pb.UploadBlobRequest(data=data[start : start + CHUNK_BYTES])
 
         timeout_ms = self._patience.away_ms + (len(data) - offset) / SLOWEST_BYTES_PER_MS
-        call = self._stub().UploadBlob(chunks(), timeout=timeout_ms / 1e3)
+        call = (await self._reached()).UploadBlob(chunks(), timeout=timeout_ms / 1e3)
         try:
             state: pb.BlobState = await call
         except grpc.aio.AioRpcError as error:
@@ -324,7 +376,7 @@ class AgentClient:
     ) -> pb.Result:
         """Read one stream to its result."""
         left_s = max(deadline_s - time.monotonic(), 0.001)
-        call = getattr(self._stub(), method)(message, timeout=left_s)
+        call = getattr(await self._reached(), method)(message, timeout=left_s)
         reading: asyncio.Task[Any] | None = None
         try:
             while True:
@@ -362,6 +414,13 @@ class AgentClient:
                 await self.describe()
             except AgentLostError as error:
                 raise _CutError(str(error)) from error
+
+
+def _stamp(tls: TlsFiles) -> object:
+    try:
+        return tls.files.stamp()
+    except TlsFileError as error:
+        raise UsageError(str(error)) from error
 
 
 def budget_ms(settings: Settings) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry, Registry
+from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,20 @@ class Fleet:
         self._local: LocalAgent | None = None
         self._starting = asyncio.Lock()
 
+    def address(self, name: str) -> str:
+        """Where a board answers, without asking it; empty for this machine's own before it runs.
+
+        Raises:
+            UsageError: there is no such board; names the known ones.
+        """
+        listed = {entry.name: entry for entry in Registry(self._config.boards_file).list()}
+        if name in listed:
+            return listed[name].address
+        if name == LOCAL and self._config.local_agent:
+            return self._local.address if self._local is not None else ""
+        known = [*([LOCAL] if self._config.local_agent else []), *sorted(listed)]
+        raise UsageError(f"no board {name!r}; there are: {_some(known, ', ')}")
+
     async def entries(self) -> list[BoardEntry]:
         """The boards and where they answer; the local agent runs afterwards.
 
@@ -48,10 +63,17 @@ class Fleet:
             UsageError: the inventory cannot be read.
             AgentError: the local agent cannot be started.
         """
-        listed = Registry(self._config.boards_file).list()
+        listed = [self._proven(entry) for entry in Registry(self._config.boards_file).list()]
         if not self._config.local_agent or any(entry.name == LOCAL for entry in listed):
             return listed
         return [BoardEntry(LOCAL, await self._local_address()), *listed]
+
+    def _proven(self, entry: BoardEntry) -> BoardEntry:
+        """A board beyond loopback is proven with this home's own certificates unless told else."""
+        if entry.tls is not None or entry.insecure or is_loopback(split(entry.address)[0]):
+            return entry
+        tls = home_files(self._config.tls_dir)
+        return entry if tls is None else replace(entry, tls=tls)
 
     async def views(self) -> list[BoardView]:
         """What each board says of itself; an unreachable one is part of the answer."""
@@ -77,11 +99,14 @@ class Fleet:
 
     async def _view(self, entry: BoardEntry) -> BoardView:
         try:
-            await _knock(entry.address)
+            if entry.tls is None:  # else we shake hands first, and hear at once who refuses
+                await _knock(entry.address)
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {DESCRIBE_MS / 1e3:.0f} s"
             return BoardView(entry, error=f"{entry.address}: {reason}")
-        async with AgentClient(entry.address, self._holder, entry.tls) as client:
+        async with AgentClient(
+            entry.address, self._holder, entry.tls, insecure=entry.insecure
+        ) as client:
             try:
                 return BoardView(entry, await client.describe(DESCRIBE_MS))
             except AgentError as error:

@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class BoardEntry:
-    """Where a board's agent answers.
+    """Where a board's agent answers; `insecure`: without certificates, wherever that is.
 
     Raises:
         UsageError: on construction, when the name or the address is malformed.
@@ -32,6 +32,7 @@ class BoardEntry:
     name: str
     address: str
     tls: TlsFiles | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what could never be called."""
@@ -49,6 +50,8 @@ class BoardEntry:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
         data: dict[str, Any] = {"address": self.address}
+        if self.insecure:
+            data["insecure"] = True
         if self.tls is not None:
             data["tls"] = {
                 "ca": str(self.tls.ca),
@@ -87,7 +90,13 @@ class Registry:
         return known[name]
 
     def add(
-        self, name: str, address: str, tls: TlsFiles | None = None, *, replace: bool = False
+        self,
+        name: str,
+        address: str,
+        tls: TlsFiles | None = None,
+        *,
+        replace: bool = False,
+        insecure: bool = False,
     ) -> BoardEntry:
         """Enter a board; gives the entry.
 
@@ -95,7 +104,7 @@ class Registry:
             UsageError: name or address is malformed, the name is taken (unless `replace`), or
                 another board has the address.
         """
-        entry = BoardEntry(name, address, tls)
+        entry = BoardEntry(name, address, tls, insecure)
         with self._changing() as known:
             if entry.name in known and not replace:
                 raise UsageError(
@@ -155,7 +164,9 @@ class Registry:
     def _entry(self, name: str, board: object) -> BoardEntry:
         try:
             fields: Mapping[str, Any] = _object(board)
-            return BoardEntry(name, _text(fields["address"]), self._tls(fields.get("tls")))
+            insecure = fields.get("insecure", False)
+            tls = self._tls(fields.get("tls"))
+            return BoardEntry(name, _text(fields["address"]), tls, _truth(insecure))
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f'{self.path}: board {name!r} needs "address": "host:port" and, where it uses '
@@ -197,6 +208,12 @@ class Registry:
 def _object(data: object) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise TypeError(f"{data!r} is no object")
+    return data
+
+
+def _truth(data: object) -> bool:
+    if not isinstance(data, bool):
+        raise TypeError(f"{data!r} is neither true nor false")
     return data
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
+from latfarm_controller.errors import AgentError, AgentLostError, CertificateError, LeaseError
 
 ERROR_KEY = "latfarm-error"
 """Trailing metadata by which an agent names its error; absent when the transport failed."""
@@ -60,5 +60,5 @@ def as_error(error: Any, address: str, method: str) -> AgentError:
     ):
         return LeaseError(f"{address}: {details}")
     if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
-        return AgentError(f"{address}: refused us ({details}); check the certificates")
+        return CertificateError(f"{address}: refused us: {details}")
     return AgentError(f"{address}: {method} failed ({name or code.name}): {details}")

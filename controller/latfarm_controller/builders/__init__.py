@@ -26,10 +26,10 @@ _Builder = Callable[[Graph, str, Mapping[str, NDArray[Any]] | None], bytes]
 
 # Module and function that build a format; imported when asked, since some load a runtime.
 _BUILDERS: Mapping[str, tuple[str, str]] = {
-    "onnx": ("onnx", "build_onnx"),
-    "tflite": ("tflite", "build_tflite"),
-    "ncnn": ("ncnn", "build_ncnn"),
-    "mnn": ("mnn", "build_mnn"),
+    "onnx": ("onnx.build", "build_onnx"),
+    "tflite": ("tflite.build", "build_tflite"),
+    "ncnn": ("ncnn.build", "build_ncnn"),
+    "mnn": ("mnn.build", "build_mnn"),
     "graph-json": ("graph_json", "build_graph_json"),
 }
 

@@ -1,8 +1,8 @@
 """Full-integer int8 of a float TFLite model, with scales worked out and not given.
 
 Latency does not depend on the scales as long as values neither saturate nor vanish, but a model
-that computes nonsense convinces nobody: activations are measured (`tflite_ranges`) or, for
-a kernel of a few operators, estimated (`tflite_moments`). Weights are symmetric, one scale per
+that computes nonsense convinces nobody: activations are measured (`tflite.ranges`) or, for
+a kernel of a few operators, estimated (`tflite.moments`). Weights are symmetric, one scale per
 output channel; biases are int32. Operators that have no int8 kernel stay float between DEQUANTIZE
 and QUANTIZE, as converters do.
 """
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite_file import Array, Model, Operator, Tensor
-from latfarm_controller.builders.tflite_moments import Moments, moments_of, moments_of_data
-from latfarm_controller.builders.tflite_ranges import INPUT, Range
+from latfarm_controller.builders.tflite.file import Array, Model, Operator, Tensor
+from latfarm_controller.builders.tflite.moments import Moments, moments_of, moments_of_data
+from latfarm_controller.builders.tflite.ranges import INPUT, Range
 
 _INPUT = Moments(0.0, 1.5, *INPUT)
 

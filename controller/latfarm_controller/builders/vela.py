@@ -22,7 +22,7 @@ from typing import Any
 from latfarm_predictors.graph import Graph
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite import build_tflite
+from latfarm_controller.builders.tflite.build import build_tflite
 from latfarm_controller.errors import BuildError
 
 FORMAT = "tflite-vela"
@@ -32,7 +32,7 @@ ACCELERATORS = (
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 )
 MAGIC = b"latfarm-vela-1\0\0"
-"""Ends a file that carries an estimate; the agent's `tflite_vela` looks for the same word."""
+"""Ends a file that carries an estimate; the agent's `tflite.vela` looks for the same word."""
 
 REMEDY = "install it with: pip install 'latfarm-controller[vela]'"
 TIMEOUT_S = 600.0

@@ -10,6 +10,8 @@ from latfarm_predictors.fusion import FusionRules
 from pydantic import Field
 
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.insight import Asked, Choice, choose
+from latfarm_controller.campaigns.kernels import SETTINGS as KERNEL_SETTINGS
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
@@ -19,8 +21,18 @@ from latfarm_controller.campaigns.options import (
     read_options,
     read_rules,
 )
+from latfarm_controller.campaigns.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.campaigns.padding_profile import WithinPadsCampaign
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.sampling import SamplerName
+from latfarm_controller.campaigns.sampling_latfarm import Guide
+from latfarm_controller.campaigns.sampling_sibling import StartedFrom, sibling_of
+
+PADDED_FACTOR = 6.0
+"""About how much board time a kernel takes with pads, and what they take alone, over its own."""
+
+FIRST, FIRST_FROM_SIBLING = 100, 50
+"""Representative kernels before the first batch of a sampler that has batches."""
 
 
 class CharacterizeOptions(Options):
@@ -33,6 +45,13 @@ class CharacterizeOptions(Options):
     their relatives out of the calibration networks. The parts' own configurations (`fusion`,
     `kernels`, `networks`) hold what is not named here.
 
+    `insight`: how kernels are isolated; "auto": the best that the platform offers, see `insight`.
+    Between pads each is measured once alone, too, and `padding` holds how often between pads.
+
+    `started_from` names the bundle of a sibling board: its latencies choose the kernels (by sampler
+    `latfarm`), and are scaled and put right by what is measured. `guide` says what that sampler
+    picks layers of networks by.
+
     With `energy_ms` each kernel and network also runs back to back for so long, so that the power
     rails of a board tell what it takes.
     """
@@ -41,6 +60,8 @@ class CharacterizeOptions(Options):
     calibration: int = Field(default=20, ge=1)
     seed: int = 0
     sampler: SamplerName = "prior"
+    guide: Guide = "variance"
+    started_from: StartedFrom | None = None
     rules: dict[str, Any] | None = None
     board_minutes: float | None = Field(default=None, gt=0)
     target: float | None = Field(default=None, gt=0, le=1)
@@ -50,11 +71,24 @@ class CharacterizeOptions(Options):
     fusion: FusionOptions = FusionOptions()
     kernel_passes: int = Field(default=2, ge=1)
     kernel_settings: SettingsChange = SettingsChange()
+    insight: Asked = "auto"
+    padding: PaddingOptions = PaddingOptions(repeats=2, most_repeats=4, single=False)
     network_passes: int = Field(default=2, ge=1)
     network_settings: SettingsChange = SettingsChange()
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
     energy_ms: float = Field(default=0, ge=0, le=600_000)
+
+    @property
+    def chosen_sampler(self) -> SamplerName:
+        """The sampler; only ours can start from a sibling."""
+        started = self.started_from is not None and self.sampler == "prior"
+        return "latfarm" if started else self.sampler
+
+    @property
+    def first_kernels(self) -> int:
+        """Representative kernels before the first batch: a sibling tells some of it already."""
+        return FIRST if self.started_from is None else FIRST_FROM_SIBLING
 
     def with_energy(self, change: SettingsChange) -> SettingsChange:
         """A part's settings, asking for energies where this does and the part says nothing."""
@@ -67,7 +101,7 @@ class CharacterizeCampaign(PlannedCampaign):
     """The stages one after the other; each is planned from what the one before found."""
 
     kind = "characterize"
-    stages = ("overhead", "fusion", "kernels", "networks")
+    stages: tuple[str, ...] = ("overhead", "fusion", "kernels", "networks")
 
     def __init__(self, platform: str, options: CharacterizeOptions) -> None:
         super().__init__(platform)
@@ -100,32 +134,84 @@ class CharacterizeCampaign(PlannedCampaign):
                 "count": options.budget,
                 "passes": options.kernel_passes,
                 "seed": options.seed,
-                "sampler": options.sampler,
+                "sampler": options.chosen_sampler,
+                "guide": options.guide,
+                "started_from": options.started_from,
                 "board_minutes": options.board_minutes,
                 "target": options.target,
-                "initial": min(100, options.budget),
+                "initial": min(options.first_kernels, options.budget),
                 "exclude": options.exclude_kernels,
                 "exclude_graphs": options.held_out,
                 "settings": options.with_energy(options.kernel_settings),
             },
         )
+        sibling_of(options.started_from, platform)
         self._network_options = network_options
         self.networks = NetworkCampaign(platform, network_options)
         self.kernels: KernelCampaign | None = None
+        self.padding: PaddingCampaign | None = None
+        self.within_pads: WithinPadsCampaign | None = None
+        self._insight: Choice | None = None
 
     def plan(self) -> Plan:
         """Fusion (with the overhead), then kernels cut by its rules, then networks."""
         yield from self.fusion.plan()
-        options = self._kernel_options.model_copy(update={"profile": self.fusion.profiles})
+        self._insight = choose(
+            self._options.insight,
+            self.fusion.profile,
+            self.fusion.profiled,
+            self.fusion.call_overhead_ms,
+        )
+        profile = self._insight.chosen == "profile" and self.fusion.profiles
+        options = self._kernel_options.model_copy(update={"profile": profile})
+        if self._insight.chosen == "padded":
+            self.stages = ("overhead", "fusion", "kernels", "padding", "networks")
+            minutes = options.board_minutes
+            options = options.model_copy(
+                update={
+                    "passes": 1,
+                    "board_minutes": None if minutes is None else minutes / PADDED_FACTOR,
+                }
+            )
         self.kernels = KernelCampaign(self.platform, options, self._used_rules())
         self.kernels.call_overhead_ms = self.fusion.outcome()["call_overhead_ms"]
         yield from self.kernels.plan()
-        chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
+        if self._insight.chosen == "padded":
+            yield from self._padding(self.kernels)
+        elif profile:
+            yield from self._within_pads(self.kernels)
+        chosen = self._network_options.model_copy(update={"profile": profile})
         if self.kernels.told_no_energy:
             silent = chosen.settings.model_copy(update={"energy_ms": None})
             chosen = chosen.model_copy(update={"settings": silent})
         self.networks = NetworkCampaign(self.platform, chosen)
         yield from self.networks.plan()
+
+    def _padding(self, kernels: KernelCampaign) -> Plan:
+        self.padding = PaddingCampaign(
+            self.platform, self._options.padding, self._used_rules(), kernels.samples()
+        )
+        self.padding.call_overhead_ms = kernels.call_overhead_ms
+        yield from self.padding.plan()
+
+    def _within_pads(self, kernels: KernelCampaign) -> Plan:
+        """Profiles of kernels between pads, where those of kernels alone are not the same."""
+        self.within_pads = WithinPadsCampaign(
+            self.platform,
+            self._used_rules(),
+            kernels.samples(),
+            kernels.call_overhead_ms or 0.0,
+            settings=self._kernel_options.settings.apply(KERNEL_SETTINGS),
+            seed=self._options.seed,
+        )
+        self.stages = ("overhead", "fusion", "kernels", "padding", "networks")
+        yield from self.within_pads.plan()
+
+    def _insights(self) -> dict[str, str]:
+        """What the time of each kernel rests on, by its id."""
+        source = self.padding or self.kernels
+        samples = [] if source is None else source.samples()
+        return {sample.kernel.kernel_id: sample.insight for sample in samples}
 
     def _used_rules(self) -> FusionRules:
         if self._rules is None:
@@ -143,6 +229,18 @@ class CharacterizeCampaign(PlannedCampaign):
             "kernels_measured": kernels.get("kernels", 0),
             "networks_measured": len(networks["networks"]),
             **{name: kernels[name] for name in ("call_overhead_mj", "energy") if name in kernels},
+            **(
+                {}
+                if self._insight is None
+                else {"insight": self._insight.to_json(self._insights())}
+            ),
+            **({} if self.padding is None else {"padding": self.padding.outcome()}),
+            **({} if self.within_pads is None else {"within_pads": self.within_pads.outcome()}),
+            **(
+                {}
+                if self._options.started_from is None
+                else {"started_from": self._options.started_from.to_json()}
+            ),
             "sentinel": kernels.get("sentinel", []),
             "void": kernels.get("void", []),
             "fusion": fusion,

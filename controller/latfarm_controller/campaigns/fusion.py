@@ -2,30 +2,29 @@
 
 A round measures, for every open pair, Op1, (Op1, Op2) and Op2 next to each other, so that a slow
 drift of the board hits all three alike; pairs that the spread leaves open get further rounds. Where
-the runtime can profile, the layers that it really ran are the truth, and the black-box answers are
-scored against it.
+connecting two ops saves a costly transfer, which would pass for fusion, they are measured between
+pads. Where the runtime can profile, the layers that it really ran are the truth, and the black-box
+answers are scored against it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import Measurement, Outcome, Settings
+from latfarm_predictors.measurement import Measurement, Settings
 from pydantic import Field
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.fusion_branches import Branches
 from latfarm_controller.campaigns.fusion_cases import (
     CORE_PAIRS,
     WINDOWED,
     JoinCase,
-    PairCase,
     all_pairs,
     control_model,
     empty_model,
@@ -39,15 +38,24 @@ from latfarm_controller.campaigns.fusion_connections import (
 )
 from latfarm_controller.campaigns.fusion_decision import (
     Answer,
-    Decision,
-    Triple,
-    decide,
+    paper_says,
     prior_log_odds,
     profile_says_fused,
     work_layers,
 )
 from latfarm_controller.campaigns.fusion_operators import SIZES
-from latfarm_controller.campaigns.fusion_results import PairResult, combined, score
+from latfarm_controller.campaigns.fusion_results import (
+    PairResult,
+    combined,
+    score,
+)
+from latfarm_controller.campaigns.fusion_rounds import (
+    CaseRounds,
+    PadBook,
+    padded_round,
+    plain_round,
+)
+from latfarm_controller.campaigns.fusion_transfers import Transfers, chains, transfers_of
 from latfarm_controller.campaigns.options import Options, SettingsChange
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
@@ -57,15 +65,19 @@ SETTINGS = Settings(
 )
 PURPOSE = "fusion"
 OVERHEAD_REPEATS = 5
+Method = Literal["latfarm", "paper"]
 
 
 class FusionOptions(Options):
     """Configuration of fusion detection.
 
-    `pairs`: "core", "all", or pairs of operator names. `undecided`: how a pair that neither profile
-    nor times settle is used for splitting: by the larger likelihood, or always fused, or separate.
+    `pairs`: "core", "all", or pairs of operator names. `method`: by which of two ways times are
+    read: ours, or inequation 1 as nn-Meter prints it, at the first of the sizes, whatever a call or
+    a transfer costs. `undecided`: how a pair that neither profile nor times settle is used for
+    splitting: by the larger likelihood, or always fused, or separate.
     """
 
+    method: Method = "latfarm"
     pairs: Literal["core", "all"] | list[tuple[str, str]] = "core"
     sizes: list[Literal["small", "large"]] = Field(default=["small", "large"], min_length=1)
     rounds: int = Field(default=3, ge=2)
@@ -76,41 +88,6 @@ class FusionOptions(Options):
     undecided: Literal["likelihood", "fuse", "separate"] = "likelihood"
     profile: bool = True
     settings: SettingsChange = SettingsChange()
-
-
-@dataclass
-class _Case:
-    case: PairCase
-    triples: list[Triple] = field(default_factory=list)
-    error: str = ""
-
-    def decision(self, options: FusionOptions) -> Decision:
-        return decide(
-            self.triples, alpha=options.alpha, gate=options.gate, sureness=options.sureness
-        )
-
-    def worth_repeating(self, options: FusionOptions) -> bool:
-        """Whether the rounds that are left could settle it: errors shrink with their root."""
-        if self.error or len(self.triples) >= options.max_rounds:
-            return False
-        found = self.decision(options)
-        if found.answer != "undecided":
-            return False
-        if found.rounds < 2:
-            return True
-        hope = math.sqrt(options.max_rounds / found.rounds)
-        return found.base_ms * hope > options.gate * found.connected_spread_ms
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """The request ids of a case's triple in a round."""
-
-    case: _Case
-    first: str
-    second: str
-    connected: str
-    empty: str
 
 
 class FusionCampaign(PlannedCampaign):
@@ -132,7 +109,7 @@ class FusionCampaign(PlannedCampaign):
             pairs = names
         try:
             self._cases = [
-                _Case(pair_case(first, second, size))
+                CaseRounds(pair_case(first, second, size))
                 for size in options.sizes
                 for first, second in pairs
             ]
@@ -142,6 +119,11 @@ class FusionCampaign(PlannedCampaign):
         self._empties: list[float] = []
         self._truth: dict[tuple[str, str], bool] = {}
         self._profiled: Literal["off", "unavailable", "opaque", "yes"] = "off"
+        self.profiled: list[tuple[Graph, Measurement]] = []
+        self._chains = [c for size in options.sizes for c in chains(SIZES[size])] if pairs else []
+        self._transfers = Transfers()
+        self._book = PadBook()
+        self._tries: dict[str, int] = {}
         self._join: Connection | None = None
         self._fork: Connection | None = None
         self._asked = 0
@@ -156,6 +138,16 @@ class FusionCampaign(PlannedCampaign):
         """Whether the runtime's profiler shows single layers."""
         return self._profiled == "yes"
 
+    @property
+    def profile(self) -> str:
+        """What is known of the runtime's profiler: off, unavailable, opaque or yes."""
+        return self._profiled
+
+    @property
+    def transfers(self) -> Transfers:
+        """Whether what a model's inputs and outputs cost passes for fusion here."""
+        return self._transfers
+
     def plan(self) -> Plan:
         """The empty model, profiles, rounds of triples, then a join and a fork."""
         requests = [self._ask(self._empty, "empty") for _ in range(OVERHEAD_REPEATS)]
@@ -163,32 +155,85 @@ class FusionCampaign(PlannedCampaign):
         self._empties += _times(requests, answers)
         if self._options.profile:
             yield from self._profiles()
-        for number in range(self._options.max_rounds):
-            if number < self._options.rounds:
-                # Where a profile has told the truth, times only serve to be scored against it.
-                cases = [
-                    c
-                    for c in self._cases
-                    if not c.error and (number < 2 or c.case.rule not in self._truth)
-                ]
-            else:
+        yield from self._plain_rounds()
+        if self._transfers.costly:
+            yield from self._padded_rounds()
+        yield from self._connections()
+
+    def _plain_rounds(self) -> Plan:
+        options = self._options
+        ours = options.method == "latfarm"
+        for number in range(options.max_rounds if ours else options.rounds):
+            if self._transfers.costly:
+                break
+            cases = [c for c in self._cases if not c.error]
+            if number >= options.rounds:
                 # More rounds only serve where no profile has settled the pair.
                 cases = [
                     c
-                    for c in self._cases
-                    if c.case.rule not in self._truth and c.worth_repeating(self._options)
+                    for c in cases
+                    if c.case.rule not in self._truth and c.worth_repeating(options)
                 ]
-            if not cases:
+            elif number >= 2:
+                # Where a profile has told the truth, times only serve to be scored against it.
+                cases = [c for c in cases if c.case.rule not in self._truth]
+            probing = ours and number < options.rounds
+            if not cases and not (probing and self._chains):
                 break
-            requests, slots = self._round(cases)
-            left = max(0, self._options.rounds - number)
-            answers = yield self._next(requests, len(requests) * max(1, left))
+            requests, slots = plain_round(cases, self._empty, self._ask)
+            probes = [
+                self._ask(graph, f"transfer: {chain.name}")
+                for chain in self._chains
+                if probing
+                for graph in (chain.once, chain.twice)
+            ]
+            asked = [*probes, *requests]
+            left = max(1, options.rounds - number)
+            answers = yield self._next(asked, len(asked) * left)
             self._empties += _times(
                 [r for r in requests if r.graph.hash == self._empty.hash], answers
             )
+            empty_ms = self.call_overhead_ms
             for slot in slots:
-                self._take(slot, answers)
-        yield from self._connections()
+                slot.take(answers, empty_ms, between_pads=False)
+            found = _latencies(probes, answers)
+            for chain in self._chains if probing else ():
+                chain.told(found, empty_ms)
+            if number + 1 >= min(options.rounds, 2) and ours:
+                self._transfers = transfers_of(self._chains)
+
+    def _padded_rounds(self) -> Plan:
+        """The same pairs between pads, until they are settled or no round is left."""
+        options, book = self._options, self._book
+        for entry in self._cases:
+            case = entry.case
+            try:
+                for graph in (case.single_first, case.single_second, case.connected):
+                    book.model(graph, entry.separator)
+            except GraphError as error:
+                entry.error = entry.error or f"cannot be padded: {error}"
+        while True:
+            cases = [
+                c
+                for c in self._cases
+                if not c.error
+                and (len(c.padded) < options.rounds or c.worth_repeating(options, book))
+                and self._tries.get(c.case.label, 0) < 2 * options.max_rounds
+            ]
+            cases += [c for c in self._cases if c not in cases and c.try_again(options, book)]
+            if not cases:
+                return
+            for c in cases:
+                self._tries[c.case.label] = self._tries.get(c.case.label, 0) + 1
+            requests, slots, pads = padded_round(cases, book, self._ask)
+            left = max(1, options.rounds - min(self._tries.values()))
+            answers = yield self._next(requests, len(requests) * left)
+            for request in pads:
+                answer = answers[request.request_id]
+                if answer.ok and answer.latency_ms is not None:
+                    book.told(request.graph.hash, answer.latency_ms)
+            for slot in slots:
+                slot.take(answers, 0.0, between_pads=True)
 
     def _ask(self, graph: Graph, label: str, *, profile: bool = False) -> MeasurementRequest:
         return self.asker.request(graph, PURPOSE, self._settings, label=label, profile=profile)
@@ -198,53 +243,12 @@ class FusionCampaign(PlannedCampaign):
         self._asked += len({r.request_id for r in requests})
         return batch
 
-    def _round(self, cases: Sequence[_Case]) -> tuple[list[MeasurementRequest], list[_Slot]]:
-        requests: list[MeasurementRequest] = []
-        slots: list[_Slot] = []
-
-        def ask(graph: Graph, label: str) -> str:
-            requests.append(self._ask(graph, label))
-            return requests[-1].request_id
-
-        empty = ""
-        first = ""
-        last: PairCase | None = None
-        shared = 0
-        for entry in cases:
-            case = entry.case
-            if last is None or case.size_name != last.size_name:
-                empty = ask(self._empty, "empty")
-            # Op1 is measured anew every three pairs: near in time, yet not once for each.
-            if (
-                last is None
-                or shared == 3
-                or (case.first.name, case.size_name) != (last.first.name, last.size_name)
-            ):
-                first = ask(case.single_first, f"{case.first.name}@{case.size_name}")
-                shared = 0
-            connected = ask(case.connected, case.label)
-            second = ask(case.single_second, f"{case.second.name}@{case.size_name}")
-            slots.append(_Slot(entry, first, second, connected, empty))
-            shared += 1
-            last = case
-        return requests, slots
-
-    def _take(self, slot: _Slot, answers: Answers) -> None:
-        parts = [answers[i] for i in (slot.first, slot.second, slot.connected)]
-        failed = next((m for m in parts if m.outcome is Outcome.MODEL_ERROR), None)
-        if failed is not None:
-            slot.case.error = failed.error_message or failed.error_code or "failed"
-            return
-        empty = answers[slot.empty].latency_ms if answers[slot.empty].ok else self.call_overhead_ms
-        triple = Triple(parts[0], parts[1], parts[2], empty or 0.0)
-        if triple.ok:
-            slot.case.triples.append(triple)
-
     def _profiles(self) -> Plan:
         size = self._options.sizes[0]
         control = self._ask(control_model(SIZES[size]), "profile: control", profile=True)
         answers = yield self._next([control], len(self._cases))
         answer = answers[control.request_id]
+        self.profiled.append((control.graph, answer))
         layers = work_layers(answer.layers)
         if len(layers) < 2:
             # None: the runtime does not profile. One for three ops: a delegate hides what it runs.
@@ -268,6 +272,10 @@ class FusionCampaign(PlannedCampaign):
             for key, graph in graphs.items()
         }
         answers = yield self._next(list(requests.values()), len(requests) + len(self._cases))
+
+        self.profiled += [
+            (graph, answers[requests[key].request_id]) for key, graph in graphs.items()
+        ]
 
         def of(graph: Graph) -> Measurement:
             return answers[requests[graph.hash].request_id]
@@ -311,18 +319,14 @@ class FusionCampaign(PlannedCampaign):
                 [shown[g.hash] for g in connection.parts], shown[connection.graph.hash]
             ):
                 open_cases.append(connection)
-        rounds = self._options.rounds
-        asked = [
-            (connection, connection.requests(self._ask))
-            for _ in range(rounds)
-            for connection in open_cases
-        ]
-        requests = [r for _, batch in asked for r in batch]
-        answers = yield self._next(requests, len(requests))
-        for connection, batch in asked:
-            connection.told(batch, answers)
-        for connection in open_cases:
-            connection.decide_by_time(self.call_overhead_ms)
+        branches = Branches(
+            self._ask,
+            self._next,
+            max(self.call_overhead_ms - self._transfers.kernel_ms, 0.0),
+            self._pads,
+        )
+        rounds = self._options.max_rounds if self._transfers.costly else self._options.rounds
+        yield from branches.decide(open_cases, join if join in open_cases else None, fused, rounds)
         self._join = self._join or join
         self._fork = fork
 
@@ -333,20 +337,29 @@ class FusionCampaign(PlannedCampaign):
         times say so, they show a change of layout that connecting saves, and the times of all
         pairs of windowed ops are not believed.
         """
-        rules: dict[tuple[str, str], list[_Case]] = {}
+        rules: dict[tuple[str, str], list[CaseRounds]] = {}
         for case in self._cases:
             rules.setdefault(case.case.rule, []).append(case)
         control = rules.get(("Conv", "Conv"), [])
-        decisions = [c.decision(self._options) for c in control]
-        blocked = combined(decisions)[0] == "fused"
+        decisions = [c.decision(self._options, self._pads) for c in control]
+        blocked = self._options.method == "latfarm" and combined(decisions)[0] == "fused"
         return [
             self._result(rule, cases, layout=blocked and WINDOWED.issuperset(rule))
             for rule, cases in rules.items()
         ]
 
-    def _result(self, rule: tuple[str, str], cases: Sequence[_Case], *, layout: bool) -> PairResult:
-        decisions = {c.case.label: c.decision(self._options) for c in cases}
+    @property
+    def _pads(self) -> PadBook | None:
+        return self._book if self._transfers.costly else None
+
+    def _result(
+        self, rule: tuple[str, str], cases: Sequence[CaseRounds], *, layout: bool
+    ) -> PairResult:
+        decisions = {c.case.label: c.decision(self._options, self._pads) for c in cases}
         time_fused, size_dependent = combined(list(decisions.values()))
+        paper = paper_says(cases[0].plain, self._options.alpha)
+        if self._options.method == "paper":
+            time_fused, size_dependent = paper, False
         layout = layout and time_fused == "fused"
         if layout:
             time_fused = "undecided"
@@ -364,7 +377,7 @@ class FusionCampaign(PlannedCampaign):
             source = "likelihood" if known else "prior"
         error = next((c.error for c in cases if c.error), "")
         return PairResult(
-            rule, decisions, time_fused, size_dependent, truth, used, source, layout, error
+            rule, decisions, time_fused, size_dependent, truth, used, source, layout, error, paper
         )
 
     def rules(self) -> FusionRules:
@@ -393,10 +406,19 @@ class FusionCampaign(PlannedCampaign):
             "pairs": [r.to_json() for r in results],
             "connections": [c.to_json() for c in (self._join, self._fork) if c is not None],
             "profile": self._profiled,
+            "method": self._options.method,
+            "transfers": self._transfers.to_json(),
             "black_box": score(results),
+            "paper": score(results, paper=True),
         }
 
 
 def _times(requests: Sequence[MeasurementRequest], answers: Answers) -> list[float]:
     found = [answers[r.request_id] for r in requests]
     return [m.latency_ms for m in found if m.ok and m.latency_ms is not None]
+
+
+def _latencies(requests: Sequence[MeasurementRequest], answers: Answers) -> dict[str, float]:
+    """Times by hash of the graph, of those that were measured."""
+    found = {r.graph.hash: answers[r.request_id] for r in requests}
+    return {k: m.latency_ms for k, m in found.items() if m.ok and m.latency_ms is not None}

@@ -98,12 +98,14 @@ class PairCase:
         return single_first(self.first, self.size)
 
     @cached_property
+    def wide_shape(self) -> tuple[int, ...]:
+        """The tensor between both ops."""
+        return self.single_first.type_of(self.single_first.outputs[0]).shape
+
+    @cached_property
     def single_second(self) -> Graph:
         """Op2 alone, on inputs of the wide tensor's shape."""
-        assert self.first.first is not None
-        shapes = GraphBuilder("wide")
-        shape = shapes.type_of(self.first.first(shapes, self.size)).shape
-        return single_second(self.second, shape, self.size)
+        return single_second(self.second, self.wide_shape, self.size)
 
     @cached_property
     def connected(self) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import (
     Branch,
     ForkCase,
@@ -26,10 +25,10 @@ from latfarm_controller.campaigns.fusion_decision import (
     together,
     work_layers,
 )
-from latfarm_controller.campaigns.fusion_operators import SIZES, Operator
-from latfarm_controller.campaigns.plans import Answers
+from latfarm_controller.campaigns.fusion_operators import HEAVY_CONVS, SIZES, Operator
 
-Ask = Callable[[Graph, str], MeasurementRequest]
+_SURENESS = 3.0
+_LEAST_SHARE = 0.01  # of the connected model's time: less tells two plans apart by chance
 
 
 @dataclass
@@ -47,38 +46,53 @@ class Connection:
     source: str = "none"
     clear: bool = False
 
-    def requests(self, ask: Ask) -> list[MeasurementRequest]:
-        """One round: the connected model between its parts."""
+    @property
+    def graphs(self) -> list[Graph]:
+        """What a round measures: the connected model between its parts."""
         pairs = [graph for plan in sorted(self.fused) for graph in self.fused[plan]]
-        unique = {g.hash: g for g in (*self.parts, self.graph, *pairs)}
-        return [ask(graph, f"{self.label}: {graph.name}") for graph in unique.values()]
+        return list({g.hash: g for g in (*self.parts, self.graph, *pairs)}.values())
 
-    def told(self, requests: Iterable[MeasurementRequest], answers: Answers) -> None:
-        """Keep a round if all of it was measured."""
-        times: dict[str, float] = {}
-        for request in requests:
-            measurement = answers[request.request_id]
-            if not measurement.ok:
-                return
-            times[request.graph.hash] = measurement.latency_ms or 0.0
-        self.rounds.append(times)
+    def told(self, times_ms: Mapping[str, float]) -> None:
+        """Keep a round, if all of it was measured.
 
-    def decide_by_time(self, empty_ms: float) -> None:
-        """The plan closest in time wins; times without the empty model's."""
+        Args:
+            times_ms: by hash of the graph, free of what a call costs and of transfers.
+        """
+        if all(graph.hash in times_ms for graph in self.graphs):
+            self.rounds.append(dict(times_ms))
+
+    def decide_by_time(self) -> None:
+        """The plan closest in time wins."""
         if not self.rounds:
             return
         plans: dict[Branch, float] = {}
 
         def cost(times: Mapping[str, float], graphs: Sequence[Graph]) -> float:
-            return sum(times[g.hash] - empty_ms for g in graphs)
+            return sum(times[g.hash] for g in graphs)
 
         plans[0] = median(cost(times, self.parts) for times in self.rounds)
         for plan, graphs in self.fused.items():
             plans[plan] = median(cost(times, graphs) for times in self.rounds)
-        measured = [times[self.graph.hash] - empty_ms for times in self.rounds]
-        spread = standard_error(measured)
+        gaps = [times[self.graph.hash] - cost(times, self.parts) for times in self.rounds]
+        measured = [times[self.graph.hash] for times in self.rounds]
+        # A drift of the board hits a round's models alike: it is no doubt about which plan it is.
+        spread = min(standard_error(measured), standard_error(gaps))
         self.answer, self.clear = closest_plan(median(measured), plans, spread)
         self.source = "time"
+
+    def which_branch(self) -> Branch | None:
+        """Of the two fused plans the one that is closer in time; None where the spread hides it."""
+        nearer = []
+        for times in self.rounds:
+            measured = times[self.graph.hash]
+            gaps = [abs(measured - sum(times[g.hash] for g in self.fused[plan])) for plan in (1, 2)]
+            nearer.append(gaps[1] - gaps[0])
+        if len(nearer) < 2:
+            return None
+        least_ms = _LEAST_SHARE * median(times[self.graph.hash] for times in self.rounds)
+        if abs(median(nearer)) <= max(_SURENESS * standard_error(nearer), least_ms):
+            return None
+        return 1 if median(nearer) > 0 else 2
 
     def decide_by_profile(self, parts: Sequence[Measurement], whole: Measurement) -> bool:
         """Whether the profile settled it."""
@@ -134,6 +148,21 @@ def choose_join(fused: Sequence[PairCase]) -> Connection | None:
     name = max(joins, key=lambda n: len(joins[n]))
     left, right = joins[name][0], joins[name][-1]
     return join_connection(JoinCase(left, right, seconds[name]))
+
+
+def telling_joins(fused: Sequence[PairCase]) -> list[Connection]:
+    """Joins whose two fused plans differ in time; none where no convolution fuses with a join.
+
+    Both plans save the same traffic where both branches are alike (the paper sees no preference).
+    A convolution that computes longer than it moves data takes in a join for nothing, and a light
+    one does not.
+    """
+    for case in fused:
+        if case.second.binary and case.first.name == "conv":
+            return [
+                join_connection(JoinCase(heavy, case.first, case.second)) for heavy in HEAVY_CONVS
+            ]
+    return []
 
 
 def join_connection(case: JoinCase) -> Connection:

@@ -100,8 +100,33 @@ def _own_error(measurement: Measurement) -> float:
     return 1.2533 * 1.4826 * (measurement.mad_ms or 0.0) / math.sqrt(max(1, measurement.runs))
 
 
+def paper_says(triples: Sequence[Triple], alpha: float = 0.5) -> Answer:
+    """Inequation 1 as printed: the times as measured, the call's own included, and no doubt.
+
+    Undecided only where nothing was measured.
+    """
+    good = [t for t in triples if t.ok]
+    if not good:
+        return "undecided"
+    first, second, connected = (
+        median(m.latency_ms or 0.0 for m in found)
+        for found in (
+            [t.first for t in good],
+            [t.second for t in good],
+            [t.connected for t in good],
+        )
+    )
+    saved_ms = first + second - connected
+    return "fused" if saved_ms > alpha * min(first, second) else "separate"
+
+
 def decide(
-    triples: Sequence[Triple], *, alpha: float = 0.5, gate: float = 5.0, sureness: float = 2.0
+    triples: Sequence[Triple],
+    *,
+    alpha: float = 0.5,
+    gate: float = 5.0,
+    sureness: float = 2.0,
+    offsets_ms: tuple[float, float, float] = (0.0, 0.0, 0.0),
 ) -> Decision:
     """Apply the rule to a case's rounds.
 
@@ -110,13 +135,15 @@ def decide(
         alpha: the paper's threshold.
         gate: `undecided` unless min(T1, T2) exceeds this many standard errors of T12.
         sureness: `undecided` unless the rule holds or fails by this many standard errors.
+        offsets_ms: to be taken off Op1, Op2 and the connected model beside the empty model's time:
+            by how much their pads differ from those that stand for the empty model.
     """
     good = [t for t in triples if t.ok]
     if not good:
         return Decision("undecided", 0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0)
-    first = [t.first.latency_ms or 0.0 for t in good]
-    second = [t.second.latency_ms or 0.0 for t in good]
-    connected = [t.connected.latency_ms or 0.0 for t in good]
+    first = [(t.first.latency_ms or 0.0) - offsets_ms[0] for t in good]
+    second = [(t.second.latency_ms or 0.0) - offsets_ms[1] for t in good]
+    connected = [(t.connected.latency_ms or 0.0) - offsets_ms[2] for t in good]
     empty = [t.empty_ms for t in good]
     gains = [a + b - c - e for a, b, c, e in zip(first, second, connected, empty, strict=True)]
     bases = [min(a, b) - e for a, b, e in zip(first, second, empty, strict=True)]

@@ -254,3 +254,15 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         )
     }
 )
+
+
+def _heavy(kernel: int) -> Operator:
+    def first(b: GraphBuilder, size: CaseSize) -> str:
+        x = b.input((1, size.channels, size.side, size.side))
+        return b.conv(x, size.channels, kernel)
+
+    return Operator(f"heavy_conv{kernel}", "Conv", first=first)
+
+
+HEAVY_CONVS = (_heavy(7), _heavy(13))
+"""Compute longer than they move data; for joins alone, as their pairs are those of `conv`."""

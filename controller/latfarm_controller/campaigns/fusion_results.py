@@ -16,6 +16,7 @@ class PairResult:
     `time_fused` is the black box's answer, `graph_fused` the profile's (None: it cannot tell),
     `used` what kernels are cut by, and `source` what that rests on: profile, time, likelihood or
     prior. `layout`: what was saved may be a change of layout, see `FusionCampaign.results`.
+    `paper`: inequation 1 as printed, from the same measurements.
     """
 
     rule: tuple[str, str]
@@ -27,6 +28,21 @@ class PairResult:
     source: str
     layout: bool = False
     error: str = ""
+    paper: Answer = "undecided"
+
+    @property
+    def judged(self) -> str:
+        """The black box against the profile: hit, miss, false, right or undecided; empty: no truth.
+
+        `false`: separate ops taken for fused; `right`: separate ones found to be so.
+        """
+        if self.graph_fused is None:
+            return ""
+        if self.time_fused == "undecided":
+            return "undecided"
+        if self.graph_fused:
+            return "hit" if self.time_fused == "fused" else "miss"
+        return "false" if self.time_fused == "fused" else "right"
 
     def to_json(self) -> dict[str, Any]:
         """For the campaign's outcome."""
@@ -35,7 +51,9 @@ class PairResult:
             "used": "fused" if self.used else "separate",
             "source": self.source,
             "time_fused": self.time_fused,
+            "paper_fused": self.paper,
             "graph_fused": self.graph_fused,
+            "judged": self.judged,
             "size_dependent": self.size_dependent,
             "layout": self.layout,
             "error": self.error,
@@ -53,13 +71,19 @@ class PairResult:
         }
 
 
-def score(results: Sequence[PairResult]) -> dict[str, Any]:
+def score(results: Sequence[PairResult], *, paper: bool = False) -> dict[str, Any]:
     """Precision and recall of the black box, of `fused`, over the pairs that a profile settled.
+
+    With `paper` of inequation 1 as printed in place of the campaign's method.
 
     An undecided pair counts as not found, so it lowers recall and leaves precision. None: no pair
     to tell it from.
     """
-    known = [(r.graph_fused, r.time_fused) for r in results if r.graph_fused is not None]
+    known = [
+        (r.graph_fused, r.paper if paper else r.time_fused)
+        for r in results
+        if r.graph_fused is not None
+    ]
     hits = sum(truth and found == "fused" for truth, found in known)
     claimed = sum(found == "fused" for _, found in known)
     real = sum(bool(truth) for truth, _ in known)

@@ -7,13 +7,17 @@ them they are taken off (`insight="profile"`).
 
 A profiled network tells the same of all its kernels at once, in the layouts and with the caches
 that networks have, and costs no measurement of its own.
+
+Without a profile that accounts for the calls, kernels are measured between pads (`padding`), and
+alone only where that tells nothing, or where it is asked for. What was chosen is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any, Literal
 
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
@@ -21,6 +25,11 @@ from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.network_correction import boundary_mb
 from latfarm_predictors.samples import KernelSample
+
+Insight = Literal["profile", "padded", "single"]
+Asked = Literal["auto", "profile", "padded", "single"]
+ORDER: tuple[Insight, ...] = ("profile", "padded", "single")
+"""Best first."""
 
 LAYOUT_OPS = frozenset(
     {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
@@ -30,6 +39,9 @@ LEAST_SHARE = 0.02
 """Of a call's time that is the kernel's own, whatever noise says."""
 UNSEEN_SHARE = 0.2
 """Where the layers show less than the rest of a call, the difference went into its transfers."""
+UNTOLD_SHARE = 0.35
+"""A profile that leaves more of a call open, or shows so much more, tells little of kernels."""
+LEAST_MODELS = 3
 MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""
 
@@ -153,3 +165,117 @@ def in_context(
         for index, time_ms in times_ms.items()
         if index not in shared and time_ms > 0
     ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How kernels are isolated on a platform, what was asked for, and why it is so."""
+
+    asked: Asked
+    chosen: Insight
+    reason: str
+
+    def to_json(self, kernels: Mapping[str, str]) -> dict[str, Any]:
+        """For the campaign's outcome.
+
+        Args:
+            kernels: the insight that each kernel's time rests on, by its id.
+        """
+        counts = {name: sum(found == name for found in kernels.values()) for name in ORDER}
+        return {
+            "asked": self.asked,
+            "chosen": self.chosen,
+            "reason": self.reason,
+            "counts": {name: count for name, count in counts.items() if count},
+            "kernels": dict(kernels),
+        }
+
+
+def untold_share(measured: Sequence[tuple[Graph, Measurement]], overhead_ms: float) -> float | None:
+    """Share of the typical call that profiled layers and transfers leave open, or show too much.
+
+    Args:
+        measured: profiled models and what was measured of each.
+        overhead_ms: latency of an empty model.
+
+    Returns:
+        None for fewer than three models with layers and a time of their own.
+    """
+    pace = transfer_ms_per_mb([(graph, [m]) for graph, m in measured], overhead_ms)
+    shares = []
+    for graph, m in measured:
+        shown_ms = sum(layer.latency_ms for layer in m.layers)
+        alone_ms = (m.latency_ms or 0.0) - overhead_ms
+        if shown_ms > 0 and alone_ms > 0:
+            left_ms = alone_ms - shown_ms - pace * boundary_mb(graph)
+            shares.append(abs(left_ms) / alone_ms)
+    return median(shares) if len(shares) >= LEAST_MODELS else None
+
+
+def choose(
+    asked: Asked, profile: str, measured: Sequence[tuple[Graph, Measurement]], overhead_ms: float
+) -> Choice:
+    """The best insight that a platform offers, or the one that is asked for.
+
+    Args:
+        asked: "auto", or an insight; one that the platform does not offer gives the next best.
+        profile: what fusion detection found of the runtime's profiler: yes, off, unavailable or
+            opaque.
+        measured: profiled models and what was measured of each.
+        overhead_ms: latency of an empty model.
+    """
+    if asked in ("single", "padded"):
+        return Choice(asked, asked, "asked for")
+    if profile != "yes":
+        said = {"opaque": "the profile hides single layers", "off": "no profile was asked for"}
+        return Choice(asked, "padded", said.get(profile, "the runtime has no profile"))
+    share = untold_share(measured, overhead_ms)
+    if asked == "profile":
+        return Choice(asked, "profile", "asked for")
+    if share is not None and share > UNTOLD_SHARE:
+        return Choice(asked, "padded", f"the profile leaves {share:.0%} of a call open")
+    return Choice(asked, "profile", "the profile accounts for the call")
+
+
+def transfer_beside_pads(
+    measured: Sequence[tuple[Graph, float, float]], overhead_ms: float
+) -> float:
+    """As `transfer_ms_per_mb`, from kernels measured both alone and between pads.
+
+    Args:
+        measured: each kernel with its latency alone and between pads.
+        overhead_ms: latency of an empty model.
+    """
+    paces: list[float] = []
+    parts: list[float] = []
+    for graph, single_ms, padded_ms in measured:
+        alone_ms, moved_mb = single_ms - overhead_ms, boundary_mb(graph)
+        if alone_ms > 0 and moved_mb:
+            paces.append(max(alone_ms - padded_ms, 0.0) / moved_mb)
+            parts.append(1.0 - padded_ms / alone_ms)
+    return median(paces) if parts and median(parts) > UNSEEN_SHARE else 0.0
+
+
+def chosen_insight(outcome: Mapping[str, Any]) -> Insight | None:
+    """The insight that a campaign's outcome names; None where it names none, as older ones."""
+    found = outcome.get("insight", {}).get("chosen")
+    return found if found in ORDER else None
+
+
+def insight_story(outcome: Mapping[str, Any], samples: Sequence[KernelSample]) -> dict[str, Any]:
+    """For a bundle's provenance: what was chosen, why, and how many distinct kernels rest on what.
+
+    Args:
+        outcome: of the campaign.
+        samples: what is trained on, kernels of profiled networks included.
+    """
+    best: dict[str, Insight] = {}
+    for sample in samples:
+        known = best.get(sample.kernel.kernel_id, "single")
+        best[sample.kernel.kernel_id] = min(known, sample.insight, key=ORDER.index)
+    counts = {name: sum(found == name for found in best.values()) for name in ORDER}
+    recorded = outcome.get("insight", {})
+    return {
+        **{name: recorded[name] for name in ("asked", "chosen", "reason") if name in recorded},
+        "kernels": {name: count for name, count in counts.items() if count},
+    }

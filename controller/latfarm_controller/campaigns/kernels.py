@@ -26,6 +26,8 @@ from latfarm_controller.campaigns.options import Options, SettingsChange, read_g
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.campaigns.sampling import REGRESSORS, Judge, SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling_latfarm import Guide
+from latfarm_controller.campaigns.sampling_sibling import StartedFrom, sibling_of
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
     drift_of,
@@ -51,13 +53,16 @@ class KernelOptions(Options):
     The budget is `count` kernels and, where given, `board_minutes` of the boards' time. With a
     `target` the survey also ends as soon as that share of the kernels kept back (`held_out` of
     them, which no sampler is shown) is predicted within 10 %. `families` are those that samplers
-    draw from; `random` and `annette` draw from none.
+    draw from; `random` and `annette` draw from none. `guide` says what `latfarm` picks layers of
+    networks by, and `started_from` names a sibling board's bundle that it starts from.
     """
 
     count: int = Field(default=450, ge=1)
     passes: int = Field(default=2, ge=1)
     seed: int = 0
     sampler: SamplerName = "prior"
+    guide: Guide = "variance"
+    started_from: StartedFrom | None = None
     board_minutes: float | None = Field(default=None, gt=0)
     target: float | None = Field(default=None, gt=0, le=1)
     held_out: float = Field(default=0.2, gt=0, lt=1)
@@ -78,6 +83,8 @@ class KernelOptions(Options):
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
         if self.families and self.sampler in ("random", "annette"):
             raise ValueError(f"sampler {self.sampler!r} draws from no families")
+        if self.started_from is not None and self.sampler not in ("adaptive", "latfarm"):
+            raise ValueError(f"sampler {self.sampler!r} starts from no bundle; 'latfarm' does")
         return self
 
 
@@ -109,7 +116,7 @@ class KernelCampaign(PlannedCampaign):
     """Measures the kernels that a sampler asks for."""
 
     kind = "kernels"
-    stages = ("kernels",)
+    stages: tuple[str, ...] = ("kernels",)
 
     def __init__(
         self, platform: str, options: KernelOptions, rules: FusionRules | None = None
@@ -135,7 +142,8 @@ class KernelCampaign(PlannedCampaign):
         self._reasked = 0
         self._board_ms = 0.0
         self._stopped = ""
-        self._judge = Judge(options.held_out, REGRESSORS[options.sampler])
+        self._sibling = sibling_of(options.started_from, platform)
+        self._judge = Judge(options.held_out, REGRESSORS[options.sampler], self._sibling)
 
     def _batches(self) -> Iterator[Sequence[Kernel]]:
         """The sampler's batches, in parts where a target or the boards' time may end them."""
@@ -150,6 +158,8 @@ class KernelCampaign(PlannedCampaign):
             initial=options.initial,
             batch=options.batch,
             target=options.target,
+            guide=options.guide,
+            sibling=self._sibling,
         )
         parted = options.target is not None or options.board_minutes is not None
         while kernels := sampler.next_batch(self._shown()):
@@ -315,6 +325,8 @@ class KernelCampaign(PlannedCampaign):
         if self._energy_answers:
             known["call_overhead_mj"] = self.call_overhead_mj
             known["energy"] = energy_story(self._energy_answers)
+        if self._options.started_from is not None:
+            known["started_from"] = self._options.started_from.to_json()
         return {
             **known,
             "rules": self.rules.to_json(),

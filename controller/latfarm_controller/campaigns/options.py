@@ -62,7 +62,8 @@ def read_options(model: type[Chosen], kind: str, config: Mapping[str, Any]) -> C
     try:
         return model.model_validate(dict(config))
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key leaves another one missing: it is the one to be told of.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         # Alternatives of a type stand in the place as "literal['a']" or "list[...]".
         place = [str(part) for part in first["loc"] if "[" not in str(part)]
         key = ".".join(place)

@@ -8,7 +8,7 @@ in and out, which a kernel alone pays for in full, cancels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from random import Random
 from statistics import median
@@ -37,7 +37,12 @@ from latfarm_controller.campaigns.padding_bounds import (
     needed,
     readings,
 )
-from latfarm_controller.campaigns.padding_models import Padded, padded, padding_only
+from latfarm_controller.campaigns.padding_models import (
+    Padded,
+    Separator,
+    padded,
+    padding_only,
+)
 from latfarm_controller.campaigns.padding_results import PaddedTime, padded_sample, verdict
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.samplers import Excluded, PriorSampler
@@ -52,7 +57,8 @@ class PaddingOptions(Options):
     Every model is measured `repeats` times, those of a kernel up to `most_repeats` times while
     noise makes its interval wider than `precision` either way. `coverage`: of noise, for one
     kernel. `widest`: an interval that reaches further than this share either way is rejected.
-    `single`: kernels are measured alone too, for what cannot be padded and to compare.
+    `single`: kernels are measured alone too, for what cannot be padded and to compare; `profile`:
+    at the first time with layer times, so that the profiler's word stands beside both.
     """
 
     graphs: list[dict[str, Any]] = Field(default_factory=list)
@@ -69,6 +75,7 @@ class PaddingOptions(Options):
     coverage: float = Field(default=0.98, gt=0, lt=1)
     widest: float = Field(default=0.5, gt=0)
     single: bool = True
+    profile: bool = False
     settings: SettingsChange = SettingsChange()
 
     @model_validator(mode="after")
@@ -99,13 +106,19 @@ class PaddingCampaign(PlannedCampaign):
     stages = ("padding",)
 
     def __init__(
-        self, platform: str, options: PaddingOptions, rules: FusionRules | None = None
+        self,
+        platform: str,
+        options: PaddingOptions,
+        rules: FusionRules | None = None,
+        alone: Sequence[KernelSample] = (),
     ) -> None:
+        """A survey of what `options` name, or of kernels whose times alone are known already."""
         super().__init__(platform)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
         self.rules = rules_for(self.kind, platform, rules, options.rules)
         self._given = [Kernel(graph) for graph in read_graphs(self.kind, "graphs", options.graphs)]
+        self._known = {sample.kernel.kernel_id: sample for sample in alone}
         self._held_out = read_graphs(self.kind, "exclude_graphs", options.exclude_graphs)
         self.call_overhead_ms: float | None = None
         self._cases: dict[str, _Case] = {}
@@ -114,6 +127,7 @@ class PaddingCampaign(PlannedCampaign):
         self._alone: dict[str, list[Measurement]] = {}
         self._failed: dict[str, str] = {}
         self._asked = 0
+        self._asks_profile = False
         self._board_ms = {"padding_only": 0.0, "padded": 0.0, "single": 0.0}
 
     def plan(self) -> Plan:
@@ -126,7 +140,8 @@ class PaddingCampaign(PlannedCampaign):
         if self._options.single:
             yield from self._overhead()
         random = Random(self._options.seed)
-        for _ in range(self._options.repeats):
+        for number in range(self._options.repeats):
+            self._asks_profile = self._options.profile and number == 0
             yield from self._pass(list(self._cases.values()), random, single=self._options.single)
         for _ in range(self._options.repeats, self._options.most_repeats):
             noisy = self._noisy()
@@ -136,8 +151,8 @@ class PaddingCampaign(PlannedCampaign):
 
     def _kernels(self) -> list[Kernel]:
         options = self._options
-        if self._given:
-            return self._given
+        if self._given or self._known:
+            return self._given or [sample.kernel for sample in self._known.values()]
         excluded = Excluded.of(self._held_out, self.rules, options.exclude)
         families = options.families or None
         sampler = PriorSampler(
@@ -147,14 +162,15 @@ class PaddingCampaign(PlannedCampaign):
 
     def _case(self, kernel: Kernel) -> _Case:
         """Between plain pads, as the paper; behind a separator where it would join the pad."""
-        for separated in (False, True):
+        separators: tuple[Separator, ...] = ("", "MaxPool", "AveragePool")
+        for separator in separators:
             try:
-                model = padded(kernel, separated=separated)
+                model = padded(kernel, separator=separator)
                 sums = needed(model.pads_in, model.pads_out, self._options.bounds)
             except GraphError as error:
                 return _Case(kernel, refused=f"cannot be padded: {error}")
             if not model.fuses(self.rules):
-                return _Case(kernel, model, sums, separated=separated)
+                return _Case(kernel, model, sums, separated=bool(separator))
         return _Case(kernel, refused="fuses with a pad")
 
     def _overhead(self) -> Plan:
@@ -185,7 +201,13 @@ class PaddingCampaign(PlannedCampaign):
         jobs = [job for job in jobs if job[0].hash not in self._failed]
         random.shuffle(jobs)
         requests = [
-            self.asker.request(graph, purpose, self._settings, label=label)
+            self.asker.request(
+                graph,
+                purpose,
+                self._settings,
+                label=label,
+                profile=self._asks_profile and label == "single",
+            )
             for graph, purpose, label in jobs
         ]
         total = max(self._planned(), self._asked + len(requests))
@@ -267,10 +289,22 @@ class PaddingCampaign(PlannedCampaign):
 
     def single(self) -> Mapping[str, KernelSample]:
         """Kernels measured alone, by id: the baseline that padding improves on."""
-        samples = {
-            key: pooled(case.kernel, self._alone.get(key, [])) for key, case in self._cases.items()
-        }
-        return {key: sample for key, sample in samples.items() if sample is not None}
+        found = dict(self._known)
+        for key, case in self._cases.items():
+            answers = [replace(m, layers=()) for m in self._alone.get(key, [])]
+            sample = pooled(case.kernel, answers)
+            if sample is not None:
+                found[key] = sample
+        return found
+
+    def profiled(self) -> Mapping[str, KernelSample]:
+        """The same freed of what the profiler shows to be none of theirs, where it was asked."""
+        found = {}
+        for key, case in self._cases.items():
+            sample = pooled(case.kernel, self._alone.get(key, []), self.call_overhead_ms or 0.0)
+            if sample is not None and sample.insight == "profile":
+                found[key] = sample
+        return found
 
     def outcome(self) -> Mapping[str, Any]:
         """Each kernel's interval or why it has none; how many models that took, and what time."""
@@ -281,6 +315,7 @@ class PaddingCampaign(PlannedCampaign):
                 reason = time.rejected.partition(":")[0]
                 reasons[reason] = reasons.get(reason, 0) + 1
         known = {} if self.call_overhead_ms is None else {"call_overhead_ms": self.call_overhead_ms}
+        beside = (("single", self.single()), ("profile", self.profiled()))
         best = {sample.kernel.kernel_id: sample.insight for sample in self.samples()}
         return {
             **known,
@@ -292,7 +327,18 @@ class PaddingCampaign(PlannedCampaign):
             "measurements": self._asked,
             "board_ms": dict(self._board_ms),
             "times": {
-                key: {**time.to_json(), "insight": best.get(key)}
+                key: {
+                    **time.to_json(),
+                    "insight": best.get(key),
+                    **{
+                        name: {
+                            "latency_ms": found[key].latency_ms,
+                            "mad_ms": found[key].mad_ms,
+                        }
+                        for name, found in beside
+                        if key in found
+                    },
+                }
                 for time in times
                 for key in (time.kernel.kernel_id,)
             },

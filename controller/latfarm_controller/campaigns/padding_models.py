@@ -17,6 +17,9 @@ from latfarm_predictors.graph import Graph, TensorType
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import Kernel
 
+Separator = Literal["", "MaxPool", "AveragePool"]
+"""What stands behind a pad in, where an op might otherwise run within the pad's convolution."""
+
 Form = Literal["base", "fork", "twin"]
 """A padding-only model: one pad in and one out (the paper's); one in and two out; two of the base.
 
@@ -31,14 +34,14 @@ _FLOATS = frozenset({"float32", "float16"})
 class Pad:
     """What a pad leads to or from: a tensor's type, and along which axis it is made of one channel.
 
-    `features`: along the last axis in place of axis 1. `separated`: a pooling or softmax that no op
-    joins stands behind the pad in, for LUMs that would otherwise run within its convolution.
+    `features`: along the last axis in place of axis 1. `separator`: a pooling (of features: a
+    softmax) that the op does not join stands behind the pad in.
     """
 
     shape: tuple[int, ...]
     dtype: str
     features: bool = False
-    separated: bool = False
+    separator: Separator = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def padding_only(pad: Pad, form: Form) -> Graph:
     return b.build(outputs)
 
 
-def padded(kernel: Kernel, *, separated: bool = False) -> Padded:
+def padded(kernel: Kernel, *, separator: Separator = "") -> Padded:
     """The LUM between pads, one for each tensor that it reads or writes.
 
     Raises:
@@ -82,8 +85,8 @@ def padded(kernel: Kernel, *, separated: bool = False) -> Padded:
     graph = kernel.graph
     if not graph.inputs:
         raise GraphError(f"{graph.name}: reads no activation")
-    pads_in = tuple(_pad(kernel, graph.type_of(t), separated) for t in graph.inputs)
-    pads_out = tuple(_pad(kernel, graph.type_of(t), separated) for t in graph.outputs)
+    pads_in = tuple(_pad(kernel, graph.type_of(t), separator) for t in graph.inputs)
+    pads_out = tuple(_pad(kernel, graph.type_of(t), separator) for t in graph.outputs)
     b = GraphBuilder(f"padded {graph.name}")
     names = {"": ""}
     for tensor, pad in zip(graph.inputs, pads_in, strict=True):
@@ -107,7 +110,7 @@ def padded(kernel: Kernel, *, separated: bool = False) -> Padded:
     return Padded(whole, pads_in, pads_out, nodes)
 
 
-def _pad(kernel: Kernel, kind: TensorType, separated: bool) -> Pad:
+def _pad(kernel: Kernel, kind: TensorType, separator: Separator) -> Pad:
     rank = len(kind.shape)
     if kind.dtype not in _FLOATS:
         raise GraphError(f"{kernel.graph.name}: no pad makes {kind.dtype}")
@@ -116,7 +119,7 @@ def _pad(kernel: Kernel, kind: TensorType, separated: bool) -> Pad:
     # (batch, channels, length) of a 1-D convolution, (batch, tokens, features) of a transformer.
     ops = {node.op for node in kernel.graph.nodes}
     features = rank == 2 or (not ops & _CHANNELS_FIRST if rank == 3 else "MatMul" in ops)
-    return Pad(kind.shape, kind.dtype, features, separated)
+    return Pad(kind.shape, kind.dtype, features, separator)
 
 
 def _enter(b: GraphBuilder, pad: Pad) -> str:
@@ -124,14 +127,16 @@ def _enter(b: GraphBuilder, pad: Pad) -> str:
     shape = pad.shape
     if not pad.features:
         x = b.relu(b.conv(b.input((shape[0], 1, *shape[2:]), pad.dtype), shape[1], 1))
-        return b.max_pool(x, 3, 1, "same") if pad.separated else x
+        if pad.separator == "AveragePool":
+            return b.avg_pool(x, 3, 1, "same")
+        return b.max_pool(x, 3, 1, "same") if pad.separator else x
     x = b.input((*shape[:-1], 1), pad.dtype)
     if len(shape) == 2:
         x = b.fc(x, shape[-1], bias=False)
     else:
         x = b.matmul(x, b.weight((1, shape[-1]), pad.dtype))
     x = b.relu(x)
-    return b.softmax(x) if pad.separated else x
+    return b.softmax(x) if pad.separator else x
 
 
 def _leave(b: GraphBuilder, pad: Pad, x: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from latfarm_predictors.graph import Graph
@@ -59,17 +59,26 @@ def padded_sample(kernel: Kernel, limits: Interval) -> KernelSample:
     return KernelSample(kernel, limits.middle_ms, mad_ms, None, "padded")
 
 
+def with_cold(sample: KernelSample, alone: KernelSample | None) -> KernelSample:
+    """The sample with what flushed caches cost the same kernel alone, where that was measured."""
+    if alone is None or alone.cold_ms is None:
+        return sample
+    extra_ms = max(alone.cold_ms - alone.latency_ms, 0.0)
+    return replace(sample, cold_ms=sample.latency_ms + extra_ms)
+
+
 def padded_samples(
     outcome: Mapping[str, Any], graph_of: Callable[[str], Graph | None]
 ) -> list[KernelSample]:
     """The kernels of a campaign's outcome of which padding tells most, as samples.
 
     Args:
-        outcome: of `PaddingCampaign.outcome`.
+        outcome: of `PaddingCampaign.outcome`, or one that holds such a one as "padding".
         graph_of: a stored graph by its hash; kernels whose graph is lost are left out.
     """
     found = []
-    for key, row in outcome.get("times", {}).items():
+    times = outcome.get("padding", outcome).get("times", {})
+    for key, row in times.items():
         graph = graph_of(key)
         if graph is not None and row["insight"] == "padded":
             limits = Interval(row["lower_ms"], row["upper_ms"], row["noise_ms"])

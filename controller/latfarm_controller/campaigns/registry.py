@@ -8,6 +8,7 @@ from typing import Any
 
 from latfarm_controller.campaigns.base import Campaign
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
+from latfarm_controller.campaigns.cover import CoverCampaign, CoverOptions
 from latfarm_controller.campaigns.engines import EngineOptions, EnginesCampaign
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
@@ -40,6 +41,10 @@ def _characterize(platform: str, config: Config) -> Campaign:
     return CharacterizeCampaign(platform, options)
 
 
+def _cover(platform: str, config: Config) -> Campaign:
+    return CoverCampaign(platform, read_options(CoverOptions, "cover", config))
+
+
 def _engines(pattern: str, config: Config) -> Campaign:
     return EnginesCampaign(pattern, read_options(EngineOptions, "engines", config))
 
@@ -51,10 +56,14 @@ KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
         "networks": _networks,
         "padding": _padding,
         "characterize": _characterize,
+        "cover": _cover,
         "engines": _engines,
     }
 )
 
+
+TRAINED = frozenset({"characterize", "cover"})
+"""Kinds that end in a bundle."""
 
 COMPARING = frozenset({"engines"})
 """Kinds that measure several platforms of one board: their platform is a pattern of names."""

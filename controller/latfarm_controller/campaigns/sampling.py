@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.workload import workload
 
-from latfarm_controller.campaigns.samplers import (
-    AdaptiveSampler,
-    Excluded,
-    PriorSampler,
-    Sampler,
-)
+from latfarm_controller.campaigns.samplers import EVERYTHING, Excluded, PriorSampler, Sampler, Scope
 from latfarm_controller.campaigns.sampling_annette import AnnetteSampler
+from latfarm_controller.campaigns.sampling_belief import one_thread
+from latfarm_controller.campaigns.sampling_latfarm import Guide, LatfarmSampler
 from latfarm_controller.campaigns.sampling_layers import usable
 from latfarm_controller.campaigns.sampling_nn_meter import NnMeterSampler
 from latfarm_controller.campaigns.sampling_random import RandomSampler
+
+if TYPE_CHECKING:
+    from latfarm_predictors.models.sibling import Sibling
 
 SamplerName = Literal["prior", "adaptive", "latfarm", "random", "annette", "nn-meter"]
 """`latfarm` is another name of `adaptive`, `prior` its representative draws alone."""
@@ -55,6 +55,9 @@ def make_sampler(
     initial: int = 100,
     batch: int = 50,
     target: float | None = None,
+    guide: Guide = "variance",
+    sibling: Sibling | None = None,
+    scope: Scope = EVERYTHING,
 ) -> Sampler:
     """A fresh sampler; the same arguments and samples make it draw the same kernels.
 
@@ -68,16 +71,19 @@ def make_sampler(
         initial: of `latfarm` and `nn-meter`: kernels before the first iteration.
         batch: kernels in an iteration.
         target: of `nn-meter`: share of its test set that is to be accurate.
+        guide: of `latfarm`: what picks layers of networks.
+        sibling: of `latfarm`: a board that it starts from.
+        scope: what may be drawn.
 
     Raises:
         UsageError: there is no such family.
     """
     if name == "prior":
-        return PriorSampler(count, rules, excluded, seed=seed, families=families)
+        return PriorSampler(count, rules, excluded, seed=seed, families=families, scope=scope)
     if name == "random":
-        return RandomSampler(count, rules, excluded, seed=seed, batch=batch)
+        return RandomSampler(count, rules, excluded, seed=seed, batch=batch, scope=scope)
     if name == "annette":
-        return AnnetteSampler(count, rules, excluded, seed=seed, batch=batch)
+        return AnnetteSampler(count, rules, excluded, seed=seed, batch=batch, scope=scope)
     if name == "nn-meter":
         return NnMeterSampler(
             count,
@@ -88,9 +94,19 @@ def make_sampler(
             initial=initial,
             batch=batch,
             target=target,
+            scope=scope,
         )
-    return AdaptiveSampler(
-        count, rules, excluded, seed=seed, families=families, initial=initial, batch=batch
+    return LatfarmSampler(
+        count,
+        rules,
+        excluded,
+        seed=seed,
+        families=families,
+        initial=initial,
+        batch=batch,
+        guide=guide,
+        sibling=sibling,
+        scope=scope,
     )
 
 
@@ -103,10 +119,12 @@ class Judge:
     Attributes:
         share: of the kernels.
         regressor: the model, one for each family of kernels.
+        sibling: a board whose latencies the model builds on, where it is ours.
     """
 
     share: float
     regressor: Regressor
+    sibling: Sibling | None = None
 
     def keeps(self, kernel: Kernel) -> bool:
         """Whether a kernel is kept back."""
@@ -135,13 +153,12 @@ class Judge:
         if len(train) < _LEAST_ROWS or not test:
             return 0
         # Here and not above: SciPy and its like would be loaded by every command.
-        import scipy.linalg  # noqa: F401 - limits only reach libraries that are loaded
         from latfarm_predictors.models.forest import Forest
         from latfarm_predictors.models.roofline_gp import RooflineGP
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-        model = Forest() if self.regressor == "forest" else RooflineGP(steps=30)
-        with threadpool_limits(1):
+        ours = RooflineGP(steps=30, sibling=self.sibling)
+        model = Forest() if self.regressor == "forest" else ours
+        with one_thread():
             model.fit(
                 [workload(row.kernel) for row in train],
                 [row.latency_ms for row in train],

@@ -19,7 +19,7 @@ from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.workload import workload
 
-from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.samplers import EVERYTHING, Excluded, Scope
 from latfarm_controller.campaigns.sampling_layers import Gate, draw_new, operations
 
 PER_TYPE = 1000
@@ -91,6 +91,11 @@ TYPES: Mapping[str, Callable[[GraphBuilder, Random], str]] = MappingProxyType(
 )
 """Table 2."""
 
+KINDS: Mapping[str, str] = MappingProxyType(
+    {"maxpool": "pool", "avgpool": "pool", "add": "eltwise"}
+)
+"""The kind of kernel (see `zoo.prior.SHARES`) of a type that has another name."""
+
 
 class AnnetteSampler:
     """As many layers of each type, of each size of FLOPs alike; drawn at once, given in batches.
@@ -101,6 +106,7 @@ class AnnetteSampler:
         excluded: kernels that are never drawn.
         seed: of all draws.
         batch: kernels in a batch.
+        scope: what may be drawn.
     """
 
     def __init__(
@@ -111,11 +117,13 @@ class AnnetteSampler:
         *,
         seed: int = 0,
         batch: int = 50,
+        scope: Scope = EVERYTHING,
     ) -> None:
-        self._count = min(count, PER_TYPE * len(TYPES))
+        self._types = [name for name in TYPES if scope.holds(KINDS.get(name, name))]
+        self._count = min(count, PER_TYPE * len(self._types))
         self._batch = batch
         self._random = Random(f"annette sampler {seed}")
-        self._gate = Gate(rules, excluded)
+        self._gate = Gate(rules, excluded, scope.most_macs)
         self._queue: list[Kernel] | None = None
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
@@ -127,11 +135,12 @@ class AnnetteSampler:
         return batch
 
     def _sweep(self) -> list[Kernel]:
-        shares = [self._count // len(TYPES)] * len(TYPES)
-        for index in range(self._count % len(TYPES)):
+        types = self._types
+        shares = [self._count // max(len(types), 1)] * len(types)
+        for index in range(self._count % max(len(types), 1)):
             shares[index] += 1
         found: list[Kernel] = []
-        for name, share in zip(TYPES, shares, strict=True):
+        for name, share in zip(types, shares, strict=True):
             found += self._balanced(name, share)
         self._random.shuffle(found)
         return found

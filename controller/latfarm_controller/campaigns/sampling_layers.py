@@ -26,10 +26,12 @@ class Gate:
     Args:
         rules: how the platform fuses; a layer is what they make of its first op.
         excluded: kernels that are never drawn.
+        most_macs: multiply-adds of the largest.
     """
 
-    def __init__(self, rules: FusionRules, excluded: Excluded) -> None:
+    def __init__(self, rules: FusionRules, excluded: Excluded, most_macs: float = MAX_MACS) -> None:
         self._rules = rules
+        self._most_macs = most_macs
         self._excluded = excluded
         self.taken: set[str] = set()
 
@@ -52,7 +54,7 @@ class Gate:
             return False
         work = workload(kernel)
         size_bytes = work.input_bytes + work.output_bytes + work.weight_bytes
-        if size_bytes > MAX_BYTES or work.macs > MAX_MACS:
+        if size_bytes > MAX_BYTES or work.macs > self._most_macs:
             return False
         self.taken.add(kernel.kernel_id)
         return True

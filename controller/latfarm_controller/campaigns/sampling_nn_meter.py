@@ -18,10 +18,10 @@ from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.workload import main_node, workload
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.samplers import EVERYTHING, Excluded, Scope
 from latfarm_controller.campaigns.sampling_layers import Gate, draw_new, near, usable
 from latfarm_controller.campaigns.sampling_random import SPACE
-from latfarm_controller.zoo.marginal_prior import MarginalPrior, kernel_graph
+from latfarm_controller.zoo.marginal_prior import SHARES, MarginalPrior, kernel_graph
 from latfarm_controller.zoo.marginals import CHANNELS, DIMENSIONS, configuration
 
 AROUND = 10
@@ -46,6 +46,7 @@ class NnMeterSampler:
         batch: kernels in an iteration.
         threshold: e, the relative error from which a layer of TD counts as inaccurate.
         target: ends when this share of TD is accurate; None: when all of it is.
+        scope: what may be drawn.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class NnMeterSampler:
         batch: int = 50,
         threshold: float = 0.1,
         target: float | None = None,
+        scope: Scope = EVERYTHING,
     ) -> None:
         chosen = None if families is None else {name: zoo.find(name)[0] for name in families}
         self._left = count
@@ -68,9 +70,12 @@ class NnMeterSampler:
         self._batch = batch
         self._threshold = threshold
         self._target = 1.0 if target is None else target
-        self._prior = MarginalPrior(chosen, seed)
+        self._scope = scope
+        self._prior = MarginalPrior(
+            chosen, seed, shares=scope.shares(SHARES), max_macs=int(scope.most_macs)
+        )
         self._random = Random(f"nn-meter sampler {seed}")
-        self._gate = Gate(rules, excluded)
+        self._gate = Gate(rules, excluded, scope.most_macs)
         self._test: set[str] = set()
         self._started = False
 
@@ -102,7 +107,7 @@ class NnMeterSampler:
 
     def _test_set(self, count: int) -> list[Kernel]:
         """TD: of all combinations of map, kernel size and stride, with channels of real layers."""
-        kinds = {k: n for k, n in _TEST_KINDS.items() if k in self._prior.marginals}
+        kinds = {k: n for k, n in _TEST_KINDS.items() if self._tests(k)}
         found: list[Kernel] = []
         while len(found) < count and kinds:
             kind = self._random.choices(list(kinds), list(kinds.values()))[0]
@@ -112,6 +117,9 @@ class NnMeterSampler:
             else:
                 found.append(kernel)
         return found
+
+    def _tests(self, kind: str) -> bool:
+        return kind in self._prior.marginals and self._scope.holds(kind)
 
     def _test_layer(self, kind: str) -> Kernel | None:
         sizes = {

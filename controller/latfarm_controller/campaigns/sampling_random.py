@@ -14,7 +14,7 @@ from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.samples import KernelSample
 
-from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.samplers import EVERYTHING, Excluded, Scope
 from latfarm_controller.campaigns.sampling_layers import Gate, draw_new
 from latfarm_controller.zoo.marginal_prior import SHARES, kernel_graph
 from latfarm_controller.zoo.marginals import DIMENSIONS
@@ -40,6 +40,7 @@ class RandomSampler:
         excluded: kernels that are never drawn.
         seed: of all draws.
         batch: kernels in a batch.
+        scope: what may be drawn.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class RandomSampler:
         *,
         seed: int = 0,
         batch: int = 50,
+        scope: Scope = EVERYTHING,
     ) -> None:
         self._left = count
         self._batch = batch
         self._random = Random(f"random sampler {seed}")
-        self._gate = Gate(rules, excluded)
-        self._shares = dict(SHARES)
+        self._gate = Gate(rules, excluded, scope.most_macs)
+        self._shares = dict(scope.shares(SHARES))
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
         """See `Sampler.next_batch`; what was measured plays no part."""

@@ -77,3 +77,43 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) ->
 
     platform, kept = take_in(load_config().bundles_dir, path)
     output.err().print(f"{platform} in {kept}")
+
+
+@app.command("retrain")
+def retrain_bundle(
+    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Make a platform's bundle anew from the measurements that its newest was made from.
+
+    A bundle of an older version gains what newer ones hold. No board is needed, and nothing is
+    measured; not while `latfarm serve` runs.
+
+    \b
+    Examples:
+      latfarm bundle retrain local-onnxruntime1.31-fp32-1t
+    """
+    from latfarm_controller.cli.progress import StageBars, bars
+    from latfarm_controller.config import load_config
+    from latfarm_controller.store.duckdb import DuckDBStore
+    from latfarm_controller.store.lock import StoreLock
+    from latfarm_controller.training_cover import retrain
+
+    config = load_config()
+    config.make_dirs()
+    lock = StoreLock(config.lock_file)
+    lock.acquire(1000.0 * wait_s)
+    with lock:
+        store = DuckDBStore(config.store_file)
+        try:
+            with bars() as progress:
+                stages = StageBars(progress)
+                path = retrain(config, store, platform, on_progress=stages.show)
+                stages.finish()
+        finally:
+            store.close()
+    if as_json:
+        output.json_text({"platform": platform, "bundle": str(path)})
+        return
+    output.err().print(f"{platform} in {path}")

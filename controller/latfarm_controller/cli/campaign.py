@@ -43,6 +43,7 @@ class Kind(StrEnum):
     networks = "networks"
     padding = "padding"
     characterize = "characterize"
+    cover = "cover"
     engines = "engines"
 
 
@@ -54,7 +55,8 @@ def register(root: typer.Typer) -> None:
 def _as_dict(campaign: pb.Campaign) -> dict[str, Any]:
     data = output.message_dict(campaign)
     config = json.loads(data.pop("config_json") or "{}")
-    for key in GRAPHS & config.keys():  # megabytes that nobody reads
+    graphs = GRAPHS | {"kernels"} if campaign.kind == "cover" else GRAPHS
+    for key in graphs & config.keys():  # megabytes that nobody reads
         config[key] = [graph.get("name", "") for graph in config[key]]
     data["config"] = config
     data["outcome"] = json.loads(data.pop("outcome_json") or "{}")

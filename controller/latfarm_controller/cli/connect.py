@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from latfarm_predictors.measurement import Measurement
+from latfarm_protos.trust.contexts import Files, TlsFileError
+from latfarm_protos.trust.identity import CONTROLLER
+from latfarm_protos.trust.proof import RefusedError, meet
+from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.cli import output
 from latfarm_controller.cli.signals import no_signals
 from latfarm_controller.config import load_config
-from latfarm_controller.errors import ControllerError
+from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.service import MESSAGE_OPTIONS, error_of
 from latfarm_controller.store.lock import find_holder
 
@@ -64,6 +68,33 @@ class ControllerClient:
     def boards(self) -> list[pb.BoardStatus]:
         """All boards of the inventory, reachable or not."""
         return list(self._call(lambda: self._stub.ListBoards(pb.ListBoardsRequest())).boards)
+
+    def drain_board(self, name: str, reason: str) -> pb.BoardStatus:
+        """Give a board no new work."""
+        request = pb.BoardRequest(name=name, reason=reason)
+        found: pb.BoardStatus = self._call(lambda: self._stub.DrainBoard(request))
+        return found
+
+    def quarantine_board(self, name: str, reason: str) -> pb.BoardStatus:
+        """Stop a board, and put aside what it measured since its last good sentinel."""
+        request = pb.BoardRequest(name=name, reason=reason)
+        found: pb.BoardStatus = self._call(lambda: self._stub.QuarantineBoard(request))
+        return found
+
+    def resume_board(self, name: str, reason: str, new_reference: bool) -> pb.BoardStatus:
+        """Let a board work again, once its sentinel is as it was."""
+        request = pb.BoardRequest(name=name, reason=reason, new_reference=new_reference)
+        found: pb.BoardStatus = self._call(lambda: self._stub.ResumeBoard(request))
+        return found
+
+    def watch_board(self, name: str) -> Iterator[pb.BoardStatus]:
+        """A board's standing now and at each change, until nothing runs on it."""
+        return self._stream(self._stub.WatchBoard(pb.BoardRequest(name=name)))
+
+    def board_events(self, name: str) -> list[pb.BoardEvent]:
+        """What was decided about a board, or about any, newest first."""
+        request = pb.BoardRequest(name=name)
+        return list(self._call(lambda: self._stub.ListBoardEvents(request)).events)
 
     def platforms(self) -> list[pb.PlatformStatus]:
         """All platforms, and the runtimes that are missing."""
@@ -144,6 +175,13 @@ class ControllerClient:
         for message in self._stream(self._stub.ListResults(request)):
             yield Measurement.from_json(json.loads(message.json))
 
+    def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
+        """All that is known of a platform; see `reports.platform_report`."""
+        request = pb.ReportRequest(platform=platform, campaign_id=campaign_id)
+        found = self._call(lambda: self._stub.Report(request))
+        facts: dict[str, Any] = json.loads(found.facts_json)
+        return facts
+
 
 class _Hosted:
     """A controller on an event loop in a thread of its own."""
@@ -212,6 +250,40 @@ def running_address(config: Config) -> str:
     return address
 
 
+def remote_channel(config: Config) -> grpc.Channel:
+    """A channel to the controller of another machine, met and proven first.
+
+    Raises:
+        UsageError: our certificate cannot be used.
+        ControllerError: nobody answers there, or who does is not to be trusted, or refuses us.
+    """
+    host, _, port = config.controller.rpartition(":")
+    host = host.strip("[]")
+    name = config.controller_name or host
+    folder = config.tls_dir
+    files = Files(
+        config.tls_cert or folder / "client.crt",
+        config.tls_key or folder / "client.key",
+        config.tls_ca or folder / "ca.crt",
+    )
+    try:
+        proof = meet(host, int(port), name, files, (CONTROLLER,), READY_S)
+        credentials = proof.credentials(files)
+    except (TlsFileError, RevokedError) as error:
+        raise UsageError(
+            f"{error}; ask for a certificate: latfarm certs issue NAME --role operator"
+        ) from error
+    except RefusedError as error:
+        reason = error.refusal.reason
+        raise ControllerError(f"{config.controller}: {error} [{reason}]") from error
+    except OSError as error:
+        raise ControllerError(
+            f"no controller answers at {config.controller}: {error.strerror or error}"
+        ) from error
+    options = (*MESSAGE_OPTIONS, ("grpc.ssl_target_name_override", name))
+    return grpc.secure_channel(config.controller, credentials, options=options)
+
+
 def _wait_for_holder(config: Config, wait_s: float) -> str:
     """Wait until nobody holds the store, or its holder serves: the address of the latter."""
     deadline_s = time.monotonic() + wait_s
@@ -238,6 +310,10 @@ def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
         StoreBusyError: another command holds the store; the message names it.
     """
     config = load_config()
+    if config.controller:
+        with remote_channel(config) as channel:
+            yield ControllerClient(channel)
+        return
     began_s = time.monotonic()
     wait_s = max(wait_s, config.lock_wait_ms / 1000.0)
     address = _wait_for_holder(config, wait_s)

@@ -131,6 +131,7 @@ def demo(
     if energy:
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
+    say(f"all that is known of the platform: latfarm report {platform}")
 
 
 def held_out_networks() -> list[Graph]:

@@ -48,6 +48,13 @@ class Pairs(StrEnum):
     all = "all"
 
 
+class Method(StrEnum):
+    """How times are read: ours, or inequation 1 as nn-Meter prints it."""
+
+    latfarm = "latfarm"
+    paper = "paper"
+
+
 def register(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(app, name="fusion")
@@ -65,6 +72,10 @@ def detect(
         Pairs, typer.Option(help="core: those of convolutional networks; all: of 37 operators")
     ] = Pairs.core,
     rounds: Annotated[int, typer.Option(min=2, help="of measuring each pair, at least")] = 3,
+    method: Annotated[
+        Method,
+        typer.Option(help="paper: nn-Meter's inequation as printed, calls and transfers included"),
+    ] = Method.latfarm,
     profile: Annotated[
         bool, typer.Option(help="ask the runtime's own profiler for the truth, where it has one")
     ] = True,
@@ -83,6 +94,7 @@ def detect(
     Examples:
       latfarm fusion detect -p local-onnxruntime1.31-fp32-1t
       latfarm fusion detect -p local-ncnn20261020-fp32-1t --pairs all --no-profile -o rules.json
+      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t --method paper
     """
     from latfarm_predictors.fusion import FusionRules
 
@@ -91,12 +103,14 @@ def detect(
 
     if to is not None and not to.parent.is_dir():
         raise UsageError(f"{to.parent}: no such folder")
-    config = {
+    config: dict[str, Any] = {
         "pairs": str(pairs),
         "rounds": rounds,
         "max_rounds": max(6, rounds),
         "profile": profile,
     }
+    if method is not Method.latfarm:
+        config["method"] = str(method)
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
     outcome = json.loads(campaign.outcome_json)
@@ -108,23 +122,29 @@ def detect(
     output.table(
         f"{platform}: {campaign.measurements} measurements, "
         f"{campaign.board_ms / 1000:.0f} s of board time",
-        ["op", "followed by", "runs", "known by", "by times", "by profile"],
+        ["op", "followed by", "runs", "known by", "by times", "by the paper", "by profile"],
         [
             [
                 *entry["pair"],
                 VERDICTS.get(entry["used"], entry["used"]),
                 entry["source"],
                 entry["time_fused"] + (" (layout)" if entry["layout"] else ""),
+                entry["paper_fused"],
                 {True: "fused", False: "separate", None: ""}[entry["graph_fused"]],
             ]
             for entry in outcome["pairs"]
         ],
     )
-    output.out().print(_score(outcome["black_box"]))
+    if outcome["transfers"]["costly"]:
+        share = outcome["transfers"]["share"]
+        output.out().print(f"transfers are {share:.0%} of an op's call: pairs are timed with pads")
+    output.out().print(_score(outcome["black_box"], "times alone"))
+    if outcome["black_box"]["pairs"]:
+        output.out().print(_score(outcome["paper"], "inequation 1 as printed"))
     output.out().print(f"latfarm fusion compare {campaign.name}@detected {campaign.name}@used")
 
 
-def _score(found: dict[str, Any]) -> str:
+def _score(found: dict[str, Any], way: str) -> str:
     if not found["pairs"]:
         return "no profiler to compare the times with"
     said = [
@@ -132,7 +152,7 @@ def _score(found: dict[str, Any]) -> str:
         for name in ("precision", "recall")
     ]
     return (
-        f"times alone, against the profiler: {', '.join(said)} over {found['pairs']} pairs, "
+        f"{way}, against the profiler: {', '.join(said)} over {found['pairs']} pairs, "
         f"{found['undecided']} undecided"
     )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from latfarm_predictors.baseline_names import BASELINES
 
 from latfarm_controller.cli import inputs, output
+from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_predictors.answer import Answer, EnergyAnswer
+    from latfarm_predictors.network_trust import NetworkTrust
 
 EXAMPLES = """
     Predict the latency of an ONNX model, or of all in a folder, offline.
@@ -21,6 +24,8 @@ EXAMPLES = """
       latfarm predict dynamic.onnx --batch 1
       latfarm predict dynamic.onnx --shape input:1,3,224,224
       latfarm predict model.onnx --platform jetson-tensorrt10.3-fp16 --energy
+      latfarm predict model.onnx --baseline nn-meter --baseline operators
+      latfarm predict model.onnx --platform jetson-tensorrt10.3-fp16 --explain
 """
 
 
@@ -40,12 +45,25 @@ def predict(
     energy: Annotated[
         bool, typer.Option("--energy", help="millijoules of an inference, too")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="how far to trust it, layer by layer, and what to measure"),
+    ] = False,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            help="by this predictor of the literature, too; may be repeated; all of: "
+            + ", ".join(BASELINES),
+        ),
+    ] = None,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> int:
     """Predict each model; bad files are named and the rest is answered, with exit code 2."""
+    wanted = _baselines(baseline or [])
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
@@ -57,6 +75,15 @@ def predict(
     asked = [inputs.for_platform(graph, predictor.platform) for _, graph in graphs]
     costs = predictor.predict_energies(asked, coverage) if energy else []
     answers = [predictor.predict(graph, coverage) for graph in asked]
+    trusts: list[NetworkTrust] = []
+    if explain:
+        from latfarm_predictors.network_trust import trust
+
+        trusts = [
+            trust(predictor, graph, coverage, model=str(file))
+            for (file, _), graph in zip(graphs, asked, strict=True)
+        ]
+    others = [{name: predictor.predict_baseline(graph, name) for name in wanted} for graph in asked]
     code = 2 if len(graphs) < len(files) else 0
     if as_json:
         data = [
@@ -65,11 +92,34 @@ def predict(
         ]
         for told, cost in zip(data, costs, strict=False):
             told["energy"] = cost.to_json()
+        for told, found in zip(data, trusts, strict=False):
+            told["trust"] = found.to_json()
+        for told, other in zip(data, others, strict=True):
+            if other:
+                told["baselines"] = other
         output.json_text(data if several else data[0])
         return code
     for index, answer in enumerate(answers):
         _show(answer, costs[index] if costs else None)
+        for name, latency_ms in others[index].items():
+            output.out().print(f"by {name}: {latency_ms:.3f} ms")
+        if trusts:
+            from latfarm_controller.cli.predict_explain import show_trust
+
+            show_trust(trusts[index])
     return code
+
+
+def _baselines(names: list[str]) -> list[str]:
+    """The names asked for, each once.
+
+    Raises:
+        UsageError: one that is none.
+    """
+    for name in names:
+        if name not in BASELINES:
+            raise UsageError(f"no baseline {name!r}; known: {', '.join(BASELINES)}")
+    return list(dict.fromkeys(names))
 
 
 def _show(answer: Answer, cost: EnergyAnswer | None) -> None:

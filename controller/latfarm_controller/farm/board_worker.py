@@ -20,7 +20,13 @@ from typing import TypeVar
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.errors import AgentError, AgentLostError, ControllerError, LeaseError
+from latfarm_controller.errors import (
+    AgentError,
+    AgentLostError,
+    CertificateError,
+    ControllerError,
+    LeaseError,
+)
 from latfarm_controller.farm.links import (
     BoardAway,
     BoardClient,
@@ -115,24 +121,25 @@ class BoardWorker:
         self._flights: list[_Flight] = []  # asked for at the agent: the first runs
         self._last_ms = SHORT_MS
         self._landed_s = 0.0
-        self._aborting = ""
+        self._aborting: set[str] = set()
         self._changed = _Signal()
 
     async def run(self) -> None:
         """Connect, serve, and connect again after each failure; ends by cancellation alone."""
         wait_s, told = self._settings.retry_s, ""
         while True:
+            refused = False
             try:
                 await self._serve()
             except ControllerError as error:
-                reason = str(error)
+                reason, refused = str(error), isinstance(error, CertificateError)
             except Exception as error:
                 reason = f"{self.entry.name}: {type(error).__name__}: {error}"
             if self._served:  # it was there: start over
                 wait_s, told = self._settings.retry_s, ""
                 self._served = False
             if reason != told:
-                self._emit(BoardAway(self.entry.name, reason))
+                self._emit(BoardAway(self.entry.name, reason, refused))
                 told = reason
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._settings.retry_cap_s)
@@ -154,7 +161,7 @@ class BoardWorker:
                 self._changed.notify()
                 return
         if abort and any(flight.request_id == request_id for flight in self._flights):
-            self._aborting = request_id
+            self._aborting.add(request_id)
             self._changed.notify()
 
     async def acknowledge(self, request_ids: list[str]) -> None:
@@ -190,7 +197,7 @@ class BoardWorker:
             self._client, self.board_id = None, ""  # from here on orders pass it by
             self._items.clear()
             self._flights.clear()
-            self._aborting = ""
+            self._aborting.clear()
             # A board that went away need not be told; its lease runs out.
             with contextlib.suppress(AgentError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
@@ -281,8 +288,7 @@ class BoardWorker:
             busy_ms = min(elapsed_ms, measurement.board_ms or elapsed_ms)
             self._landed_s, self._last_ms = now_s, busy_ms
             self._flights.remove(flight)
-            if self._aborting == flight.request_id:  # too late
-                self._aborting = ""
+            self._aborting.discard(flight.request_id)  # too late
             self._emit(ResultReceived(self.board_id, measurement, busy_ms))
             self._changed.notify()
 
@@ -291,7 +297,7 @@ class BoardWorker:
         if not self._flights:
             return False
         first = self._flights[0]
-        return first.task.done() or first.request_id == self._aborting
+        return first.task.done() or first.request_id in self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
         """The lease decides over a measurement: give it back, and what runs is cancelled."""
@@ -301,11 +307,13 @@ class BoardWorker:
         await client.release()
         await client.acquire(self._settings.lease_ms)
         flights, self._flights = self._flights, []
-        aborted, self._aborting = self._aborting, ""
+        aborted = [flight for flight in flights if flight.request_id in self._aborting]
+        self._aborting.clear()
         # Whatever else was at the agent goes back to its place.
-        self._items += [flight.item for flight in flights if flight.request_id != aborted]
+        self._items += [flight.item for flight in flights if flight not in aborted]
         self._items.sort()
-        self._emit(Withdrawn(self.board_id, aborted))
+        for flight in aborted:
+            self._emit(Withdrawn(self.board_id, flight.request_id))
         self._changed.notify()
 
     async def _ask(self, client: BoardClient, item: _Item) -> Measurement:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 
-from latfarm_controller.farm.messages import Model, Work
+from latfarm_controller.farm.messages import Model, Standing, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ class Job:
 
 @dataclass(slots=True)
 class Board:
-    """A board, present or remembered. `assigned` is in the order of dispatch."""
+    """A board, present or remembered. `assigned` is in the order of dispatch.
+
+    `standing` is what somebody decided, the quarantine until `until_s` what its failures brought.
+    """
 
     board_id: str
     platforms: tuple[str, ...] = ()
@@ -85,11 +88,18 @@ class Board:
     quarantines: int = 0
     until_s: float | None = None
     probing: bool = False
+    standing: Standing = Standing.WORKING
+    checking: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody decided that it gets no work."""
+        return self.standing is not Standing.WORKING
 
     @property
     def usable(self) -> bool:
-        """Whether it may get work."""
-        return self.online and self.until_s is None
+        """Whether it may get work; of a held board that proves itself, its checks alone."""
+        return self.online and self.until_s is None and (self.checking or not self.held)
 
     def depth(self, policy: Policy) -> int:
         """How many requests it may hold; one while it has to prove itself after a quarantine."""

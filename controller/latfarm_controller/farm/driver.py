@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +20,9 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.estimate import Estimate
-from latfarm_controller.farm.farm import Delivery, Farm
+from latfarm_controller.farm.farm import Delivery, Farm, PutAside
 from latfarm_controller.farm.messages import CAMPAIGN_PRIORITY
+from latfarm_controller.farm.watch import Watch
 from latfarm_controller.store.base import CampaignRecord, Store
 
 AHEAD_A_BOARD = 8
@@ -29,6 +31,10 @@ MIN_AHEAD = 32
 FLUSH_S = 1.0
 PATIENCE_S = 600.0
 FAILURES_IN_A_ROW = 10
+RECENT = 2000
+"""Requests that can be asked again when a board is put aside; some 20 lie between sentinels."""
+NETWORKS = ("network", "query")
+"""What measurements of whole networks are for."""
 NOT_OFFERED = "NOT_OFFERED"
 """A compared platform that its board does not offer (any more): the others go on without it."""
 
@@ -74,6 +80,7 @@ class Driver:
         farm: runs the measurements.
         clock_s: any clock that never goes back.
         patience_s: how long a campaign waits for a working board of its platform before it stops.
+        watch: told of what is stored, and of networks.
     """
 
     def __init__(
@@ -83,11 +90,13 @@ class Driver:
         *,
         clock_s: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
+        watch: Watch | None = None,
     ) -> None:
         self.store = store
         self.farm = farm
         self.clock_s = clock_s
         self.patience_s = patience_s
+        self.watch = watch or Watch()
 
     async def run(
         self,
@@ -133,6 +142,7 @@ class _Run:
         self._scope = scope
         self._store, self._farm = driver.store, driver.farm
         self._clock_s, self._patience_s = driver.clock_s, driver.patience_s
+        self._watch = driver.watch
         self._campaign = campaign
         self._before = record
         self._record = replace(record, started_at_s=record.started_at_s or time.time(), error="")
@@ -151,6 +161,8 @@ class _Run:
         self._remembered = 0
         self._failed_in_a_row: list[Measurement] = []
         self._inbox = self._farm.listen(record.campaign_id)
+        self._recent: OrderedDict[str, MeasurementRequest] = OrderedDict()
+        self._again: set[str] = set()  # told before, and put aside since
 
     async def go(self) -> CampaignRecord:
         state, error = "interrupted", ""
@@ -175,14 +187,17 @@ class _Run:
             logger.exception("campaign %s failed", self._record.campaign_id)
             state, error = "failed", f"{type(problem).__name__}: {problem}"
         finally:
-            self._farm.cancel(self._record.campaign_id)
-            await self._write(state=state, error=error, final=True)
+            try:
+                await self._write(state=state, error=error, final=True)
+                await self._put_aside_late()
+            finally:
+                self._farm.cancel(self._record.campaign_id)
         return self._record
 
     async def _drive(self) -> str:
         """Until the campaign is done or cancelled; gives the final state."""
         while not self._cancel.is_set():
-            if self._campaign.done:
+            if self._campaign.done and not self._again:
                 return "done"
             asked = await self._ask()
             if self._untold and not self._must_wait():
@@ -229,7 +244,7 @@ class _Run:
 
     async def _receive(self) -> None:
         """Take what arrived; store it at least each second."""
-        deliveries = []
+        heard: list[Delivery | PutAside] = []
         timeout_s = max(0.0, self._flushed_s + FLUSH_S - self._clock_s())
         cancelled = asyncio.create_task(self._cancel.wait())
         getting = asyncio.create_task(self._inbox.get())
@@ -240,22 +255,70 @@ class _Run:
         finally:
             cancelled.cancel()
             if getting.done() and not getting.cancelled():
-                deliveries.append(getting.result())
+                heard.append(getting.result())
             getting.cancel()
         while not self._inbox.empty():
-            deliveries.append(self._inbox.get_nowait())
+            heard.append(self._inbox.get_nowait())
+        deliveries = [item for item in heard if isinstance(item, Delivery)]
         for delivery in deliveries:
             measurement = delivery.measurement
             request = self._under_way.pop(measurement.request_id)
+            self._remember(request)
             self._unstored.append((delivery, request))
-            self._untold.append(measurement)
+            if measurement.request_id not in self._again:
+                self._untold.append(measurement)
+            self._again.discard(measurement.request_id)
             self._answers[measurement.request_id] = measurement
+            if measurement.purpose in NETWORKS:
+                self._watch.network_measured(request.graph, measurement)
             self._judge(measurement)
         if deliveries:
             self._show()
+        for item in heard:
+            if isinstance(item, PutAside):
+                await self._ask_again(item)
         self._look_for_boards()
         if self._clock_s() - self._flushed_s >= FLUSH_S:
             await self._write()
+
+    def _remember(self, request: MeasurementRequest) -> None:
+        self._recent[request.request_id] = request
+        while len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
+
+    async def _ask_again(self, aside: PutAside) -> None:
+        """Have what a board measured too long after its last good sentinel measured once more.
+
+        The campaign was told the old answers and goes on with them; the new ones replace them in
+        the store, which is what predictors are trained from.
+        """
+        await self._write()  # what arrived but is not stored yet is put aside as well
+        await self._put_aside(aside)
+        again = [
+            self._recent[name]
+            for name, answer in self._answers.items()
+            if answer.ok
+            and answer.board_id == aside.board_id
+            and answer.measured_at_s > aside.since_s
+            and name in self._recent
+            and name not in self._under_way
+        ]
+        for request in again:
+            self._under_way[request.request_id] = request
+            self._again.add(request.request_id)
+        if again:
+            logger.info("%d requests are asked again", len(again))
+            self._farm.submit(self._record.campaign_id, again, self._priority)
+
+    async def _put_aside(self, aside: PutAside) -> None:
+        await asyncio.to_thread(self._store.put_aside, aside.board_id, aside.since_s, aside.reason)
+
+    async def _put_aside_late(self) -> None:
+        """What is known to be doubtful when the campaign ends; nobody is left to ask again."""
+        while not self._inbox.empty():
+            item = self._inbox.get_nowait()
+            if isinstance(item, PutAside):
+                await self._put_aside(item)
 
     def _judge(self, measurement: Measurement) -> None:
         if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
@@ -314,7 +377,9 @@ class _Run:
         unstored, self._unstored = self._unstored, []
         if unstored:
             rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
+            begun_s = self._clock_s()
             await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
+            self._watch.stored(len(rows), self._clock_s() - begun_s)
             self._farm.acknowledge([delivery for delivery, _ in unstored])
         progress = self._campaign.progress()
         answers = self._answers.values()

@@ -34,6 +34,7 @@ from latfarm_controller.farm.links import (
 )
 from latfarm_controller.farm.messages import (
     CAMPAIGN_PRIORITY,
+    BoardHeld,
     BoardJoined,
     BoardLost,
     Build,
@@ -53,11 +54,13 @@ from latfarm_controller.farm.messages import (
     RequestsQueued,
     ResultReceived,
     RetryAfter,
+    Standing,
     Tick,
     Withdraw,
     Work,
 )
 from latfarm_controller.farm.scheduler import Scheduler
+from latfarm_controller.farm.watch import FarmState, QueueState, Watch
 
 FEW_BOARDS = 4
 BOARDS_A_SHARD = 32
@@ -78,6 +81,15 @@ class Delivery:
     board_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """What a board measured after a moment is used no more, and must be asked for again."""
+
+    board_id: str
+    since_s: float
+    reason: str
+
+
 class Farm:
     """Runs requests on boards. Used from one event loop.
 
@@ -86,6 +98,7 @@ class Farm:
         holder: who we are, for those who find a board leased.
         policy: how the scheduler decides; the number of builds at once is the backend's.
         clock_s: any clock that never goes back.
+        watch: told of what happens.
     """
 
     def __init__(
@@ -96,12 +109,15 @@ class Farm:
         policy: Policy | None = None,
         settings: ShardSettings | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        watch: Watch | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings or ShardSettings(holder, host_boot_id())
         policy = replace(policy or Policy(), build_slots=backend.build_slots)
         self._scheduler = Scheduler(policy)
         self._clock_s = clock_s
+        self._watch = watch or Watch()
+        self._asked_s: dict[str, float] = {}
         self._shards: list[Shard] = []
         self._entries: dict[str, BoardEntry] = {}
         self._statuses: dict[str, BoardStatus] = {}
@@ -112,10 +128,15 @@ class Farm:
         self._built: dict[Model, Built] = {}
         self._kept: OrderedDict[Model, Built] = OrderedDict()
         self._kept_bytes = 0
-        self._inboxes: dict[str, asyncio.Queue[Delivery]] = {}
+        self._inboxes: dict[str, asyncio.Queue[Delivery | PutAside]] = {}
+        self._holds: dict[str, tuple[Standing, bool]] = {}
+        self.on_measured: Callable[[str, Measurement], None] | None = None
+        """Told of each answer of a board, by the board's name."""
+        self.stopped = False
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
+        self._placing = asyncio.Lock()
         self._failure: BaseException | None = None
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
@@ -130,6 +151,7 @@ class Farm:
 
     async def stop(self) -> None:
         """Give all boards back and end everything; undelivered requests are forgotten."""
+        self.stopped = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
@@ -145,7 +167,8 @@ class Farm:
             self._entries[entry.name] = entry
             self._statuses[entry.name] = BoardStatus(entry.name, reason="connecting")
         for entry in new:
-            index = self._statuses[entry.name].shard = await self._shard_with_room()
+            async with self._placing:  # else each of several campaigns would start a shard
+                index = self._statuses[entry.name].shard = await self._shard_with_room()
             await self._shards[index].open([entry])
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
@@ -208,9 +231,65 @@ class Farm:
         """Whether a board of the pool needs this host quiet while it times."""
         return any(status.quiet for status in self.pool(platform))
 
+    def board_id(self, name: str) -> str:
+        """The id of a board that was connected; empty: it never was."""
+        info = self._statuses[name].info if name in self._statuses else None
+        return "" if info is None else info.board_id
+
+    def hold(self, name: str, standing: Standing, *, checking: bool = False) -> None:
+        """Obey a decision over a board, now and whenever it joins."""
+        self._holds[name] = (standing, checking)
+        board_id = self.board_id(name)
+        if board_id:
+            self._events.put_nowait(BoardHeld(board_id, standing, checking))
+        if standing is Standing.QUARANTINED and not checking:
+            self._watch.quarantined(name)
+
+    def under_way(self, name: str) -> int:
+        """How many requests a board has now."""
+        board = self._scheduler.board(self.board_id(name))
+        return 0 if board is None or not board.online else len(board.assigned)
+
+    def put_aside(self, board_id: str, since_s: float, reason: str) -> None:
+        """Tell all campaigns that run: what is not stored yet is theirs to put aside."""
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(PutAside(board_id, since_s, reason))
+
+    def timing_here(self) -> bool:
+        """Whether a board that needs this host quiet has something to measure."""
+        boards = (
+            self._scheduler.board(status.info.board_id)
+            for status in self._statuses.values()
+            if status.quiet and status.online and status.info is not None
+        )
+        return any(board is not None and board.assigned for board in boards)
+
+    def state(self) -> FarmState:
+        """Queues and boards now. Looks at every open request: not for the hot path."""
+        now_s = self._clock_s()
+        counts: dict[str, list[float]] = {}
+        for request_id, request in self._requests.items():
+            found = counts.setdefault(request.platform, [0, 0, now_s])
+            found[self._scheduler.at_board(request_id)] += 1
+            found[2] = min(found[2], self._asked_s.get(request_id, now_s))
+        return FarmState(
+            {name: QueueState(int(w), int(a), now_s - s) for name, (w, a, s) in counts.items()},
+            {status.name: self._board_state(status) for status in self._statuses.values()},
+        )
+
+    def _board_state(self, status: BoardStatus) -> str:
+        board = status.info and self._scheduler.board(status.info.board_id)
+        if not board or not status.online:
+            return "away"
+        if board.until_s is not None or board.standing is Standing.QUARANTINED:
+            return "quarantined"
+        if board.standing is Standing.DRAINING:
+            return "draining"
+        return "probation" if board.quarantines else "ready"
+
     # Requests
 
-    def listen(self, campaign_id: str) -> asyncio.Queue[Delivery]:
+    def listen(self, campaign_id: str) -> asyncio.Queue[Delivery | PutAside]:
         """Where a campaign's answers arrive from now on."""
         return self._inboxes.setdefault(campaign_id, asyncio.Queue())
 
@@ -231,6 +310,7 @@ class Farm:
             info = self.platform(request.platform)
             model = Model(request.graph.hash, info.model_format, info.dtype)
             self._requests[request.request_id] = request
+            self._asked_s.setdefault(request.request_id, self._clock_s())
             self._graphs[model] = request.graph
             works.append(
                 Work(
@@ -296,10 +376,13 @@ class Farm:
                 case Dispatch(board_id, request_id, model, priority):
                     built = self._built[model]
                     question = Question.of(self._requests[request_id])
+                    waited_s = self._clock_s() - self._asked_s[request_id]
+                    self._watch.dispatched(question.platform, waited_s)
                     order = Order(board_id, question, built.sha256, built.handle, priority)
                     orders.setdefault(self._status(board_id).shard, []).append(order)
                 case Deliver(campaign_id, measurement, board_id):
                     delivered.append(measurement.request_id)
+                    self._watch.delivered(campaign_id, measurement)
                     if campaign_id in self._inboxes:
                         self._inboxes[campaign_id].put_nowait(Delivery(measurement, board_id))
                 case Withdraw(board_id, request_id, abort):
@@ -313,8 +396,11 @@ class Farm:
                 case Quarantine(board_id, _, reason):
                     logger.warning("board %s is quarantined: %s", board_id, reason)
                     self._status(board_id).reason = f"quarantined: {reason}"
+                    self._watch.quarantined(self._status(board_id).name)
                 case RetryAfter(request_id, _, attempt, reason):
                     logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
+                    if request_id in self._requests:
+                        self._watch.retried(self._requests[request_id].platform)
         for index, some in orders.items():
             self._spawn(self._shards[index].dispatch(some))
         self._forget_closed(delivered)
@@ -323,6 +409,7 @@ class Farm:
         for request_id in request_ids:
             if not self._scheduler.is_open(request_id):
                 self._requests.pop(request_id, None)
+                self._asked_s.pop(request_id, None)
         if request_ids:
             needed = self._scheduler.models()
             for model in [model for model in self._graphs if model not in needed]:
@@ -341,7 +428,11 @@ class Farm:
         self._kept_bytes -= sum(built.size_bytes for built in kept)
         there = {built.model for built in kept}
         jobs = [(model, self._graphs[model]) for model in models if model not in there]
+        begun_s = self._clock_s()
         answers = await self._backend.builder.build(jobs) if jobs else []
+        if jobs:
+            failed = sum(not isinstance(answer, Built) for answer in answers)
+            self._watch.built(len(jobs), failed, self._clock_s() - begun_s)
         for answer in [*kept, *answers]:
             if isinstance(answer, Built):
                 self._built[answer.model] = answer
@@ -399,9 +490,13 @@ class Farm:
                 self._platforms.update({platform.name: platform for platform in info.platforms})
                 names = tuple(platform.name for platform in info.platforms)
                 self._events.put_nowait(BoardJoined(info.board_id, names, quiet))
+                if name in self._holds:
+                    self._events.put_nowait(BoardHeld(info.board_id, *self._holds[name]))
                 return
-            case BoardAway(name, reason):
+            case BoardAway(name, reason, refused):
                 self._statuses[name].reason = reason
+                if refused:
+                    logger.warning("board %s was refused: %s", name, reason)
                 return
             case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
                 status = self._status(board_id)
@@ -409,9 +504,12 @@ class Farm:
             case ResultReceived(board_id, measurement, busy_ms):
                 status = self._status(board_id)
                 status.busy_ms += busy_ms
+                self._watch.measured(status.name, measurement, busy_ms / 1e3)
                 if measurement.ok:
                     status.measured += 1
                     status.reason = ""
+                if self.on_measured is not None:
+                    self.on_measured(status.name, measurement)
         self._events.put_nowait(event)
 
     def _status(self, board_id: str) -> BoardStatus:

@@ -100,10 +100,14 @@ class BoardFound:
 
 @dataclass(frozen=True, slots=True)
 class BoardAway:
-    """A board of the inventory cannot be had now, and why; tried again without end."""
+    """A board of the inventory cannot be had now, and why; tried again without end.
+
+    `refused`: for its certificate's sake, or ours.
+    """
 
     name: str
     reason: str
+    refused: bool = False
 
 
 ShardEvent = (

@@ -6,12 +6,25 @@ Times are seconds on any clock that never goes back; the caller passes them in.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from latfarm_predictors.measurement import Measurement, Settings
 
 CAMPAIGN_PRIORITY = 0
 QUERY_PRIORITY = 10
 """Higher goes first among queued work; a running measurement is never interrupted."""
+
+
+CHECK = "check"
+"""Purpose of a sentinel by which a board that is held proves itself."""
+
+
+class Standing(StrEnum):
+    """What people, or the watch over sentinels, decided about a board; outlives restarts."""
+
+    WORKING = "working"
+    DRAINING = "draining"
+    QUARANTINED = "quarantined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,19 @@ class CampaignCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class BoardHeld:
+    """Somebody decided over a board: it works, drains, or is quarantined until told otherwise.
+
+    A draining board finishes what it runs, a quarantined one is stopped. `checking`: it may run
+    requests of the purpose `CHECK` that name it, by which its sentinel is looked at.
+    """
+
+    board_id: str
+    standing: Standing
+    checking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
@@ -143,6 +169,7 @@ Event = (
     | BuildFailed
     | ProbeAnswered
     | CampaignCancelled
+    | BoardHeld
     | Tick
 )
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from latfarm_controller.farm.book import Blob, Board, Book, Job, Policy
-from latfarm_controller.farm.messages import Build, Dispatch, Instruction, Model, Probe, Withdraw
+from latfarm_controller.farm.messages import (
+    CHECK,
+    Build,
+    Dispatch,
+    Instruction,
+    Model,
+    Probe,
+    Withdraw,
+)
 
 
 class Planner:
@@ -232,4 +240,6 @@ class Planner:
 def _serves(board: Board, job: Job) -> bool:
     """Whether this board is one that the job may go to at all."""
     work = job.work
+    if board.held and not (board.checking and work.purpose == CHECK and work.board):
+        return False
     return work.platform in board.platforms and work.board in ("", board.board_id)

@@ -9,6 +9,8 @@ What it promises, whatever the order of events:
   delivered as a failure that tells its story.
 - A board that fails `strike_limit` times in a row is quarantined, then probed, then trusted with
   one request at a time until one succeeds.
+- A board that is held (`latfarm boards drain|quarantine`) gets no new work; what waits at it goes
+  to others, what runs there is finished while it drains, and stopped when it is quarantined.
 - Nothing is built while a quiet board times, and a quiet board times nothing while something is
   built (METHODS 1.9): building and measuring take turns, in batches.
 """
@@ -21,6 +23,8 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.farm.book import Blob, Board, Book, Job, Policy
 from latfarm_controller.farm.messages import (
+    CHECK,
+    BoardHeld,
     BoardJoined,
     BoardLost,
     BuildFailed,
@@ -38,6 +42,7 @@ from latfarm_controller.farm.messages import (
     RequestsQueued,
     ResultReceived,
     RetryAfter,
+    Standing,
     Withdraw,
     Withdrawn,
     Work,
@@ -89,6 +94,11 @@ class Scheduler:
         """Whether a request is not delivered yet."""
         return request_id in self._book.jobs
 
+    def at_board(self, request_id: str) -> bool:
+        """Whether a request has been given to a board, and not come back."""
+        job = self._book.jobs.get(request_id)
+        return job is not None and bool(job.board)
+
     def models(self) -> Set[Model]:
         """The models that open requests need."""
         return self._book.blobs.keys()
@@ -96,7 +106,9 @@ class Scheduler:
     def usable_boards(self, platform: str) -> list[str]:
         """Boards that may get this platform's work now."""
         return [
-            b.board_id for b in self._book.boards.values() if b.usable and platform in b.platforms
+            b.board_id
+            for b in self._book.boards.values()
+            if b.usable and not b.held and platform in b.platforms
         ]
 
     def board(self, board_id: str) -> Board | None:
@@ -135,6 +147,8 @@ class Scheduler:
                 self._probed(event, now_s)
             case CampaignCancelled():
                 self._cancelled(event.campaign_id)
+            case BoardHeld():
+                self._hold(event)
 
     def _expired(self, event: LeaseExpired, now_s: float) -> None:
         board = self._book.boards.get(event.board_id)
@@ -174,6 +188,17 @@ class Scheduler:
                 board.strikes = board.quarantines = 0
             elif ours:
                 self._strike(board, measurement.error_message or measurement.error_code, now_s)
+        if (
+            job is not None
+            and ours
+            and not failed
+            and board is not None
+            and _distrusted(board, job)
+        ):
+            # Stopped too late: what it measured meanwhile is another board's to measure.
+            self._out.append(Discard(event.board_id, measurement.request_id))
+            self._back_to_queue(job)
+            return
         if job is None or (failed and not ours):
             self._out.append(Discard(event.board_id, measurement.request_id))
             return
@@ -282,6 +307,24 @@ class Scheduler:
 
     # Boards
 
+    def _hold(self, event: BoardHeld) -> None:
+        board = self._book.boards.setdefault(event.board_id, Board(event.board_id))
+        board.standing, board.checking = event.standing, event.checking
+        if not board.held:
+            # Whoever says that it works again has looked at it.
+            board.strikes = board.quarantines = 0
+            board.until_s = None
+            return
+        stop = board.standing is Standing.QUARANTINED
+        for request_id in board.assigned:
+            job = self._book.jobs.get(request_id)
+            ours = job is not None and job.board == board.board_id
+            if job is not None and ours and job.work.purpose != CHECK:
+                # Asked to come back before, it is asked again where it must now be stopped.
+                if stop or not job.withdrawing:
+                    self._out.append(Withdraw(board.board_id, request_id, abort=stop))
+                job.withdrawing = True
+
     def _strike(self, board: Board, reason: str, now_s: float) -> None:
         board.strikes += 1
         if board.strikes >= self.policy.strike_limit and board.until_s is None:
@@ -358,3 +401,8 @@ class Scheduler:
         del self._book.blobs[blob.model]
         if blob.ready:
             self._out.append(Release(blob.model))
+
+
+def _distrusted(board: Board, job: Job) -> bool:
+    """Whether an answer comes from a board that was put aside, and is none of its checks."""
+    return board.standing is Standing.QUARANTINED and job.work.purpose != CHECK

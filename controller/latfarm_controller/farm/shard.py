@@ -26,7 +26,7 @@ def connect(entry: BoardEntry, holder: str) -> BoardClient:
     """The client of a real agent."""
     from latfarm_controller.agents.client import AgentClient
 
-    return AgentClient(entry.address, holder, entry.tls)
+    return AgentClient(entry.address, holder, entry.tls, insecure=entry.insecure)
 
 
 async def fetch_bytes(handle: Any) -> bytes:

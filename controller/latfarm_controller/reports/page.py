@@ -35,6 +35,44 @@ svg .label{fill:var(--soft);font-size:12px}
 .undecided{fill:none;stroke:var(--bad);stroke-width:2}
 details{margin:6px 0}summary{cursor:pointer}
 """
+PLATFORM_STYLE = """
+main{max-width:1160px}h3{font-size:15px;margin:22px 0 8px}h2+h3{margin-top:4px}
+nav{display:flex;flex-wrap:wrap;gap:6px 8px;margin:0 0 8px}
+nav a{color:var(--accent);text-decoration:none;border:1px solid var(--line);border-radius:999px;
+padding:3px 12px;font-size:13px;background:var(--card)}nav a:hover,nav a:focus{
+border-color:var(--accent)}section{scroll-margin-top:8px;overflow-x:visible}
+.scroll{overflow-x:auto;margin:0 -20px 14px;padding:0 20px}.scroll:focus-visible{outline:2px solid
+var(--accent)}p.caption{color:var(--soft);font-size:13px;margin:10px 0 4px}
+thead th{vertical-align:bottom;white-space:normal}td.left{text-align:left}
+td.text{text-align:left;white-space:normal;min-width:180px;max-width:520px}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));
+gap:24px 28px}figure{margin:0;min-width:0}figcaption{font-size:13px;margin:0 0 4px}
+figcaption b{display:block;font-size:14px;overflow-wrap:anywhere}
+figcaption span{color:var(--soft)}svg.key{width:22px;height:12px;flex:none}
+ul.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;margin:12px 0 0;padding:0;
+font-size:13px;color:var(--soft)}ul.legend li{display:flex;align-items:center;gap:6px}
+.area{fill:var(--accent);opacity:.16}.curve{fill:none;stroke:var(--accent);stroke-width:1.8}
+.forest{fill:none;stroke:var(--soft);stroke-width:1.1;stroke-dasharray:5 3}
+.on{fill:var(--good);stroke:var(--card);stroke-width:1}
+.near{fill:var(--card);stroke:var(--good);stroke-width:1.5}.base,.stub{stroke:var(--soft)}
+.not-run{fill:var(--line)}.wrong{fill:var(--card);stroke:var(--bad);stroke-width:2.5}
+.open{fill:var(--card);stroke:var(--soft);stroke-width:1.5}
+svg .sign{fill:var(--bad);font-weight:700}
+dl.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(220px,1fr));gap:10px 24px;
+margin:0 0 14px}dl.facts dt{color:var(--soft);font-size:13px}dl.facts dd{margin:0;
+overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
+code{font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;background:var(--back);
+border:1px solid var(--line);border-radius:6px;padding:1px 6px;overflow-wrap:anywhere;
+white-space:pre-wrap;user-select:all}p.told{border-left:3px solid var(--bad);padding-left:10px}
+.wide{max-width:680px;margin:0 auto;overflow-x:auto}.wide svg{min-width:480px}
+summary{font-size:14px;padding:3px 0}
+@media(max-width:560px){main{padding:18px 12px 40px}section{padding:14px}
+.scroll{margin:0 -14px 14px;padding:0 14px}h1{font-size:21px;overflow-wrap:anywhere}
+.figures{grid-template-columns:1fr 1fr}
+.figure b{font-size:20px}td,th{padding:5px 8px}}
+@media print{nav{display:none}section{break-inside:avoid}}
+"""
+"""What a platform's report adds to `STYLE`."""
 
 
 def cell(value: object, kind: str = "") -> str:
@@ -59,20 +97,21 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<div class="figures">{boxes}</div>'
 
 
-def section(title: str, body: str, note: str = "") -> str:
-    """A titled block; nothing where there is no body."""
+def section(title: str, body: str, note: str = "", name: str = "") -> str:
+    """A titled block, to be linked to by its name; nothing where there is no body."""
     if not body:
         return ""
     foot = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{body}{foot}</section>"
+    anchor = f' id="{escape(name)}"' if name else ""
+    return f"<section{anchor}><h2>{escape(title)}</h2>{body}{foot}</section>"
 
 
-def page(title: str, lead: str, body: str) -> str:
-    """The whole document."""
+def page(title: str, lead: str, body: str, style: str = "") -> str:
+    """The whole document; `style` goes behind the common one."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{body}</main></body></html>\n'
     )
 

@@ -39,10 +39,14 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def agreement(points: Sequence[Point]) -> str:
+def agreement(points: Sequence[Point], *, named: bool = True) -> str:
     """Measured (x) against predicted (y) on logarithmic axes, each with its interval.
 
     The band is +-10 % around perfect agreement. Points without positive latencies are left out.
+
+    Args:
+        points: one a network.
+        named: whether names stand beside the points; they are in the points' titles either way.
     """
     shown = [p for p in points if min(p.measured_ms, p.predicted_ms, p.low_ms) > 0]
     if not shown:
@@ -97,8 +101,12 @@ def agreement(points: Sequence[Point]) -> str:
             f"predicted {point.predicted_ms:.3g} ms</title>"
             f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{y(point.low_ms):.1f}" '
             f'y2="{y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
-            f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
-            f"{escape(point.label)}</text></g>"
+            + (
+                f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
+                f"{escape(point.label)}</text></g>"
+                if named
+                else "</g>"
+            )
         )
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(

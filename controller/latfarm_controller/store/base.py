@@ -45,6 +45,22 @@ class BundleRecord:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class BoardEvent:
+    """Something was decided about a board. Events: drained | quarantined | resumed | check_failed.
+
+    `actor` is who decided: a certificate's name, `local`, or `cusum`.
+    """
+
+    board: str
+    event: str
+    reason: str = ""
+    board_id: str = ""
+    actor: str = ""
+    at_s: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Store(Protocol):
     """Measurements, graphs, campaigns, bundles. Thread-safe; returned data is never changed later.
 
@@ -71,7 +87,7 @@ class Store(Protocol):
         ...
 
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
-        """The campaign's measurements by request id."""
+        """The campaign's measurements by request id, without those that were put aside."""
         ...
 
     def measurements(
@@ -99,8 +115,9 @@ class Store(Protocol):
     ) -> Measurement | None:
         """The newest good measurement of a graph, a stable one before an unstable one; else None.
 
-        Good: ok and of the present protocol version. Empty filters select all. Runs under a
-        profiler (those that carry layer times) do not say how long the graph takes: left out.
+        Good: ok, of the present protocol version, not put aside. Empty filters select all. Runs
+        under a profiler (those that carry layer times) do not say how long the graph takes: left
+        out.
 
         `network_hash` lets other exports of the same network answer as well; the graph's own
         measurements go before theirs, and stable ones before both's unstable ones. `energy` keeps
@@ -113,7 +130,8 @@ class Store(Protocol):
     ) -> list[tuple[Measurement, Graph]]:
         """All good measurements of a purpose with their graphs, oldest first.
 
-        Good: ok, of the present protocol version, and stable, unless that graph has nothing stable.
+        Good: ok, of the present protocol version, not put aside, and stable, unless that graph has
+        nothing stable.
         Repeats are rows of their own; one measurement told to two campaigns is one row.
         `fingerprint` keeps to measurements taken under that platform fingerprint.
         """
@@ -141,6 +159,34 @@ class Store(Protocol):
 
     def bundles(self, platform: str = "") -> list[BundleRecord]:
         """Bundles, newest first; of all platforms by default."""
+        ...
+
+    def add_board_event(self, event: BoardEvent) -> None:
+        """Keep what was decided about a board."""
+        ...
+
+    def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
+        """What was decided about a board, or about any, newest first."""
+        ...
+
+    def standings(self) -> dict[str, BoardEvent]:
+        """The last decision about each board, by its name; failed checks decide nothing."""
+        ...
+
+    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
+        """Use no more what a board measured after a moment; campaign and request of each.
+
+        They stay in the store and in listings, but answer no query, train no predictor and count
+        as not measured where a campaign goes on. A good measurement of the same request replaces
+        them.
+        """
+        ...
+
+    def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
+        """A board's good and stable sentinels that were not put aside, oldest first.
+
+        A measurement that several campaigns were told is listed once.
+        """
         ...
 
     def export(self, path: Path, table: str = "measurements") -> int:

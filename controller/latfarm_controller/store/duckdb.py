@@ -7,6 +7,7 @@ the last commit. A commit is on disk when the call returns: a killed process los
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store import rows, snapshot
-from latfarm_controller.store.base import BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
 from latfarm_controller.store.faults import as_store_error, check_files
 from latfarm_controller.store.lock import Holder, StoreLock
 from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
@@ -35,7 +36,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
     "threads": "1",  # a board of this host may be timing
 }
-_GOOD = "ok AND isfinite(latency_ms) AND latency_ms > 0 AND protocol_version = ?"
+_USED = "seq NOT IN (SELECT seq FROM put_aside)"
+_GOOD = f"ok AND isfinite(latency_ms) AND latency_ms > 0 AND {_USED} AND protocol_version = ?"
 _READ = ", ".join(rows.READ_COLUMNS)
 _REPLACED = ", ".join(
     f"{name} = batch.{name}"
@@ -80,7 +82,7 @@ class DuckDBStore:
                 migrate(self._connection, known_migrations())
                 self._next_seq = max(
                     self._number(f"SELECT coalesce(max(seq), 0) FROM {table}") + 1
-                    for table in ("measurements", "campaigns", "bundles")
+                    for table in ("measurements", "campaigns", "bundles", "board_events")
                 )
         except BaseException:
             self.close()
@@ -116,7 +118,7 @@ class DuckDBStore:
             self._put_graphs(cursor, graphs)
             known = dict(
                 cursor.execute(
-                    "SELECT request_id, ok FROM measurements "
+                    f"SELECT request_id, ok AND {_USED} FROM measurements "
                     "WHERE campaign_id = ? AND request_id IN (SELECT unnest(?))",
                     [campaign_id, list(told)],
                 ).fetchall()
@@ -130,7 +132,8 @@ class DuckDBStore:
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
         """The campaign's measurements by request id, in the order they were told."""
         found = self._all(
-            f"SELECT {_READ} FROM measurements WHERE campaign_id = ? ORDER BY seq", [campaign_id]
+            f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {_USED} ORDER BY seq",
+            [campaign_id],
         )
         read = (rows.measurement_from_row(row) for row in found)
         return {measurement.request_id: measurement for measurement in read}
@@ -274,6 +277,60 @@ class DuckDBStore:
         )
         return [rows.bundle_from_row(row) for row in found]
 
+    def add_board_event(self, event: BoardEvent) -> None:
+        """Keep what was decided about a board."""
+        with self._transaction("write a board's event") as cursor:
+            cursor.execute(
+                f"INSERT INTO board_events (seq, {', '.join(rows.BOARD_EVENT_COLUMNS)}) "
+                f"VALUES ({', '.join('?' * (len(rows.BOARD_EVENT_COLUMNS) + 1))})",
+                [self._take_seq(1), *rows.board_event_row(event)],
+            )
+
+    def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
+        """What was decided about a board, or about any, newest first."""
+        where, values = _where({"board": board})
+        found = self._all(
+            f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events WHERE {where} "
+            f"ORDER BY seq DESC {f'LIMIT {limit}' if limit > 0 else ''}",
+            values,
+        )
+        return [rows.board_event_from_row(row) for row in found]
+
+    def standings(self) -> dict[str, BoardEvent]:
+        """The last decision about each board, by its name."""
+        found = self._all(
+            f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events "
+            "WHERE event != 'check_failed' "
+            "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
+        )
+        events = [rows.board_event_from_row(row) for row in found]
+        return {event.board: event for event in events}
+
+    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
+        """Use no more what a board measured after a moment; campaign and request of each."""
+        with self._transaction("put measurements aside") as cursor:
+            chosen = f"board_id = ? AND measured_at_s > ? AND ok AND {_USED}"
+            found = cursor.execute(
+                f"SELECT campaign_id, request_id FROM measurements WHERE {chosen} ORDER BY seq",
+                [board_id, since_s],
+            ).fetchall()
+            cursor.execute(
+                f"INSERT INTO put_aside SELECT seq, ?, ? FROM measurements WHERE {chosen}",
+                [reason, time.time(), board_id, since_s],
+            )
+            return [(str(row[0]), str(row[1])) for row in found]
+
+    def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
+        """A board's good and stable sentinels that were not put aside, oldest first."""
+        found = self._all(
+            f"SELECT {_READ} FROM measurements WHERE board_id = ? AND measured_at_s > ? "
+            f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {_GOOD} "
+            "QUALIFY row_number() OVER (PARTITION BY request_id, measured_at_s ORDER BY seq) = 1 "
+            "ORDER BY measured_at_s, seq",
+            [board_id, since_s, PROTOCOL_VERSION],
+        )
+        return [rows.measurement_from_row(row) for row in found]
+
     def export(self, path: Path, table: str = "measurements") -> int:
         """Write a table as CSV or Parquet by the path's suffix; rows written."""
         with self._read(f"export to {path}") as cursor:
@@ -287,6 +344,11 @@ class DuckDBStore:
             counts = snapshot.export_all(_copier(cursor), folder, version)
             cursor.execute("COMMIT")
             return counts
+
+    def counts(self) -> dict[str, int]:
+        """Rows by table."""
+        tables = ("measurements", "graphs", "campaigns", "bundles")
+        return {table: self._number(f"SELECT count(*) FROM {table}") for table in tables}
 
     def close(self) -> None:
         """Release the file; a second time is no change."""
@@ -356,6 +418,11 @@ class DuckDBStore:
             f"UPDATE measurements SET {_REPLACED} FROM batch "
             "WHERE measurements.campaign_id = batch.campaign_id "
             "AND measurements.request_id = batch.request_id",
+        )
+        cursor.execute(
+            "DELETE FROM put_aside WHERE seq IN (SELECT seq FROM measurements "
+            "WHERE campaign_id = ? AND request_id IN (SELECT unnest(?)))",
+            [campaign_id, [measurement.request_id for measurement in measurements]],
         )
 
     def _upsert(

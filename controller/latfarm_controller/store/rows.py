@@ -13,7 +13,7 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import LayerTime, Measurement, Outcome, Settings
 from latfarm_predictors.workload import graph_totals
 
-from latfarm_controller.store.base import BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
 
 # Column name -> Arrow type, in the order of the table.
 MEASUREMENT_COLUMNS: dict[str, Any] = {
@@ -83,6 +83,7 @@ CAMPAIGN_COLUMNS = (
     "outcome",
     "error",
 )
+BOARD_EVENT_COLUMNS = ("board", "board_id", "event", "reason", "actor", "at_s", "details")
 BUNDLE_COLUMNS = ("platform", "version", "path", "created_at_s", "provenance")
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -170,6 +171,20 @@ def graph_from_text(text: str) -> Graph:
         GraphError: it is no graph.
     """
     return Graph.from_json(json.loads(text))
+
+
+def board_event_row(event: BoardEvent) -> list[Any]:
+    """An event in the order of BOARD_EVENT_COLUMNS."""
+    return [
+        dumps(dict(event.details)) if name == "details" else getattr(event, name)
+        for name in BOARD_EVENT_COLUMNS
+    ]
+
+
+def board_event_from_row(row: Sequence[Any]) -> BoardEvent:
+    """Read a row of BOARD_EVENT_COLUMNS."""
+    fields = dict(zip(BOARD_EVENT_COLUMNS, row, strict=True))
+    return BoardEvent(**{**fields, "details": json.loads(fields["details"])})
 
 
 def campaign_row(record: CampaignRecord) -> list[Any]:

@@ -23,6 +23,8 @@ TABLES: Mapping[str, str] = {
     "graphs": "SELECT * FROM graphs ORDER BY hash",
     "campaigns": "SELECT * FROM campaigns ORDER BY seq",
     "bundles": "SELECT * FROM bundles ORDER BY seq",
+    "board_events": "SELECT * FROM board_events ORDER BY seq",
+    "put_aside": "SELECT * FROM put_aside ORDER BY seq",
     "platforms": "SELECT * FROM platforms ORDER BY platform, fingerprint, board_id",
 }
 FORMATS: Mapping[str, str] = {

@@ -16,7 +16,13 @@ from latfarm_controller.agents import client as client_module
 from latfarm_controller.agents.board import Stage
 from latfarm_controller.agents.client import AgentClient, Patience, budget_ms
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import AgentError, AgentLostError, LeaseError, UsageError
+from latfarm_controller.errors import (
+    AgentError,
+    AgentLostError,
+    CertificateError,
+    LeaseError,
+    UsageError,
+)
 from latfarm_predictors.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import Outcome, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -288,7 +294,8 @@ def test_a_lost_lease_fails_calls_and_is_released_without_noise() -> None:
         (grpc.StatusCode.UNAVAILABLE, "STOPPING", AgentLostError),
         (grpc.StatusCode.UNAVAILABLE, "", AgentLostError),
         (grpc.StatusCode.INTERNAL, "", AgentError),
-        (grpc.StatusCode.UNAUTHENTICATED, "", AgentError),
+        (grpc.StatusCode.UNAUTHENTICATED, "", CertificateError),
+        (grpc.StatusCode.PERMISSION_DENIED, "REFUSED", CertificateError),
         (grpc.StatusCode.UNIMPLEMENTED, "", AgentError),
     ],
 )

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.agents.tls import TlsFiles
 from latfarm_controller.errors import UsageError
+from latfarm_protos.trust.contexts import TlsFileError
 
 
 @pytest.fixture
@@ -117,8 +118,8 @@ def test_tls_files_are_relative_to_the_inventory(registry: Registry) -> None:
 
 def test_missing_tls_files_are_named(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem")
-    with pytest.raises(UsageError, match=r"ca\.pem.*TLS"):
-        files.credentials()
+    with pytest.raises(TlsFileError, match=r"TLS file .*c\.pem"):
+        files.files.stamp()
 
 
 def test_threads_do_not_lose_each_others_boards(registry: Registry) -> None:

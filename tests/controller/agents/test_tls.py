@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import re
 import shutil
+import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from latfarm_controller.agents.client import AgentClient, Patience
-from latfarm_controller.agents.tls import TlsFiles
-from latfarm_controller.errors import AgentLostError
+from latfarm_controller.agents.tls import TlsFiles, home_files
+from latfarm_controller.errors import AgentLostError, CertificateError
+from latfarm_protos.trust.gate import Gate
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
@@ -40,15 +47,18 @@ def authority(folder: Path) -> Path:
     return folder
 
 
-def issue(ca: Path, name: str) -> TlsFiles:
+def issue(ca: Path, name: str, role: str = "agent", days: int = 2) -> TlsFiles:
     """A certificate for `name` under an authority."""
     key, ask, cert = ca / f"{name}.key", ca / f"{name}.csr", ca / f"{name}.pem"
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl(*new, "-keyout", key, "-out", ask, "-subj", f"/CN={name}")
     names = ca / f"{name}.ext"
-    names.write_text(f"subjectAltName=DNS:{name}\n")
+    named = f"DNS:{name},URI:urn:latfarm:role:{role}" if role else f"DNS:{name}"
+    names.write_text(f"subjectAltName={named}\n")
     signer = ("-CA", ca / "ca.pem", "-CAkey", ca / "ca.key", "-CAcreateserial")
-    openssl("x509", "-req", "-in", ask, *signer, "-out", cert, "-days", "2", "-extfile", names)
+    openssl(
+        "x509", "-req", "-in", ask, *signer, "-out", cert, "-days", str(days), "-extfile", names
+    )
     return TlsFiles(ca / "ca.pem", cert, key, server_name="board-7")
 
 
@@ -57,26 +67,34 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return authority(tmp_path_factory.mktemp("tls") / "farm")
 
 
-async def describe(board: TlsFiles, ours: TlsFiles | None, patience: Patience) -> str:
-    """The name that a board under `board`'s certificate tells to a client with `ours`."""
+@asynccontextmanager
+async def serving(board: TlsFiles, port: int = 0) -> AsyncIterator[int]:
+    """A board behind a gate under `board`'s certificate, as an agent is; gives its port."""
+    gate = Gate(board.files, ("controller",))
     server = grpc.aio.server()
     agent_pb2_grpc.add_AgentServiceServicer_to_server(Describing(), server)
-    credentials = grpc.ssl_server_credentials(
-        [(board.key.read_bytes(), board.cert.read_bytes())],
-        root_certificates=board.ca.read_bytes(),
-        require_client_auth=True,
-    )
-    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.add_insecure_port(f"unix:{gate.inner}")
+    port = gate.listen("127.0.0.1", port)
     await server.start()
+    gate.start()
     try:
-        async with AgentClient(f"127.0.0.1:{port}", "me", ours, patience=patience) as client:
-            return (await client.describe()).name
+        yield port
     finally:
+        await asyncio.to_thread(gate.close)
         await server.stop(None)
 
 
+async def describe(board: TlsFiles, ours: TlsFiles | None, patience: Patience) -> str:
+    """The name that a board under `board`'s certificate tells to a client with `ours`."""
+    async with (
+        serving(board) as port,
+        AgentClient(f"127.0.0.1:{port}", "me", ours, patience=patience) as client,
+    ):
+        return (await client.describe()).name
+
+
 def test_both_proven(farm: Path) -> None:
-    board, ours = issue(farm, "board-7"), issue(farm, "controller")
+    board, ours = issue(farm, "board-7"), issue(farm, "controller", "controller")
     assert asyncio.run(describe(board, ours, PATIENCE)) == "proven"
 
 
@@ -85,9 +103,106 @@ def test_a_client_without_a_certificate_is_not_served(farm: Path) -> None:
         asyncio.run(describe(issue(farm, "board-7"), None, IMPATIENT))
 
 
-def test_a_board_of_another_name_or_farm_is_not_spoken_to(farm: Path, tmp_path: Path) -> None:
-    ours = issue(farm, "controller")
-    other = authority(tmp_path / "other")
-    for board in (issue(farm, "board-8"), issue(other, "board-7")):
-        with pytest.raises(AgentLostError):
-            asyncio.run(describe(board, ours, IMPATIENT))
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("other_name", "its certificate is for another name [wrong_name]"),
+        ("other_ca", "its certificate is of another CA [wrong_ca]"),
+        ("expired", "its certificate is expired; are both clocks right? [expired]"),
+        ("revoked", "is revoked [revoked]"),
+        ("controller", "has the role controller, not agent [wrong_role]"),
+        ("no_role", "has the role none, not agent [wrong_role]"),
+        ("ours_expired", "it says that our certificate is expired [expired]"),
+        ("ours_other_ca", "it does not know the CA of our certificate [wrong_ca]"),
+    ],
+)
+def test_a_board_that_is_not_to_be_trusted_is_refused_and_the_log_says_why(
+    farm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str, told: str
+) -> None:
+    shutil.copytree(farm, tmp_path / "mine")  # with a list of revoked certificates of its own
+    mine, other = tmp_path / "mine", authority(tmp_path / "other")
+    ours = issue(mine, "controller", "controller", days=-1 if case == "ours_expired" else 2)
+    board = {
+        "other_name": lambda: issue(mine, "board-8"),
+        "other_ca": lambda: issue(other, "board-7"),
+        "expired": lambda: issue(mine, "board-7", days=-1),
+        "controller": lambda: issue(mine, "board-7", "controller"),
+        "no_role": lambda: issue(mine, "board-7", ""),
+    }.get(case, lambda: issue(mine, "board-7"))()
+    if case == "other_ca":
+        # What the board trusts is not the point here.
+        board = TlsFiles(mine / "ca.pem", board.cert, board.key)
+    if case == "ours_other_ca":
+        stranger = issue(other, "controller", "controller")
+        ours = TlsFiles(ours.ca, stranger.cert, stranger.key, "board-7")
+    if case == "revoked":
+        shut_out(mine, board)
+    with pytest.raises(CertificateError, match=re.escape(told)):
+        asyncio.run(describe(board, ours, PATIENCE))
+    assert told in caplog.text
+
+
+def shut_out(folder: Path, files: TlsFiles) -> None:
+    der = ssl.PEM_cert_to_DER_cert(files.cert.read_text())
+    listed = {"version": 1, "sha256": [hashlib.sha256(der).hexdigest()]}
+    (folder / "revoked.json").write_text(json.dumps(listed))
+
+
+def test_a_board_revoked_while_it_is_connected_is_not_called_again(
+    farm: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(farm, tmp_path / "mine")
+    mine = tmp_path / "mine"
+    board, ours = issue(mine, "board-7"), issue(mine, "controller", "controller")
+
+    async def play() -> None:
+        async with (
+            serving(board) as port,
+            AgentClient(f"127.0.0.1:{port}", "me", ours, patience=PATIENCE) as client,
+        ):
+            assert (await client.describe()).name == "proven"
+            shut_out(mine, board)
+            with pytest.raises(CertificateError, match="is revoked"):
+                await client.describe()
+
+    asyncio.run(play())
+
+
+def test_new_certificates_of_either_side_are_taken_up_without_a_restart(
+    farm: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(farm, tmp_path / "mine")
+    mine = tmp_path / "mine"
+    ours = issue(mine, "controller", "controller")
+
+    async def play() -> None:
+        async with serving(issue(mine, "board-7")) as port:
+            client = AgentClient(f"127.0.0.1:{port}", "me", ours, patience=PATIENCE)
+            assert (await client.describe()).name == "proven"
+        issue(mine, "controller", "controller")
+        async with serving(issue(mine, "board-7"), port), client:
+            assert (await client.describe()).name == "proven"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7:50051", "board-7:50051", "[2001:db8::7]:50051"])
+def test_a_board_beyond_loopback_is_not_spoken_to_in_the_clear(address: str) -> None:
+    async def call(*, insecure: bool) -> None:
+        patience = Patience(call_ms=1)
+        async with AgentClient(address, "me", patience=patience, insecure=insecure) as client:
+            await client.describe()
+
+    with pytest.raises(CertificateError, match=r"beyond loopback.*latfarm certs init"):
+        asyncio.run(call(insecure=False))
+    with pytest.raises(AgentLostError):
+        asyncio.run(call(insecure=True))
+
+
+def test_the_homes_own_files_are_used_where_nothing_else_is_said(farm: Path) -> None:
+    assert home_files(farm) is None
+    for name in ("ca.crt", "controller.crt", "controller.key"):
+        (farm / name).write_text("")
+    found = home_files(farm)
+    assert found is not None
+    assert found.files.revoked == farm / "revoked.json"

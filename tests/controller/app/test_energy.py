@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.sim_cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
 from latfarm_controller import builders, bundles, zoo
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
@@ -42,6 +42,7 @@ CHARACTERIZE: dict[str, Any] = {
     "budget": 100,
     "calibration": 9,
     "energy_ms": 10.0,
+    "insight": "single",
     "exclude_lineages": ["mobilenet", "resnet", "squeezenet"],
     "fusion": {
         "pairs": [["conv", "relu"], ["conv", "bn"], ["relu", "conv"]],

@@ -15,7 +15,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from latfarm_controller import zoo
 from latfarm_controller.builders.noise import inputs
-from latfarm_controller.builders.tflite import tflite_report
+from latfarm_controller.builders.tflite.build import tflite_report
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from numpy.typing import NDArray

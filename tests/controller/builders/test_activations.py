@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from latfarm_controller.builders import profiles
-from latfarm_controller.builders.activations import profiles_of
+from latfarm_controller.builders.activations.ranges import profiles_of
 from latfarm_controller.builders.noise import Weights, inputs
-from latfarm_controller.builders.onnx import build_onnx
+from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 

@@ -15,11 +15,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.builders import build, mnn_converter
-from latfarm_controller.builders.mnn import Model, build_mnn
-from latfarm_controller.builders.mnn_converter import ConverterError, convert
+from latfarm_controller.builders import build
+from latfarm_controller.builders.mnn import converter as mnn_converter
+from latfarm_controller.builders.mnn.build import Model, build_mnn
+from latfarm_controller.builders.mnn.converter import ConverterError, convert
 from latfarm_controller.builders.noise import inputs
-from latfarm_controller.builders.onnx import build_onnx
+from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
@@ -223,7 +224,7 @@ def test_an_op_that_the_converter_does_not_know_is_named(
     def refuse(onnx: bytes, options: object) -> bytes:
         raise ConverterError("it refused the model", "These Op Not Support: ONNX::Erf")
 
-    monkeypatch.setattr("latfarm_controller.builders.mnn.convert", refuse)
+    monkeypatch.setattr("latfarm_controller.builders.mnn.build.convert", refuse)
     with pytest.raises(BuildError, match=r"node 'erf_0' \(Erf\): MNN has no operator"):
         build_mnn(small("erf", lambda b: b.op("Erf", [image(b)])))
 
@@ -286,7 +287,7 @@ def test_the_process_stays_warm_and_ends_with_its_owner(tmp_path: Path) -> None:
     assert mnn_converter._warm[0] is first
     program = (
         "import sys\n"
-        "from latfarm_controller.builders import mnn_converter\n"
+        "from latfarm_controller.builders.mnn import converter as mnn_converter\n"
         "try: mnn_converter.convert(b'no model')\n"
         "except mnn_converter.ConverterError: pass\n"
         "one = mnn_converter._warm[0]\n"
@@ -330,7 +331,7 @@ def test_nothing_of_ours_imports_what_installs_packages() -> None:
 BUILD_MANY = """
 import hashlib
 from latfarm_controller import zoo
-from latfarm_controller.builders.mnn import build_mnn
+from latfarm_controller.builders.mnn.build import build_mnn
 
 graph = zoo.build("alexnet", width=0.25)
 print({hashlib.sha256(build_mnn(graph)).hexdigest() for _ in range(6)})

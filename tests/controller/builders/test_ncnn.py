@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
-from latfarm_controller.builders.ncnn import build_ncnn, translate
-from latfarm_controller.builders.ncnn_file import BIN_NAME, PARAM_NAME
+from latfarm_controller.builders.ncnn.build import build_ncnn, translate
+from latfarm_controller.builders.ncnn.file import BIN_NAME, PARAM_NAME
 from latfarm_controller.builders.noise import inputs
-from latfarm_controller.builders.onnx import build_onnx
+from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors import expansions

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import FORMATS, build
-from latfarm_controller.builders.onnx import build_onnx
+from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_controller.builders.onnx import build_onnx
-from latfarm_controller.builders.onnx_half import half
+from latfarm_controller.builders.onnx.build import build_onnx
+from latfarm_controller.builders.onnx.half import half
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder

@@ -12,8 +12,8 @@ import onnx
 import onnxruntime
 import pytest
 from latfarm_controller.builders.noise import Weights, inputs
-from latfarm_controller.builders.onnx import build_onnx
-from latfarm_controller.builders.onnx_int8_plan import scale_for
+from latfarm_controller.builders.onnx.build import build_onnx
+from latfarm_controller.builders.onnx.int8_plan import scale_for
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.fusion import FusionRules

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.onnx import build_onnx
+from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.quantize import SAME_SCALE, Scale, quantize, scale_for
-from latfarm_controller.builders.tflite import build_tflite, translate
-from latfarm_controller.builders.tflite_file import Model, serialise
-from latfarm_controller.builders.tflite_moments import Moments
-from latfarm_controller.builders.tflite_ranges import measured_ranges, sample
+from latfarm_controller.builders.tflite.build import build_tflite, translate
+from latfarm_controller.builders.tflite.file import Model, serialise
+from latfarm_controller.builders.tflite.moments import Moments
+from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
-from latfarm_controller.builders.onnx import build_onnx
-from latfarm_controller.builders.tflite import build_tflite, translate
-from latfarm_controller.builders.tflite_file import Model, _schema, serialise
+from latfarm_controller.builders.onnx.build import build_onnx
+from latfarm_controller.builders.tflite.build import build_tflite, translate
+from latfarm_controller.builders.tflite.file import Model, _schema, serialise
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx

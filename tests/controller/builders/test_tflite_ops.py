@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latfarm_controller.builders.onnx import build_onnx
-from latfarm_controller.builders.tflite import build_tflite, tflite_report, translate
+from latfarm_controller.builders.onnx.build import build_onnx
+from latfarm_controller.builders.tflite.build import build_tflite, tflite_report, translate
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder

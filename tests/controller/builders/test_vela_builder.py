@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from latfarm_agent.runtimes.tflite_check import check
-from latfarm_agent.runtimes.tflite_vela import estimate_of as read_by_the_agent
+from latfarm_agent.runtimes.tflite.check import check
+from latfarm_agent.runtimes.tflite.vela import estimate_of as read_by_the_agent
 from latfarm_controller.builders import build, dtypes_of, known_formats, vela
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.graph import Graph
@@ -55,7 +55,7 @@ def test_another_accelerator_is_another_file(compiled: bytes) -> None:
 
 def test_the_estimate_is_the_one_of_the_runtime_vela(compiled: bytes, tmp_path: Path) -> None:
     from latfarm_agent.runtimes.base import Job
-    from latfarm_agent.runtimes.vela import VelaRuntime
+    from latfarm_agent.runtimes.vela.runtime import VelaRuntime
 
     source = tmp_path / "model.tflite"
     source.write_bytes(build(network(), "tflite", "int8"))

@@ -35,6 +35,7 @@ CONFIG: dict[str, Any] = {
     "held_out": [],
     "fusion": {"pairs": [["conv", "relu"], ["conv", "bn"], ["relu", "conv"]], "sizes": ["small"]},
     "most_macs": 3e8,
+    "insight": "single",  # pads have tests of their own, in test_insight_choice.py
 }
 
 

@@ -13,12 +13,11 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.samplers import (
-    AdaptiveSampler,
     Excluded,
     PriorSampler,
     network_layers,
-    pick_unsure,
 )
+from latfarm_controller.campaigns.sampling_latfarm import LatfarmSampler, pick_doubtful
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.kernels import Kernel
@@ -182,9 +181,7 @@ def test_what_a_platform_cannot_run_is_tried_once() -> None:
 
 def test_the_adaptive_sampler_splits_its_batches() -> None:
     board = platform()
-    sampler = AdaptiveSampler(
-        60, RULES, Excluded(), seed=1, families=FAMILIES, initial=40, batch=20
-    )
+    sampler = LatfarmSampler(60, RULES, Excluded(), seed=1, families=FAMILIES, initial=40, batch=20)
     first = sampler.next_batch([])
     assert len(first) == 40
     samples = [KernelSample(k, board.exact_ms(k.graph)) for k in first]
@@ -208,7 +205,7 @@ def test_uncertain_and_heavy_layers_are_picked_first() -> None:
     known = [layer for layer in layers if layer.workload.family != "conv"]
     samples = [KernelSample(layer.kernel, board.exact_ms(layer.kernel.graph)) for layer in known]
     left = [*known[::2], *(layer for layer in layers if layer.workload.family == "conv")]
-    picked = pick_unsure(left, samples, 12)
+    picked = pick_doubtful(left, samples, 12)
     assert len(picked) == len({kernel.kernel_id for kernel in picked}) == 12
     conv = sum(kernel.main.op == "Conv" and workload(kernel).family == "conv" for kernel in picked)
     assert conv >= 10
@@ -218,7 +215,7 @@ def test_a_prior_that_runs_dry_ends_the_campaign() -> None:
     sampler = PriorSampler(10, RULES, Excluded(), families=["squeezenet"])
     assert len(sampler.next_batch([])) == 10
     assert sampler.next_batch([]) == []
-    everything = AdaptiveSampler(5, RULES, Excluded(), families=["squeezenet"], initial=5)
+    everything = LatfarmSampler(5, RULES, Excluded(), families=["squeezenet"], initial=5)
     drawn: list[Kernel] = everything.next_batch([])
     assert len(drawn) == 5
     assert everything.next_batch([]) == []

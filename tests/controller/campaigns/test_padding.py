@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.sim_cost import Profile, Tiles, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import Profile, Tiles, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_prior import prior_rules
 from latfarm_controller.campaigns.padding import PaddingCampaign, PaddingOptions
@@ -30,7 +30,7 @@ from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
 from latfarm_predictors.samples import prepare
 
 PAIRS = [("Conv", "BatchNormalization"), ("Conv", "Relu"), ("Conv", "Clip"), ("Gemm", "Relu")]
@@ -241,7 +241,7 @@ def test_noisy_kernels_are_measured_more_often_up_to_a_limit() -> None:
 
 
 def test_a_layer_that_runs_within_its_pad_or_on_no_pad_is_told() -> None:
-    pairs = [*PAIRS, ("MaxPool", "Relu"), ("Conv", "MaxPool")]
+    pairs = [*PAIRS, ("MaxPool", "Relu"), ("AveragePool", "Relu"), ("Conv", "MaxPool")]
     rules = FusionRules(pairs=dict.fromkeys(pairs, "fused"))
     b = GraphBuilder("ids")
     ids = b.op("Gather", [b.weight((100, 64)), b.input((1, 16), "int64")], {"axis": 0})
@@ -327,6 +327,29 @@ def test_samples_are_the_best_there_is_and_hold_no_call_overhead() -> None:
     pads = {r.graph.hash for r in requests if r.label == "padding_only"}
     assert outcome["padding_only_models"] == len(pads)
     assert outcome["board_ms"]["padding_only"] == 3 * 20.0 * outcome["padding_only_models"]
+
+
+def test_times_alone_and_by_the_profiler_stand_beside_padded_ones() -> None:
+    board = Board()
+
+    def measure(request: MeasurementRequest) -> Measurement:
+        answer = board.measure(request)
+        if not request.profile:
+            return answer
+        rows = exact_layers(request.graph.to_json(), NPU)
+        return replace(answer, layers=tuple(LayerTime(r.name, r.op, r.latency_ms) for r in rows))
+
+    graphs = [lums()[name].graph.to_json() for name in ("conv", "add")]
+    campaign = survey(graphs=graphs, profile=True)
+    requests = drive(campaign, measure)
+    assert sum(request.profile for request in requests) == 2  # alone, in the first pass
+    for key, row in campaign.outcome()["times"].items():
+        exact = true_ms(next(t.kernel for t in campaign.times() if t.kernel.kernel_id == key))
+        assert row["profile"]["latency_ms"] == pytest.approx(exact, rel=0.01)
+        assert row["single"]["latency_ms"] > 2 * exact
+    plain = survey(graphs=graphs)
+    drive(plain, board.measure)
+    assert all("profile" not in row for row in plain.outcome()["times"].values())
 
 
 def test_the_bounds_are_those_of_the_paper() -> None:

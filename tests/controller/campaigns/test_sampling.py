@@ -12,9 +12,10 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.registry import make_campaign
-from latfarm_controller.campaigns.samplers import AdaptiveSampler, Excluded, PriorSampler
+from latfarm_controller.campaigns.samplers import Excluded, PriorSampler
 from latfarm_controller.campaigns.sampling import Judge, SamplerName, make_sampler
 from latfarm_controller.campaigns.sampling_annette import AnnetteSampler
+from latfarm_controller.campaigns.sampling_latfarm import LatfarmSampler
 from latfarm_controller.campaigns.sampling_layers import near, operations
 from latfarm_controller.campaigns.sampling_nn_meter import AROUND, NnMeterSampler
 from latfarm_controller.campaigns.sampling_random import SPACE, RandomSampler
@@ -78,8 +79,8 @@ def test_samplers_go_by_name() -> None:
     kinds = {name: type(make_sampler(name, 10, RULES, Excluded())) for name in NAMES}
     assert kinds == {
         "prior": PriorSampler,
-        "adaptive": AdaptiveSampler,
-        "latfarm": AdaptiveSampler,
+        "adaptive": LatfarmSampler,
+        "latfarm": LatfarmSampler,
         "random": RandomSampler,
         "annette": AnnetteSampler,
         "nn-meter": NnMeterSampler,

@@ -56,6 +56,10 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
     }
     without = {name for name, *_ in generator.commands()} - with_json
     assert without == {
+        "latfarm certs",
+        "latfarm certs init",
+        "latfarm certs issue",
+        "latfarm certs revoke",
         "latfarm",
         "latfarm serve",
         "latfarm boards add",

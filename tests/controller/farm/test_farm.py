@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
-from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.farm import Delivery, Farm
 from latfarm_controller.farm.links import Question
 from latfarm_controller.farm.messages import QUERY_PRIORITY
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -22,7 +22,9 @@ async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measure
     found = Counter[str]()
     answers = {}
     for _ in range(count):
-        measurement = (await inbox.get()).measurement
+        item = await inbox.get()
+        assert isinstance(item, Delivery)
+        measurement = item.measurement
         found[measurement.request_id] += 1
         answers[measurement.request_id] = measurement
     assert set(found.values()) <= {1}

@@ -23,7 +23,7 @@ from latfarm_controller.errors import FarmError
 from latfarm_controller.farm import reaper
 from latfarm_controller.farm.backends import RayBackend
 from latfarm_controller.farm.building import SMALL_BYTES
-from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.farm import Delivery, Farm, host_boot_id
 from latfarm_controller.farm.links import ShardSettings
 from latfarm_controller.farm.ray_runtime import (
     MARK,
@@ -107,7 +107,9 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
             farm.submit("c", [*requests, bad, large])
             answers = {}
             for _ in range(len(requests) + 2):
-                measurement = (await inbox.get()).measurement
+                item = await inbox.get()
+                assert isinstance(item, Delivery)
+                measurement = item.measurement
                 assert measurement.request_id not in answers
                 answers[measurement.request_id] = measurement
             assert answers.pop(bad.request_id).outcome is Outcome.MODEL_ERROR
@@ -123,7 +125,9 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
             farm.submit("c", [request(i) for i in range(100, 120)])
             os.kill(pid, signal.SIGKILL)
             for _ in range(20):
-                assert (await inbox.get()).measurement.ok
+                item = await inbox.get()
+                assert isinstance(item, Delivery)
+                assert item.measurement.ok
             assert shard_pids(runtime) != [pid]
             seen["processes"], seen["folder"] = runtime.processes(), runtime.folder
         finally:

@@ -104,7 +104,10 @@ def test_a_snapshot_holds_all_tables_and_replaces_only_a_snapshot(
 ) -> None:
     folder = tmp_path / "snapshot"
     rows = filled.snapshot(folder)
-    assert rows == {"measurements": 8, "graphs": 8, "campaigns": 1, "bundles": 1, "platforms": 3}
+    assert rows == {
+        "measurements": 8, "graphs": 8, "campaigns": 1, "bundles": 1, "platforms": 3,
+        "board_events": 0, "put_aside": 0,
+    }  # fmt: skip
     filled.add_measurements("c", [make_measurement(20)])
     assert filled.snapshot(folder)["measurements"] == 9
     assert pq.read_metadata(folder / "measurements.parquet").num_rows == 9

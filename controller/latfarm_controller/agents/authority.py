@@ -1,0 +1,289 @@
+"""The farm's certificate authority: a folder of PEM files, and the openssl command.
+
+```
+tls/ca.crt ca.key                  the authority; its key never leaves this machine
+tls/controller.crt controller.key  what this machine shows to boards, and to those who call it
+tls/client.crt client.key          what this machine's own commands show to another controller
+tls/issued/NAME.crt [NAME.key]     all that was issued here
+tls/revoked.json                   who is shut out, by fingerprint; boards get a copy
+```
+
+Other tools may sign with the same CA (Ansible's community.crypto does): what counts is the role in
+a certificate's subject alternative names, and its extended key usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+
+from latfarm_protos.trust.identity import (
+    AGENT,
+    CONTROLLER,
+    ROLE_PREFIX,
+    ROLES,
+    fingerprint_of,
+)
+from latfarm_protos.trust.revoked import FILE_NAME, VERSION, RevokedError, read_revoked
+
+from latfarm_controller.errors import UsageError
+
+CA_DAYS = 3650
+DAYS = 365
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_USAGE = {AGENT: "serverAuth", CONTROLLER: "clientAuth,serverAuth"}
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate that was issued here. `expires_s` in Unix time."""
+
+    name: str
+    roles: tuple[str, ...]
+    fingerprint: str
+    expires_s: float
+    path: Path
+    revoked: bool = False
+
+    @property
+    def state(self) -> str:
+        """revoked, expired or valid."""
+        if self.revoked:
+            return "revoked"
+        expired = self.expires_s <= datetime.now(UTC).timestamp()
+        return "expired" if expired else "valid"
+
+
+class Authority:
+    """The CA in a folder.
+
+    Every method raises:
+        UsageError: a file is missing or in the way, a name is malformed, or openssl fails.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cert = folder / "ca.crt"
+        self.key = folder / "ca.key"
+        self.revoked_file = folder / FILE_NAME
+
+    def init(self, names: Sequence[str] = (), *, days: int = CA_DAYS) -> list[Path]:
+        """Make the authority, and this machine's own certificate; the files that were made.
+
+        Args:
+            names: further names and addresses by which this machine is called.
+            days: how long the authority holds; the certificate holds a year.
+        """
+        if self.cert.exists() or self.key.exists():
+            raise UsageError(f"{self.cert}: there is an authority already; it is left as it is")
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
+            added = [word for text in extensions for word in ("-addext", text)]
+            self._openssl(
+                scratch, "req", "-x509", *_NEW_KEY, "-days", str(days), "-subj", "/CN=latfarm farm",
+                *added, "-keyout", "new.key", "-out", "new.crt",
+            )  # fmt: skip
+            _install(Path(scratch) / "new.key", self.key, 0o600)
+            _install(Path(scratch) / "new.crt", self.cert, 0o644)
+        self._write_revoked(set())
+        here = ("localhost", "127.0.0.1", "::1", socket.gethostname())
+        self.issue("controller", CONTROLLER, dict.fromkeys([*here, *names]))
+        for suffix in (".crt", ".key"):
+            mode = 0o600 if suffix == ".key" else 0o644
+            source = self.folder / "issued" / f"controller{suffix}"
+            _install(source, self.folder / f"controller{suffix}", mode, copy=True)
+        return [self.cert, self.key, self.folder / "controller.crt", self.folder / "controller.key"]
+
+    def issue(
+        self,
+        name: str,
+        role: str,
+        names: Sequence[str] | dict[str, None] = (),
+        *,
+        request: Path | None = None,
+        days: int = DAYS,
+        replace: bool = True,
+    ) -> Path:
+        """Sign a certificate; gives its file, whose key lies beside it unless a request was given.
+
+        Args:
+            name: its common name, and the files' name under `issued`.
+            role: agent, controller, operator or viewer.
+            names: host names and addresses that it is for; the name itself is always one.
+            request: a signing request of whoever keeps the key; its subject and extensions do not
+                count. None: a key is made here.
+            days: how long it holds.
+            replace: whether a certificate of the same name may be replaced; it stays valid.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
+        if role not in ROLES:
+            raise UsageError(f"no role {role!r}; there are: {', '.join(ROLES)}")
+        if not self.key.exists():
+            raise UsageError(f"{self.key}: there is no authority here; latfarm certs init")
+        issued = self.folder / "issued"
+        issued.mkdir(mode=0o700, exist_ok=True)
+        if not replace and (issued / f"{name}.crt").exists():
+            raise UsageError(f"{issued / name}.crt: issued already; give --replace to issue anew")
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            extensions = Path(scratch) / "extensions"
+            extensions.write_text(_extensions(role, [name, *names]), encoding="ascii")
+            asked = Path(scratch) / "new.csr"
+            made = ("-keyout", "new.key") if request is None else ()
+            if request is None:
+                self._openssl(
+                    scratch, "req", "-new", *_NEW_KEY, "-subj", f"/CN={name}", *made, "-out", asked
+                )
+            else:
+                asked = request.absolute()
+            self._openssl(
+                scratch, "x509", "-req", "-in", asked, "-CA", self.cert, "-CAkey", self.key,
+                "-set_serial", f"0x{secrets.token_hex(16)}", "-days", str(days), "-sha256",
+                "-extfile", extensions, "-out", "new.crt",
+            )  # fmt: skip
+            if request is None:
+                _install(Path(scratch) / "new.key", issued / f"{name}.key", 0o600)
+            else:
+                (issued / f"{name}.key").unlink(missing_ok=True)
+            _install(Path(scratch) / "new.crt", issued / f"{name}.crt", 0o644)
+        return issued / f"{name}.crt"
+
+    def revoke(self, which: str) -> str:
+        """Shut a certificate out for ever; gives its fingerprint.
+
+        Args:
+            which: the name of an issued one, a PEM file, or a fingerprint.
+        """
+        found = which.lower().replace(":", "")
+        if not re.fullmatch(r"[0-9a-f]{64}", found):
+            issued = self.folder / "issued" / f"{which}.crt"
+            path = issued if issued.exists() else Path(which)
+            found = fingerprint_of(_der(path))
+        self._write_revoked({*self.revoked(), found})
+        return found
+
+    def revoked(self) -> frozenset[str]:
+        """The fingerprints that are shut out."""
+        try:
+            return read_revoked(self.revoked_file) if self.revoked_file.exists() else frozenset()
+        except RevokedError as error:
+            raise UsageError(str(error)) from error
+
+    def list(self) -> list[Issued]:
+        """What was issued here, by name."""
+        revoked = self.revoked()
+        paths = sorted((self.folder / "issued").glob("*.crt"))
+        return [self._read(path, revoked) for path in paths]
+
+    def _read(self, path: Path, revoked: frozenset[str]) -> Issued:
+        der = _der(path)
+        text = self._openssl(
+            str(self.folder), "x509", "-noout", "-enddate", "-ext", "subjectAltName", "-in", path
+        )
+        ends = re.search(r"notAfter=(.*)", text)
+        if ends is None:
+            raise UsageError(f"{path}: openssl does not say when it ends")
+        fingerprint = fingerprint_of(der)
+        return Issued(
+            path.stem,
+            tuple(re.findall(rf"URI:{ROLE_PREFIX}(\w+)", text)),
+            fingerprint,
+            float(ssl.cert_time_to_seconds(ends[1].strip())),
+            path,
+            fingerprint in revoked,
+        )
+
+    def _write_revoked(self, fingerprints: set[str]) -> None:
+        text = json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
+        place = self.folder / f".{FILE_NAME}.{secrets.token_hex(4)}"
+        try:
+            place.write_text(text, encoding="ascii")
+            place.replace(self.revoked_file)
+        except OSError as error:
+            raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
+        finally:
+            place.unlink(missing_ok=True)
+
+    def _openssl(self, folder: str, *words: object) -> str:
+        """Run openssl in a folder; keys appear in files alone, never in what is printed."""
+        command = shutil.which("openssl")
+        if command is None:
+            raise UsageError("the openssl command is needed: apt-get install openssl")
+        config = Path(folder) / ".openssl.cnf"
+        config.write_text(_CONFIG, encoding="ascii")
+        try:
+            done = subprocess.run(
+                [command, *map(str, words)], cwd=folder, capture_output=True, text=True,
+                check=False, stdin=subprocess.DEVNULL, umask=0o077,
+                env={**os.environ, "OPENSSL_CONF": str(config)},
+            )  # fmt: skip
+        finally:
+            config.unlink(missing_ok=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip(".+*-")]
+            raise UsageError(f"openssl {words[0]} failed: {' / '.join(lines[-3:])}")
+        return done.stdout
+
+
+def _extensions(role: str, names: Sequence[str]) -> str:
+    named = [_alternative(name) for name in dict.fromkeys(names)]
+    usage = _USAGE.get(role, "clientAuth")
+    return (
+        "basicConstraints=critical,CA:FALSE\n"
+        "keyUsage=critical,digitalSignature\n"
+        f"extendedKeyUsage={usage}\n"
+        f"subjectAltName={','.join([*named, f'URI:{ROLE_PREFIX}{role}'])}\n"
+    )
+
+
+def _alternative(name: str) -> str:
+    with suppress(ValueError):
+        return f"IP:{ip_address(name)}"
+    if not re.fullmatch(r"[A-Za-z0-9*][A-Za-z0-9._*-]{0,252}", name):
+        raise UsageError(f"{name!r} is neither a host name nor an address")
+    return f"DNS:{name}"
+
+
+def _der(path: Path) -> bytes:
+    """DER bytes of the first certificate in a PEM file."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        end = text.index("-----END CERTIFICATE-----", begin)
+        return ssl.PEM_cert_to_DER_cert(text[begin:end] + "-----END CERTIFICATE-----\n")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: is no certificate in PEM") from error
+
+
+def _install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
+    """Put a file in its place in one step."""
+    place = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(source.read_bytes())
+        place.replace(target)
+        if not copy:
+            source.unlink()
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        place.unlink(missing_ok=True)

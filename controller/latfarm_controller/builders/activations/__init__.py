@@ -1,0 +1,1 @@
+"""How large activations will be, told without running anything."""

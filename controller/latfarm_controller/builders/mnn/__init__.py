@@ -1,0 +1,1 @@
+"""Graph -> MNN, by its converter."""

@@ -1,0 +1,209 @@
+"""Where each tensor of a Graph lives in an ncnn network, and in which shape.
+
+ncnn's blobs have up to four dimensions (c, d, h, w) and no batch: a leading axis of size 1 is left
+out. Elements always lie in the Graph's order, so that a view (reshape, squeeze, flatten) costs no
+layer until a reader asks for other dimensions than the blob has. Some layers leave axes of size 1
+out themselves (global pooling gives a vector), as in networks made by ncnn's own converters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from latfarm_predictors.graph import Graph, Node
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.ncnn.file import Data, Dims, Floats, Net, Params, shape_params
+from latfarm_controller.builders.noise import Weights
+from latfarm_controller.errors import BuildError
+
+_MOST_DIMS = 4
+
+
+def ints(node: Node, name: str) -> tuple[int, ...]:
+    """A list attribute; () where it is missing."""
+    value = node.attrs.get(name, ())
+    return tuple(int(item) for item in value) if isinstance(value, tuple) else ()
+
+
+def number(node: Node, name: str, default: float) -> float:
+    """A scalar attribute."""
+    value = node.attrs.get(name, default)
+    return value if isinstance(value, int | float) else default
+
+
+def refuse(node: Node, why: str) -> BuildError:
+    """The error for a node that ncnn cannot express."""
+    return BuildError(f"node {node.name!r} ({node.op}): {why}, which ncnn cannot express")
+
+
+class Translation:
+    """An ncnn network in the making, and the places of the Graph's tensors in it."""
+
+    def __init__(self, graph: Graph, values: Mapping[str, NDArray[Any]] | None = None) -> None:
+        self.graph = graph
+        self.net = Net()
+        self.done: set[str] = set()  # first outputs of nodes that an earlier layer covers
+        self.swapped: dict[str, str] = {}  # what has only its last two axes swapped, and of what
+        self._weights = Weights(graph, values)
+        self._folded: dict[str, NDArray[Any]] = {}
+        self._places: dict[str, tuple[int, Dims]] = {}
+        self._views: dict[str, Node] = {}
+        self._copies: dict[tuple[int, Dims], int] = {}
+        self._constants: dict[tuple[str, Dims], int] = {}
+        for tensor in graph.inputs:
+            dims = self.plain(tensor)
+            self._places[tensor] = (self.net.input(dims), dims)
+
+    # The Graph's tensors
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Shape in the Graph."""
+        return self.graph.type_of(tensor).shape
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether a tensor is a weight, or was computed from weights here."""
+        return tensor in self.graph.weights or tensor in self._folded
+
+    def array(self, tensor: str) -> NDArray[Any]:
+        """Values of a constant, in its shape."""
+        return self._folded[tensor] if tensor in self._folded else self._weights.array(tensor)
+
+    def fold(self, tensor: str, values: NDArray[Any]) -> None:
+        """Let a node's result be a constant."""
+        self._folded[tensor] = values
+
+    def scalar(self, tensor: str) -> float | None:
+        """Value of a constant of one element; None for anything else."""
+        if not self.is_constant(tensor) or prod(self.shape(tensor)) != 1:
+            return None
+        return float(self.array(tensor).reshape(-1)[0])
+
+    def ints(self, node: Node, position: int) -> tuple[int, ...]:
+        """Values of an integer operand that must be constant."""
+        tensor = node.inputs[position] if position < len(node.inputs) else ""
+        if not tensor or not self.is_constant(tensor):
+            raise refuse(node, f"operand {position} is computed at run time")
+        return tuple(int(value) for value in self.array(tensor).reshape(-1))
+
+    def only_reader(self, tensor: str) -> Node | None:
+        """The one node that reads a tensor; None for several, none, or a network output."""
+        readers = self.graph.consumers.get(tensor, ())
+        return readers[0] if len(readers) == 1 and tensor not in self.graph.outputs else None
+
+    # Shapes of blobs
+
+    def axes(self, shape: Sequence[int], needed: Collection[int] = ()) -> tuple[int, ...]:
+        """The axes of a shape that a blob has: not the batch, not more than four.
+
+        Axes in `needed` stay. A result of more than four axes fits no blob.
+        """
+        kept = list(range(len(shape)))
+        if len(kept) > 1 and shape[0] == 1 and 0 not in needed:
+            kept.remove(0)
+        for axis in tuple(kept):
+            if len(kept) > _MOST_DIMS and shape[axis] == 1 and axis not in needed:
+                kept.remove(axis)
+        return tuple(kept)
+
+    def fitting(self, node: Node, shape: Sequence[int], needed: Collection[int]) -> tuple[int, ...]:
+        """`axes`, where the node needs them to be four or fewer."""
+        axes = self.axes(shape, needed)
+        if len(axes) > _MOST_DIMS:
+            raise refuse(node, f"{len(axes)} dimensions {list(shape)}")
+        return axes
+
+    def plain(self, tensor: str) -> Dims:
+        """The usual shape of a tensor's blob; beyond four dimensions the first are merged."""
+        shape = self.shape(tensor)
+        dims = pick(shape, self.axes(shape))
+        extra = len(dims) - _MOST_DIMS
+        return dims if extra <= 0 else (prod(dims[: extra + 1]), *dims[extra + 1 :])
+
+    def image(self, node: Node, tensor: str) -> Dims:
+        """Shape of a blob with channels first: the Graph's tensor without its batch of 1."""
+        shape = self.shape(tensor)
+        if len(shape) < 2 or shape[0] != 1:
+            raise refuse(node, f"a batch of {shape[0] if shape else 0}")
+        if len(shape) - 1 > _MOST_DIMS:
+            raise refuse(node, f"{len(shape) - 1} dimensions {list(shape)}")
+        return shape[1:]
+
+    # The network's blobs
+
+    def dims(self, tensor: str) -> Dims:
+        """Shape of the blob that a tensor has."""
+        return self._places[tensor][1] if tensor in self._places else self.plain(tensor)
+
+    def blob(self, tensor: str, dims: Dims | None = None) -> int:
+        """A tensor's blob, in these dimensions if given; a Reshape is made where they differ."""
+        if tensor not in self._places:
+            return self._constant(tensor, dims or self.plain(tensor))
+        found, own = self._places[tensor]
+        if dims is None or dims == own:
+            return found
+        if (found, dims) not in self._copies:
+            view = self._views.get(tensor)
+            name = view.name if view is not None else f"reshape_{self.net.blobs}"
+            kind, params = ("Flatten", {}) if len(dims) == 1 else ("Reshape", shape_params(dims))
+            (self._copies[found, dims],) = self.net.layer(kind, name, [found], params)
+        return self._copies[found, dims]
+
+    def _constant(self, tensor: str, dims: Dims) -> int:
+        if (tensor, dims) not in self._constants:
+            kind = self.graph.type_of(tensor).dtype
+            if kind != "float32":
+                raise BuildError(f"{self.graph.name}: ncnn has no {kind} constants ({tensor!r})")
+            data = Data(partial(self.array, tensor), prod(dims))
+            (made,) = self.net.layer("MemoryData", tensor, (), shape_params(dims), [data])
+            self._constants[tensor, dims] = made
+        return self._constants[tensor, dims]
+
+    def put(self, tensor: str, blob: int, dims: Dims) -> None:
+        """Say where a node's result lives."""
+        self._places[tensor] = (blob, dims)
+
+    def view(self, node: Node) -> None:
+        """Let a node's result be its first operand in another shape."""
+        source, made = node.inputs[0], node.outputs[0]
+        if self.is_constant(source):
+            self.fold(made, self.array(source).reshape(self.shape(made)))
+            return
+        self._places[made] = self._places[source]
+        self._views[made] = node
+
+    def is_view(self, tensor: str) -> bool:
+        """Whether a tensor is another in another shape."""
+        return tensor in self._views
+
+    def layer(
+        self,
+        node: Node,
+        kind: str,
+        bottoms: Sequence[int],
+        dims: Dims,
+        params: Params | None = None,
+        data: Sequence[Data] = (),
+        covers: Sequence[Node] = (),
+    ) -> None:
+        """Append a layer for a node, and for those it covers; the last one's result is its top."""
+        name = "+".join(covered.name for covered in (node, *covers))
+        (made,) = self.net.layer(kind, name, bottoms, params, data)
+        last = (node, *covers)[-1]
+        self.put(last.outputs[0], made, dims)
+        self.done.update(covered.outputs[0] for covered in covers)
+
+
+def pick(shape: Sequence[int], axes: Sequence[int]) -> Dims:
+    """The sizes at some axes; a scalar has one element."""
+    return tuple(shape[axis] for axis in axes) or (1,)
+
+
+def floats(values: NDArray[Any], *, tagged: bool = False) -> Data:
+    """Weights that are known already."""
+    made: Floats = np.asarray(values, np.float32)
+    return Data(lambda: made, made.size, tagged)

@@ -1,0 +1,72 @@
+"""Graph -> ncnn, float32: `.param` and `.bin` in one zip, written without ncnn's converters.
+
+The network has what a converted and optimised one has: native layers for what the Graph spells in
+several nodes, and batch norms and activations inside the convolution before them. A layer's name is
+that of the nodes it stands for, joined by "+", so that `.param` tells which were fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from latfarm_predictors.graph import Graph
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.ncnn import ids, moves, nn, ops, pools
+from latfarm_controller.builders.ncnn import norms as ncnn_norms
+from latfarm_controller.builders.ncnn.blobs import Translation
+from latfarm_controller.builders.ncnn.file import Net, serialise
+from latfarm_controller.builders.ncnn.patterns import PATTERNS
+from latfarm_controller.errors import BuildError
+
+_HANDLERS = {
+    **ops.HANDLERS,
+    **moves.HANDLERS,
+    **pools.HANDLERS,
+    **ncnn_norms.HANDLERS,
+    **ids.HANDLERS,
+    **nn.HANDLERS,
+}
+
+
+def build_ncnn(
+    graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
+) -> bytes:
+    """A zip of `model.param` and `model.bin`; blobs `in0`... and `out0`... are its ends.
+
+    Args:
+        graph: what to build, at batch 1; blobs have its shapes without the batch, and are float32.
+            Integer inputs are int32 where they index a table (Embed), else fed as float32 too.
+        dtype: "fp32"; "fp16" is the same file: ncnn rounds when it loads it, as its options say.
+        weights: values of weights by name; the others become noise.
+
+    Raises:
+        BuildError: ncnn cannot express a node (names it and its op), or a given weight does
+            not fit.
+    """
+    if dtype not in ("fp32", "fp16"):
+        raise BuildError(f"ncnn is built as fp32 or fp16, not {dtype!r}")
+    return serialise(translate(graph, weights))
+
+
+def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Net:
+    """The network of a graph, not yet written.
+
+    Raises:
+        BuildError: as `build_ncnn`.
+    """
+    t = Translation(graph, weights)
+    for node in graph.nodes:
+        if node.outputs[0] in t.done:
+            continue
+        ids.check_types(t, node)
+        if not any(pattern(t, node) for pattern in PATTERNS):
+            handler = _HANDLERS.get(node.op)
+            if handler is None:
+                raise BuildError(f"node {node.name!r} ({node.op}): ncnn has no layer for it")
+            handler(t, node)
+    for tensor in graph.outputs:
+        wanted = t.plain(tensor) if t.is_view(tensor) or t.is_constant(tensor) else None
+        t.net.outputs.append(t.blob(tensor, wanted))
+    return t.net

@@ -1,0 +1,97 @@
+"""Integers in ncnn: token ids on their way to a table, and inputs that are fed as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+from latfarm_predictors.graph import Node
+
+from latfarm_controller.builders.ncnn.blobs import Translation, number, pick, refuse
+from latfarm_controller.builders.ncnn.file import Data
+from latfarm_controller.builders.ncnn.moves import crop
+from latfarm_controller.builders.ncnn.nn import Handler
+from latfarm_controller.errors import BuildError
+
+INTEGERS = frozenset({"int32", "int64"})
+# What integers may pass through on their way to a table, or to a cast.
+INTEGER_MOVES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast"})
+
+
+def check_types(t: Translation, node: Node) -> None:
+    """Refuse operands that are no float32, but for ids on their way to a table."""
+    for position, tensor in enumerate(node.inputs):
+        if not tensor or t.is_constant(tensor):
+            continue
+        kind = t.graph.type_of(tensor).dtype
+        ids = kind in INTEGERS and (
+            node.op in INTEGER_MOVES or (node.op == "Gather" and position == 1)
+        )
+        if kind != "float32" and not ids:
+            raise BuildError(
+                f"node {node.name!r} ({node.op}): operand {tensor!r} is {kind}; ncnn takes float32"
+            )
+
+
+def cast(t: Translation, node: Node) -> None:
+    """Cast that changes no blob: within a kind of numbers, or of an input that is fed as floats."""
+    x, made = node.inputs[0], node.outputs[0]
+    before, after = t.graph.type_of(x).dtype, t.graph.type_of(made).dtype
+    if before in INTEGERS and after == "float32" and not t.is_constant(x):
+        if not _fed_as_floats(t, x):
+            raise refuse(node, "token ids that are numbers too")
+    elif not (before == after or {before, after} <= INTEGERS):
+        raise refuse(node, f"a cast from {before} to {after}")
+    t.view(node)
+
+
+def _fed_as_floats(t: Translation, tensor: str) -> bool:
+    """Whether an integer tensor is an input, in another shape perhaps, that no table is read by."""
+    maker = t.graph.producers.get(tensor)
+    if maker is not None:
+        return maker.op in INTEGER_MOVES and _fed_as_floats(t, maker.inputs[0])
+    return not _looks_up(t, tensor)
+
+
+def _looks_up(t: Translation, tensor: str) -> bool:
+    for reader in t.graph.consumers.get(tensor, ()):
+        if reader.op == "Gather" and reader.inputs[1] == tensor:
+            return True
+        if reader.op in INTEGER_MOVES and _looks_up(t, reader.outputs[0]):
+            return True
+    return False
+
+
+def gather(t: Translation, node: Node) -> None:
+    """Gather: a constant, Embed of token ids in a constant table, or a Crop for a range."""
+    x, indices = node.inputs
+    made = node.outputs[0]
+    shape = t.shape(x)
+    axis = int(number(node, "axis", 0)) % len(shape)
+    if t.is_constant(x) and t.is_constant(indices):
+        t.fold(made, np.take(t.array(x), t.array(indices).astype(np.int64), axis))
+        return
+    if t.is_constant(x):
+        if axis or len(shape) != 2:
+            raise refuse(node, f"a look-up along axis {axis} of a table {list(shape)}")
+        words, (rows, width) = prod(t.shape(indices)), shape
+        data = [Data(lambda: t.array(x), rows * width, tagged=True)]
+        params = {0: width, 1: rows, 2: 0, 3: rows * width}
+        t.layer(node, "Embed", [t.blob(indices, (words,))], (words, width), params, data)
+        return
+    at = t.ints(node, 1)
+    start = at[0] % shape[axis]
+    if any(index % shape[axis] != start + step for step, index in enumerate(at)):
+        raise refuse(node, "indices that are no range")
+    if len(at) == shape[axis]:
+        t.view(node)
+        return
+    kept = t.fitting(node, shape, {axis})
+    dims = pick(shape, kept)
+    cuts = {kept.index(axis): (start, start + len(at))}
+    blob, left = crop(t, node, cuts, dims, t.blob(x, dims))
+    t.put(made, blob, left)
+
+
+HANDLERS: Mapping[str, Handler] = {"Cast": cast, "Gather": gather}

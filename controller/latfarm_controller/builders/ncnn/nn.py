@@ -1,0 +1,265 @@
+"""ncnn layers that carry weights: convolutions and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+from latfarm_predictors.graph import Node
+
+from latfarm_controller.builders.ncnn.blobs import Translation, floats, ints, number, refuse
+from latfarm_controller.builders.ncnn.file import Data, Dims, Floats, Params
+from latfarm_controller.builders.ncnn.patterns import (
+    activation,
+    batch_norm,
+    bias_add,
+)
+
+Handler = Callable[[Translation, Node], None]
+
+# Keys of width, height and depth, the last axis of the Graph first.
+_KERNEL, _DILATION, _STRIDE = (1, 11, 21), (2, 12, 22), (3, 13, 23)
+_BEFORE, _AFTER = (4, 14, 24), (15, 16, 17)
+_SUFFIX = {1: "1D", 2: "", 3: "3D"}
+
+
+def spread(keys: Sequence[int], values: Sequence[int]) -> dict[int, int]:
+    """Parameters of an attribute per axis: the Graph's last axis is ncnn's first."""
+    return dict(zip(keys, reversed(values), strict=False))
+
+
+def suffix(node: Node, dims: Dims) -> str:
+    """What ncnn appends to the name of a layer over one or three axes."""
+    found = _SUFFIX.get(len(dims) - 1)
+    if found is None:
+        raise refuse(node, f"a window over {len(dims) - 1} axes")
+    return found
+
+
+def constant(t: Translation, node: Node, position: int) -> Floats:
+    """An operand that must be a weight."""
+    tensor = node.inputs[position]
+    if not t.is_constant(tensor):
+        raise refuse(node, f"operand {position} is computed at run time")
+    return np.asarray(t.array(tensor), np.float32)
+
+
+def _bias(t: Translation, node: Node) -> Floats | None:
+    return constant(t, node, 2) if len(node.inputs) > 2 and node.inputs[2] else None
+
+
+class _Product:
+    """A convolution or matrix product with all that its layer does behind it."""
+
+    def __init__(self, t: Translation, node: Node, bias: Floats | None, columns: int) -> None:
+        self.bias = bias
+        self.columns = columns
+        self.scale: Floats | None = None
+        self.covers: list[Node] = []
+        self.params: Params = {}
+        self._result = node.outputs[0]
+        self._t = t
+
+    def take_bias(self) -> None:
+        """Cover the Add of a row of constants."""
+        found = bias_add(self._t, self._result, self.columns)
+        if found is not None and self.bias is None:
+            self.bias = found[1]
+            self._cover(found[0])
+
+    def take_norm(self) -> None:
+        """Cover a batch norm."""
+        found = batch_norm(self._t, self._result)
+        if found is not None:
+            norm, self.scale, offset = found
+            self.bias = offset if self.bias is None else self.bias * self.scale + offset
+            self._cover(norm)
+
+    def take_activation(self) -> None:
+        """Cover an activation."""
+        found = activation(self._t, self._result)
+        if found is not None:
+            self.params = found.params
+            for node in found.nodes:
+                self._cover(node)
+
+    def _cover(self, node: Node) -> None:
+        self.covers.append(node)
+        self._result = node.outputs[0]
+
+    def data(self, weight: Floats, axis: int = 0) -> list[Data]:
+        """The layer's weights; `axis` is that of the output channels."""
+        if self.scale is not None:
+            shape = [1] * weight.ndim
+            shape[axis] = -1
+            weight = weight * self.scale.reshape(shape)
+        found = [floats(weight, tagged=True)]
+        return found if self.bias is None else [*found, floats(self.bias)]
+
+
+def conv(t: Translation, node: Node) -> None:
+    """Conv over one, two or three axes, with the batch norm and activation behind it."""
+    x, made = node.inputs[0], node.outputs[0]
+    dims, result = t.image(node, x), t.image(node, made)
+    weight = constant(t, node, 1)
+    product = _Product(t, node, _bias(t, node), weight.shape[0])
+    product.take_norm()
+    product.take_activation()
+    group = int(number(node, "group", 1))
+    pads = ints(node, "pads")
+    if min(pads) < 0:
+        raise refuse(node, "a negative pad")
+    data = product.data(weight)
+    if t.dims(x) == (dims[0],) and weight.size == weight.shape[0] * dims[0] and not any(pads):
+        _inner_product(t, node, product, t.blob(x), data, (result[0],))
+        return
+    axes = len(dims) - 1
+    kind = ("ConvolutionDepthWise" if group > 1 else "Convolution") + suffix(node, dims)
+    params = {
+        0: result[0],
+        **spread(_KERNEL, ints(node, "kernel_shape")),
+        **spread(_DILATION, ints(node, "dilations") or (1,) * axes),
+        **spread(_STRIDE, ints(node, "strides")),
+        **spread(_BEFORE, pads[:axes]),
+        **spread(_AFTER, pads[axes:]),
+        5: int(product.bias is not None),
+        6: weight.size,
+        **({7: group} if group > 1 else {}),
+        **product.params,
+    }
+    t.layer(node, kind, [t.blob(x, dims)], result, params, data, product.covers)
+
+
+def conv_transpose(t: Translation, node: Node) -> None:
+    """ConvTranspose; ncnn stores the output channels of a group before its input channels."""
+    x, made = node.inputs[0], node.outputs[0]
+    dims, result = t.image(node, x), t.image(node, made)
+    weight = constant(t, node, 1)
+    group, pads = int(number(node, "group", 1)), ints(node, "pads")
+    if min(pads) < 0:
+        raise refuse(node, "a negative pad")
+    product = _Product(t, node, _bias(t, node), result[0])
+    product.take_norm()
+    product.take_activation()
+    inside, outside, *kernel = weight.shape
+    turned = weight.reshape(group, inside // group, outside, *kernel).swapaxes(1, 2)
+    turned = turned.reshape(result[0], inside // group, *kernel)
+    axes = len(dims) - 1
+    kind = ("DeconvolutionDepthWise" if group > 1 else "Deconvolution") + suffix(node, dims)
+    params = {
+        0: result[0],
+        **spread(_KERNEL, kernel),
+        **spread(_DILATION, ints(node, "dilations") or (1,) * axes),
+        **spread(_STRIDE, ints(node, "strides")),
+        **spread(_BEFORE, pads[:axes]),
+        **spread(_AFTER, pads[axes:]),
+        **spread((18, 19, 20), ints(node, "output_padding") or (0,) * axes),
+        5: int(product.bias is not None),
+        6: weight.size,
+        **({7: group} if group > 1 else {}),
+        **product.params,
+    }
+    t.layer(node, kind, [t.blob(x, dims)], result, params, product.data(turned), product.covers)
+
+
+def _inner_product(
+    t: Translation, node: Node, product: _Product, blob: int, data: Sequence[Data], dims: Dims
+) -> None:
+    params = {
+        0: product.columns,
+        1: int(product.bias is not None),
+        2: data[0].count,
+        **product.params,
+    }
+    t.layer(node, "InnerProduct", [blob], dims, params, data, product.covers)
+
+
+def _rows_product(t: Translation, node: Node, weight: Floats, product: _Product) -> None:
+    """InnerProduct of the rows of the first operand with a weight [columns, width]."""
+    x = node.inputs[0]
+    columns, width = weight.shape
+    rows = prod(t.shape(x)) // width
+    # A single row may have any shape; several must be a matrix.
+    own = t.dims(x)
+    flat = (width,) if rows == 1 else (rows, width)
+    blob = t.blob(x) if rows == 1 and own[-1] != width else t.blob(x, flat)
+    dims = (columns,) if rows == 1 else (rows, columns)
+    _inner_product(t, node, product, blob, product.data(weight), dims)
+
+
+def gemm(t: Translation, node: Node) -> None:
+    """Gemm: InnerProduct with a constant matrix and a row of biases, else ncnn's Gemm."""
+    a, b = node.inputs[:2]
+    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
+    turn_a, turn_b = int(number(node, "transA", 0)), int(number(node, "transB", 0))
+    rows, columns = t.shape(node.outputs[0])
+    c = node.inputs[2] if len(node.inputs) > 2 else ""
+    row = not c or (
+        t.is_constant(c)
+        and prod(t.shape(c)) in (1, columns)
+        and (rows == 1 or prod(t.shape(c)) == 1 or t.shape(c)[-1] == columns)
+    )
+    if t.is_constant(b) and not t.is_constant(a) and not turn_a and row:
+        matrix = t.array(b).astype(np.float32)
+        weight = (matrix if turn_b else matrix.T) * np.float32(alpha)
+        bias = None
+        if c:
+            values = t.array(c).astype(np.float32).reshape(-1) * np.float32(beta)
+            bias = np.ascontiguousarray(np.broadcast_to(values, (columns,)))
+        product = _Product(t, node, bias, columns)
+        product.take_norm()
+        product.take_activation()
+        _rows_product(t, node, weight, product)
+        return
+    bottoms = [t.blob(tensor, t.shape(tensor)) for tensor in (a, b)]
+    if c:
+        shape = t.shape(c)
+        bottoms.append(t.blob(c, (1,) * (2 - len(shape)) + shape if prod(shape) > 1 else (1,)))
+    # ncnn multiplies the bias with alpha too.
+    params = {0: alpha, 1: beta / alpha if alpha else beta, 2: turn_a, 3: turn_b}
+    t.layer(node, "Gemm", bottoms, (rows, columns), params)
+
+
+def matmul(t: Translation, node: Node) -> None:
+    """MatMul: InnerProduct with a constant matrix, else a product per matrix of a batch."""
+    left, right = node.inputs
+    if t.is_constant(right) and len(t.shape(right)) == 2 and not t.is_constant(left):
+        weight = np.ascontiguousarray(t.array(right).astype(np.float32).T)
+        product = _Product(t, node, None, weight.shape[0])
+        product.take_bias()
+        product.take_norm()
+        product.take_activation()
+        _rows_product(t, node, weight, product)
+        return
+    turned = t.swapped.get(right)
+    shapes = [t.shape(left), t.shape(right)]
+    if min(map(len, shapes)) < 2:
+        shapes = [(1, *s) if len(s) == 1 and i == 0 else s for i, s in enumerate(shapes)]
+        shapes = [(*s, 1) if len(s) == 1 else s for s in shapes]
+    batches = [shape[:-2] for shape in shapes]
+    rank = max(map(len, batches))
+    full = [(1,) * (rank - len(batch)) + batch for batch in batches]
+    kept = [axis for axis in range(rank) if any(batch[axis] > 1 for batch in full)]
+    groups = [tuple(batch[axis] for axis in kept) for batch in full]
+    if groups[0] == groups[1] and len(kept) > 2:
+        groups = [(prod(group),) for group in groups]
+    if max(map(len, groups)) > 2:
+        raise refuse(node, f"a product of {list(shapes[0])} and {list(shapes[1])}")
+    dims = [(*group, *shape[-2:]) for group, shape in zip(groups, shapes, strict=True)]
+    out = tuple(map(max, *groups)) if groups[0] else ()
+    result = (*out, shapes[0][-2], shapes[1][-1])
+    if turned is None:
+        bottoms = [t.blob(left, dims[0]), t.blob(right, dims[1])]
+    else:
+        swapped = (*dims[1][:-2], dims[1][-1], dims[1][-2])
+        bottoms = [t.blob(left, dims[0]), t.blob(turned, swapped)]
+    t.layer(node, "MatMul", bottoms, result, {0: int(turned is not None)})
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "Gemm": gemm,
+    "MatMul": matmul,
+}

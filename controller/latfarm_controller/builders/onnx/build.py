@@ -1,0 +1,53 @@
+"""Graph -> ONNX: float32, float16, or int8 between QuantizeLinear and DequantizeLinear (QDQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from latfarm_predictors.graph import Graph
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.noise import Weights
+from latfarm_controller.builders.onnx.file import Draft, serialise
+from latfarm_controller.errors import BuildError
+
+
+def build_onnx(
+    graph: Graph,
+    dtype: str = "fp32",
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> bytes:
+    """A self-contained ONNX model of a graph; its inputs and outputs are the graph's in any dtype.
+
+    Args:
+        graph: what to build.
+        dtype: "fp32", "fp16" (see `onnx.half`) or "int8" (see `onnx.int8`).
+        weights: values of the graph's weights by name; the others become noise.
+        ranges: for int8, the smallest and largest value of activations by name, as measured on the
+            user's data; the others are estimated.
+
+    Raises:
+        BuildError: an op or attribute that IR 8 cannot say (names node and op), more than 2 GB, or
+            a weight does not fit (names it).
+    """
+    draft = Draft(
+        graph.name,
+        Weights(graph, weights),
+        {tensor: graph.type_of(tensor) for tensor in graph.inputs},
+        {tensor: graph.type_of(tensor) for tensor in graph.outputs},
+        list(graph.nodes),
+        dict.fromkeys(graph.weights),
+    )
+    if dtype == "fp16":
+        from latfarm_controller.builders.onnx.half import halved
+
+        draft = halved(graph, draft)
+    elif dtype == "int8":
+        from latfarm_controller.builders.onnx.int8 import quantised
+
+        draft = quantised(graph, draft, ranges or {})
+    elif dtype != "fp32":
+        raise BuildError(f"onnx is built as fp32, fp16 or int8, not {dtype!r}")
+    return serialise(draft)

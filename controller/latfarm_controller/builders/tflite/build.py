@@ -1,0 +1,158 @@
+"""Graph -> TFLite, float32 or full-integer int8, written straight to the flatbuffer schema.
+
+Images are channels-last (NHWC) from input to output; tensors of other ranks keep the Graph's order.
+As every converter does, clamps (Relu, Clip to 0..6 or -1..1) are drawn into the operator before
+them, and a batch norm into the conv before it, else it becomes MUL and ADD.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from latfarm_predictors.graph import Graph, Node
+from numpy.typing import NDArray
+
+from latfarm_controller.builders.tflite import functions, matrix, moves, nn, reduce, resize
+from latfarm_controller.builders.tflite import ops as tflite_ops
+from latfarm_controller.builders.tflite.file import Model, serialise
+from latfarm_controller.builders.tflite.functions import is_divisor
+from latfarm_controller.builders.tflite.fuse import fuse_activations
+from latfarm_controller.builders.tflite.layout import Layout, Translation
+from latfarm_controller.builders.tflite.recognise import emit, wholes
+from latfarm_controller.errors import BuildError
+
+_HANDLERS = {
+    **tflite_ops.HANDLERS,
+    **functions.HANDLERS,
+    **reduce.HANDLERS,
+    **moves.HANDLERS,
+    **resize.HANDLERS,
+    **matrix.HANDLERS,
+    **nn.HANDLERS,
+}
+_TYPES = frozenset({"float32", "int32", "int64", "bool"})
+# Above so many operators, estimates of activations' ranges are too far from the truth.
+_FEW_OPERATORS = 12
+
+
+def build_tflite(
+    graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
+) -> bytes:
+    """A self-contained TFLite model of a graph.
+
+    Args:
+        graph: what to build; all its activations are float32.
+        dtype: "fp32"; "fp16" is the same file: a delegate rounds when it loads it; or "int8" for
+            full-integer with one weight scale per channel.
+        weights: values of the graph's weights by name; the others become noise.
+
+    Raises:
+        BuildError: TFLite cannot express a node (names it and its op), a weight does not fit, or
+            ai-edge-litert, whose schema is used, is not installed.
+    """
+    if dtype not in ("fp32", "fp16", "int8"):
+        raise BuildError(f"tflite is built as fp32, fp16 or int8, not {dtype!r}")
+    t = _translated(graph, weights)
+    model = t.model if dtype != "int8" else _integers(t, weights is not None)
+    return serialise(fuse_activations(model))
+
+
+@dataclass(frozen=True)
+class FloatIsland:
+    """An operator of an int8 model that computes in float32, between conversions."""
+
+    node: str
+    op: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class TfliteReport:
+    """What a graph becomes: how many operators of each kind, and which of them stayed float.
+
+    `layouts` says of each input and output which axis of the Graph's tensor each stored axis is.
+    """
+
+    operators: Mapping[str, int]
+    float_islands: tuple[FloatIsland, ...]
+    layouts: Mapping[str, Layout]
+
+
+def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
+    """What `build_tflite` makes of a graph; a float32 model has no islands.
+
+    Raises:
+        BuildError: TFLite cannot express a node; names it and its op.
+    """
+    t = _translated(graph, None)
+    model = t.model
+    ops = {node.name: node.op for node in graph.nodes}
+    islands: list[FloatIsland] = []
+    if dtype == "int8":
+        from latfarm_controller.builders.quantize import quantize
+
+        model = quantize(model)
+        islands = [
+            FloatIsland(operator.node, ops[operator.node], operator.code)
+            for operator in model.operators
+            if operator.code not in ("QUANTIZE", "DEQUANTIZE")
+            and any(
+                model.tensors[index].dtype == "float32"
+                for index in (*operator.inputs, *operator.outputs)
+                if index >= 0
+            )
+        ]
+    layouts = {tensor: t.layout(tensor) for tensor in (*graph.inputs, *graph.outputs)}
+    codes = Counter(operator.code for operator in fuse_activations(model).operators)
+    return TfliteReport(codes, tuple(islands), layouts)
+
+
+def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Model:
+    """The float32 model of a graph.
+
+    Raises:
+        BuildError: TFLite cannot express a node; names it and its op.
+    """
+    return _translated(graph, weights).model
+
+
+def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Translation:
+    for tensor in graph.types:
+        if tensor not in graph.weights and graph.type_of(tensor).dtype not in _TYPES:
+            kind = graph.type_of(tensor).dtype
+            raise BuildError(f"{graph.name}: tensor {tensor!r} is {kind}; TFLite takes float32")
+    t = Translation(graph, weights)
+    parts = wholes(t)
+    for node in graph.nodes:
+        done = len(t.model.operators)
+        if node.name in parts:
+            emit(t, node, parts[node.name])
+        elif node.name not in t.done and not is_divisor(t, node):
+            _handler(node)(t, node)
+        for operator in t.model.operators[done:]:
+            operator.node = node.name
+    t.model.outputs = [t.data(tensor, t.layout(tensor)) for tensor in graph.outputs]
+    return t
+
+
+def _integers(t: Translation, has_values: bool) -> Model:
+    """The int8 model; ranges are measured unless it is a kernel of noise."""
+    from latfarm_controller.builders.quantize import SAME_SCALE, quantize
+    from latfarm_controller.builders.tflite.moments import ESTIMATED
+    from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
+
+    codes = [operator.code for operator in t.model.operators]
+    if not has_values and len(codes) <= _FEW_OPERATORS and ESTIMATED.issuperset(codes):
+        return quantize(t.model)
+    inputs = [data.transpose(t.layout(tensor)) for tensor, data in sample(t.graph).items()]
+    return quantize(t.model, measured_ranges(t.model, inputs, skipped=SAME_SCALE))
+
+
+def _handler(node: Node) -> nn.Handler:
+    handler = _HANDLERS.get(node.op)
+    if handler is None:
+        raise BuildError(f"node {node.name!r} ({node.op}): TFLite has no operator for it here")
+    return handler

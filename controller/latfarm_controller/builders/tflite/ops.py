@@ -1,0 +1,173 @@
+"""TFLite operators for elementwise ops that have one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from latfarm_predictors.graph import Node
+from latfarm_predictors.shapes import CAST_CODES
+
+from latfarm_controller.builders.tflite.layout import (
+    Layout,
+    Translation,
+    plain,
+    refuse,
+)
+from latfarm_controller.builders.tflite.nn import Handler, number
+
+_HIGHEST = float(np.finfo(np.float32).max)
+
+
+def unary(t: Translation, node: Node, code: str) -> None:
+    """One operator, in whatever layout the operand has."""
+    layout = t.layout(node.inputs[0])
+    t.apply(code, [t.data(node.inputs[0], layout)], t.put(node.outputs[0], layout))
+
+
+def binary(t: Translation, node: Node, code: str) -> None:
+    """A broadcasting operator over two or more operands, in the first image's layout."""
+    layout, operands = broadcast(t, node)
+    result = node.outputs[0]
+    total = operands[0]
+    if len(operands) == 1:
+        t.reshape(total, t.put(result, layout))
+    for index, operand in enumerate(operands[1:], 2):
+        made = t.put(result, layout) if index == len(operands) else None
+        total = t.apply(code, [total, operand], made, dtype=t.dtype(result))
+
+
+def broadcast(t: Translation, node: Node) -> tuple[Layout, list[int]]:
+    """The operands of a broadcasting op, aligned, and the layout of its result."""
+    rank = len(t.shape(node.outputs[0]))
+    full = [x for x in node.inputs if len(t.shape(x)) == rank and not t.is_constant(x)]
+    layout = t.layout(full[0]) if full else plain(rank)
+    return layout, [t.aligned(x, rank, layout) for x in node.inputs]
+
+
+def exclusive_or(t: Translation, node: Node) -> None:
+    """Xor of truths is their difference."""
+    layout, operands = broadcast(t, node)
+    t.apply("NOT_EQUAL", operands, t.put(node.outputs[0], layout))
+
+
+def where(t: Translation, node: Node) -> None:
+    """Choose elementwise between two tensors."""
+    layout, operands = broadcast(t, node)
+    t.apply("SELECT_V2", operands, t.put(node.outputs[0], layout))
+
+
+def modulo(t: Translation, node: Node) -> None:
+    """The remainder with the divisor's sign, as Python's; C's has no operator."""
+    if number(node, "fmod", 0):
+        raise refuse(node, "a remainder with the dividend's sign")
+    binary(t, node, "FLOOR_MOD")
+
+
+def cast(t: Translation, node: Node) -> None:
+    """Change the element type."""
+    wanted = CAST_CODES.get(int(number(node, "to", 1)), "")
+    if wanted not in ("float32", "int32", "int64", "bool"):
+        raise refuse(node, f"element type {wanted}")
+    layout = t.layout(node.inputs[0])
+    source = t.data(node.inputs[0], layout)
+    if t.model.tensors[source].dtype == t.dtype(node.outputs[0]):
+        t.reshape(source, t.put(node.outputs[0], layout))
+    else:
+        t.apply("CAST", [source], t.put(node.outputs[0], layout))
+
+
+def clip(t: Translation, node: Node) -> None:
+    """Clip to constant bounds: RELU, RELU6 and their like where the bounds are theirs."""
+    bounds = []
+    for position, default in ((1, -_HIGHEST), (2, _HIGHEST)):
+        tensor = node.inputs[position] if position < len(node.inputs) else ""
+        if tensor and not t.is_constant(tensor):
+            raise refuse(node, "bounds that are computed at run time")
+        bounds.append(float(t.array(tensor).reshape(-1)[0]) if tensor else default)
+    low, high = bounds
+    known = {(0.0, 6.0): "RELU6", (0.0, 1.0): "RELU_0_TO_1", (-1.0, 1.0): "RELU_N1_TO_1"}
+    code = known.get((low, high), "RELU" if low == 0.0 and high >= _HIGHEST else None)
+    real = t.dtype(node.inputs[0]) == "float32"
+    if code is not None and real:
+        unary(t, node, code)
+        return
+    layout = t.layout(node.inputs[0])
+    steps = [("MAXIMUM", low)] if low > -_HIGHEST else []
+    steps += [("MINIMUM", high)] if high < _HIGHEST or not steps else []
+    current = t.data(node.inputs[0], layout)
+    for index, (step, bound) in enumerate(steps, 1):
+        made = t.put(node.outputs[0], layout) if index == len(steps) else None
+        limit = t.constant(np.array(bound, np.float32 if real else np.int32))
+        current = t.apply(step, [current, limit], made, dtype=t.dtype(node.inputs[0]))
+
+
+def leaky_relu(t: Translation, node: Node) -> None:
+    """Leaky ReLU."""
+    layout = t.layout(node.inputs[0])
+    made = t.put(node.outputs[0], layout)
+    alpha = number(node, "alpha", 0.01)
+    t.apply("LEAKY_RELU", [t.data(node.inputs[0], layout)], made, alpha=alpha)
+
+
+def prelu(t: Translation, node: Node) -> None:
+    """Leaky ReLU with a constant slope per channel; the slope has no batch axis."""
+    layout = t.layout(node.inputs[0])
+    rank = len(layout)
+    if not t.is_constant(node.inputs[1]):
+        raise refuse(node, "a slope that is computed at run time")
+    slope = t.array(node.inputs[1])
+    full = slope.reshape((1,) * (rank - slope.ndim) + slope.shape).transpose(layout)
+    operands = [t.data(node.inputs[0], layout), t.constant(full[0])]
+    t.apply("PRELU", operands, t.put(node.outputs[0], layout))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{
+        op: partial(unary, code=code)
+        for op, code in (
+            ("Relu", "RELU"),
+            ("Sigmoid", "LOGISTIC"),
+            ("Tanh", "TANH"),
+            ("Exp", "EXP"),
+            ("Log", "LOG"),
+            ("Sqrt", "SQRT"),
+            ("Abs", "ABS"),
+            ("Neg", "NEG"),
+            ("Floor", "FLOOR"),
+            ("Ceil", "CEIL"),
+            ("Round", "ROUND"),
+            ("Sin", "SIN"),
+            ("Cos", "COS"),
+            ("Sign", "SIGN"),
+            ("HardSwish", "HARD_SWISH"),
+            ("Not", "LOGICAL_NOT"),
+        )
+    },
+    **{
+        op: partial(binary, code=code)
+        for op, code in (
+            ("Add", "ADD"),
+            ("Sum", "ADD"),
+            ("Sub", "SUB"),
+            ("Mul", "MUL"),
+            ("Max", "MAXIMUM"),
+            ("Min", "MINIMUM"),
+            ("And", "LOGICAL_AND"),
+            ("Or", "LOGICAL_OR"),
+            ("Equal", "EQUAL"),
+            ("Less", "LESS"),
+            ("LessOrEqual", "LESS_EQUAL"),
+            ("Greater", "GREATER"),
+            ("GreaterOrEqual", "GREATER_EQUAL"),
+        )
+    },
+    "Where": where,
+    "Xor": exclusive_or,
+    "Mod": modulo,
+    "Cast": cast,
+    "Clip": clip,
+    "LeakyRelu": leaky_relu,
+    "PRelu": prelu,
+}

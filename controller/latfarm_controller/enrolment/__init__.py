@@ -1,0 +1,1 @@
+"""What a board is given when it joins: wheels for its Python and architecture."""

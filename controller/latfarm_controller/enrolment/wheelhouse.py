@@ -1,0 +1,284 @@
+"""A wheelhouse: all that one kind of board installs, as one file with one name.
+
+The archive holds the agent's and the messages' wheels of this controller, everything that they need
+on a board of that Python and architecture, pip itself (Debian's Python has none), and the list of
+them with their hashes. Its name is a hash of what is in it: equal contents are the same release.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import io
+import json
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from latfarm_controller.enrolment import wheels
+from latfarm_controller.enrolment.target import Target
+from latfarm_controller.enrolment.wheels import Wheel
+from latfarm_controller.errors import UsageError, WheelError
+
+OWN = ("latfarm-protos", "latfarm-agent")
+"""The distributions that a board gets from us."""
+
+LIST = "requirements.txt"
+ABOUT = "release.json"
+_PINNED_FROM = (3, 11)
+"""The pins of a checkout are for this Python and newer ones."""
+
+_MOST_ROUNDS = 5
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker> *;[^\\]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Wheelhouse:
+    """One, as it lies in the folder. `left_out`: runtime -> why this Python gets none of it."""
+
+    release: str
+    archive: Path
+    target: Target
+    runtimes: tuple[str, ...]
+    left_out: dict[str, str]
+    wheels: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "release": self.release,
+            "archive": str(self.archive),
+            "python": self.target.python,
+            "arch": self.target.arch,
+            "glibc": self.target.glibc,
+            "runtimes": list(self.runtimes),
+            "left_out": self.left_out,
+            "wheels": list(self.wheels),
+            "size_bytes": self.archive.stat().st_size,
+        }
+
+
+def assemble(
+    target: Target, runtimes: Sequence[str], folder: Path, own: Path | None = None
+) -> Wheelhouse:
+    """Make a wheelhouse, or find it: what was fetched once is not fetched again.
+
+    Args:
+        target: the board's Python.
+        runtimes: extras of the agent, as "onnxruntime".
+        folder: where wheelhouses and what they are made from are kept.
+        own: a folder with the agent's and the messages' wheels; None: they are built from the
+            checkout that this controller runs from.
+
+    Raises:
+        UsageError: a runtime that the agent does not know, or no wheels of ours can be found.
+        WheelError: something cannot be built or fetched.
+    """
+    with _locked(folder):
+        mine = [wheels.read_wheel(path) for path in _own(folder, own)]
+        agent = next(wheel for wheel in mine if wheel.name == "latfarm-agent")
+        extras = tuple(sorted(set(runtimes)))
+        unknown = sorted(set(extras) - set(agent.extras))
+        if unknown:
+            known = ", ".join(sorted(agent.extras))
+            raise UsageError(f"no runtime {', '.join(unknown)}; the agent knows {known}")
+        others = _others(mine, extras, target, folder)
+        needed, _ = wheels.closure(mine, others, extras, target)
+        pip = next(wheel for wheel in others if wheel.name == "pip")
+        return _pack(needed, pip, target, extras, _left_out(agent, extras, target), folder)
+
+
+def _own(folder: Path, own: Path | None) -> list[Path]:
+    if own is not None:
+        found = [max(own.glob(f"{_stem(name)}-*.whl"), default=None) for name in OWN]
+        if None in found:
+            raise UsageError(f"--own {own}: must hold wheels of {' and '.join(OWN)}")
+        return [path for path in found if path is not None]
+    sources = [_source(name) for name in OWN]
+    place = folder / "own" / _digest(sources)
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".building-") as text:
+            wheels.build(sources, Path(text) / "wheels")
+            (Path(text) / "wheels").rename(place)
+    return sorted(place.glob("*.whl"))
+
+
+def _source(name: str) -> Path:
+    """The folder that a distribution runs from.
+
+    Raises:
+        UsageError: it was installed from a wheel.
+    """
+    try:
+        text = importlib.metadata.distribution(name).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        text = None
+    url = json.loads(text)["url"] if text else ""
+    path = Path(unquote(urlparse(url).path))
+    if not url.startswith("file:") or not (path / "pyproject.toml").exists():
+        raise UsageError(f"{name} does not run from a checkout here: give its wheel with --own")
+    return path
+
+
+def _others(
+    mine: Sequence[Wheel], extras: Sequence[str], target: Target, folder: Path
+) -> list[Wheel]:
+    """Other people's wheels for a board, and pip."""
+    pins = _pins(target)
+    asked = sorted(
+        f"{requirement.name}{requirement.specifier}"
+        for wheel in mine
+        for requirement in wheel.requires
+        if target.wants(requirement, set(extras)) and requirement.name not in OWN
+    )
+    key = json.dumps([sorted({*asked, "pip"}), target.tag, pins])
+    place = folder / "others" / hashlib.sha256(key.encode()).hexdigest()[:16]
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetching-") as text:
+            fetched = Path(text) / "wheels"
+            fetched.mkdir()
+            wheels.fetch([*dict.fromkeys(asked), "pip"], target, pins, fetched)
+            _complete(mine, extras, target, pins, fetched)
+            fetched.rename(place)
+    return [wheels.read_wheel(path) for path in sorted(place.glob("*.whl"))]
+
+
+def _complete(
+    mine: Sequence[Wheel], extras: Sequence[str], target: Target, pins: Sequence[str], folder: Path
+) -> None:
+    """Fetch what pip left out: it asks its own Python whether a requirement's condition holds."""
+    for _ in range(_MOST_ROUNDS):
+        there = [wheels.read_wheel(path) for path in folder.glob("*.whl")]
+        _, missing = wheels.closure(mine, there, extras, target)
+        if not missing:
+            return
+        wheels.fetch(missing, target, pins, folder)
+    raise WheelError(f"no set of wheels for {target.tag} meets {', '.join(missing)}")
+
+
+def _left_out(agent: Wheel, extras: Sequence[str], target: Target) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for extra in extras:
+        conditions = [
+            f"{requirement.name}{requirement.specifier} needs {requirement.marker}"
+            for requirement in agent.requires
+            if requirement.marker is not None
+            and f'extra == "{extra}"' in str(requirement.marker)
+            and not target.holds(requirement.marker, extra)
+        ]
+        if conditions:
+            found[extra] = "; ".join(conditions)
+    return found
+
+
+def _pack(
+    needed: Sequence[Wheel],
+    pip: Wheel,
+    target: Target,
+    extras: tuple[str, ...],
+    left_out: dict[str, str],
+    folder: Path,
+) -> Wheelhouse:
+    lines = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in needed]
+    listed = "".join(f"{line}\n" for line in lines)
+    digest = hashlib.sha256(f"{listed}{pip.sha256}{target.tag}".encode()).hexdigest()[:12]
+    version = next(wheel.version for wheel in needed if wheel.name == "latfarm-agent")
+    release = f"{version}-{digest}"
+    about = {
+        "release": release,
+        "python": target.python,
+        "arch": target.arch,
+        "runtimes": list(extras),
+        "left_out": left_out,
+        "pip": pip.path.name,
+    }
+    archive = folder / f"latfarm-{release}-{target.tag}.tar"
+    if not archive.exists():
+        temporary = archive.with_suffix(".part")
+        with tarfile.open(temporary, "w") as tar:
+            for wheel in (*needed, pip):
+                tar.add(wheel.path, wheel.path.name, filter=_plain)
+            for name, text in ((LIST, listed), (ABOUT, json.dumps(about, indent=1) + "\n")):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text.encode())
+                tar.addfile(_plain(entry), io.BytesIO(text.encode()))
+        temporary.replace(archive)
+    names = tuple(wheel.path.name for wheel in (*needed, pip))
+    return Wheelhouse(release, archive, target, extras, left_out, names)
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nothing of this machine in it: equal wheels make equal archives."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    entry.mtime = 0
+    entry.mode = 0o644
+    return entry
+
+
+def _pins(target: Target) -> list[str]:
+    """The checkout's tested versions of what our distributions ask for themselves.
+
+    Not of what those need in turn: whoever resolved them may disregard upper bounds on Python, and
+    pip obeys them.
+    """
+    try:
+        file = _source("latfarm-agent").parent / "constraints.txt"
+        text = file.read_text() if target.version >= _PINNED_FROM else ""
+    except (OSError, UsageError):
+        return []
+    asked = {
+        canonicalize_name(requirement.name)
+        for name in OWN
+        for requirement in map(Requirement, importlib.metadata.requires(name) or ())
+    }
+    found = []
+    for line in text.splitlines():
+        match = _PIN.match(line)
+        if match and canonicalize_name(match["name"]) in asked:
+            found.append(f"{match['name']}=={match['version']}{(match['marker'] or '').rstrip()}")
+    return found
+
+
+def _digest(sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        for path in sorted(source.rglob("*")):
+            shown = path.relative_to(source)
+            if path.is_file() and not any(
+                part.startswith(".") or part == "__pycache__" or part in ("build", "dist")
+                for part in shown.parts
+            ):
+                data = path.read_bytes()
+                digest.update(f"{source.name}/{shown}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+def _stem(name: str) -> str:
+    return canonicalize_name(name).replace("-", "_")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in [*folder.glob("*.part"), *folder.glob("*/.building-*")]:
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+        yield

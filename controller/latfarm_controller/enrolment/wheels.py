@@ -1,0 +1,138 @@
+"""Single wheels: what they are and need, and pip, which builds and fetches them."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from latfarm_controller.enrolment.target import Target
+from latfarm_controller.errors import UsageError, WheelError
+
+_PIP_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel file and what its metadata says."""
+
+    path: Path
+    name: str
+    version: str
+    requires: tuple[Requirement, ...]
+    extras: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes, 64 hex digits."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_wheel(path: Path) -> Wheel:
+    """A wheel by its file.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+        with zipfile.ZipFile(path) as archive:
+            inside = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+            # Vendored distributions have theirs too, deeper.
+            text = archive.read(next(each for each in inside if each.count("/") == 1)).decode()
+    except (OSError, ValueError, zipfile.BadZipFile, StopIteration) as error:
+        raise UsageError(f"{path}: is no wheel: {error}") from error
+    fields = HeaderParser().parsestr(text)
+    requires = tuple(Requirement(each) for each in fields.get_all("Requires-Dist") or ())
+    return Wheel(path, name, str(version), requires, tuple(fields.get_all("Provides-Extra") or ()))
+
+
+def build(sources: Sequence[Path], folder: Path) -> None:
+    """Build wheels of source folders into another folder.
+
+    Raises:
+        WheelError: one cannot be built.
+    """
+    _pip("wheel", "--no-deps", f"--wheel-dir={folder}", *map(str, sources))
+
+
+def fetch(wanted: Sequence[str], target: Target, pins: Sequence[str], folder: Path) -> None:
+    """Fetch wheels for a board, and what they need, and that alone which fits it.
+
+    Args:
+        wanted: requirements as pip reads them.
+        target: the board's Python.
+        pins: versions to take where one of these is asked for.
+        folder: where they go.
+
+    Raises:
+        WheelError: one cannot be had.
+    """
+    constraints = folder / "pins.txt"
+    constraints.write_text("".join(f"{pin}\n" for pin in pins))
+    try:
+        options = [f"--constraint={constraints}", f"--dest={folder}"]
+        _pip("download", *target.pip_options(), *options, *wanted)
+    finally:
+        constraints.unlink()
+
+
+def closure(
+    roots: Iterable[Wheel], others: Iterable[Wheel], extras: Iterable[str], target: Target
+) -> tuple[list[Wheel], list[str]]:
+    """Which wheels are needed on the board, and requirements that none of them meets.
+
+    Args:
+        roots: needed, whatever else is.
+        others: to choose from.
+        extras: of the roots, that are needed too.
+        target: the board's Python.
+    """
+    known = {canonicalize_name(wheel.name): wheel for wheel in others}
+    found: dict[str, Wheel] = {}
+    missing: dict[str, None] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    ahead = [(wheel, frozenset(extras)) for wheel in roots]
+    known.update((canonicalize_name(wheel.name), wheel) for wheel, _ in ahead)
+    while ahead:
+        wheel, with_extras = ahead.pop()
+        name = canonicalize_name(wheel.name)
+        if (name, with_extras) in seen:
+            continue
+        seen.add((name, with_extras))
+        found[name] = wheel
+        for requirement in wheel.requires:
+            if not target.wants(requirement, with_extras):
+                continue
+            met = known.get(canonicalize_name(requirement.name))
+            if met is None or not requirement.specifier.contains(met.version, prereleases=True):
+                missing[f"{requirement.name}{requirement.specifier}"] = None
+            else:
+                ahead.append((met, frozenset(requirement.extras)))
+    return [found[name] for name in sorted(found)], list(missing)
+
+
+def _pip(verb: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PIP_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WheelError(f"pip {verb} did not end within {_PIP_S:.0f} s") from error
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise WheelError(f"pip {verb}: {' | '.join(said[-4:])[-1500:] or 'failed'}")

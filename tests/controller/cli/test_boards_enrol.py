@@ -1,0 +1,91 @@
+"""What enrolment asks of `latfarm boards`: entries with certificates, health, wheels."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.registry import Registry
+
+pytestmark = pytest.mark.timeout(120)
+PROFILE = {
+    "platform": "toy-sim1.0-fp32-1t",
+    "peak_macs_per_ms": 1e6,
+    "bandwidth_bytes_per_ms": 1e6,
+    "overhead_ms": 0.1,
+}
+Latfarm = Callable[..., Any]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(PROFILE))
+    agent = LocalAgent(
+        LocalAgentOptions(
+            state_dir=tmp_path / "agent", log_path=tmp_path / "log", name="toy", simulate=profile
+        )
+    )
+    agent.start(60_000.0)
+    try:
+        yield agent.address
+    finally:
+        agent.stop()
+
+
+def test_an_entry_has_certificates_or_none(latfarm: Latfarm, home: Path) -> None:
+    files = ("--ca", "/tls/ca.crt", "--cert", "/tls/c.crt", "--key", "/tls/c.key")
+    named = ("--server-name", "b")
+    some = latfarm("boards", "add", "b", "192.0.2.7:1", *files[:4])
+    assert (some.code, "give all three" in some.line) == (2, True)
+    assert latfarm("boards", "add", "b", "192.0.2.7:1", *files, *named).code == 0
+    assert latfarm("boards", "add", "b", "192.0.2.7:2", *files, *named).code == 2
+    assert latfarm("boards", "add", "b", "192.0.2.7:2", *files, *named, "--replace").code == 0
+    (entry,) = Registry(home / "boards.json").list()
+    assert entry.address == "192.0.2.7:2"
+    assert entry.tls is not None
+    assert (str(entry.tls.cert), entry.tls.server_name) == ("/tls/c.crt", "b")
+
+
+def test_a_board_that_serves_is_well(latfarm: Latfarm, address: str) -> None:
+    assert latfarm("boards", "add", "toy", address).code == 0
+    found = json.loads(latfarm("boards", "check", "toy", "--json").out)
+    assert (found["well"], found["health"], found["state"]) == (True, "SERVING", "idle")
+    assert found["platforms"] == [PROFILE["platform"]]
+    plain = latfarm("boards", "check", "toy")
+    assert plain.code == 0
+    assert "SERVING" in plain.out
+
+
+def test_one_that_does_not_answer_is_not(latfarm: Latfarm) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert latfarm("boards", "add", "gone", address).code == 0
+    ended = latfarm("boards", "check", "gone", "--timeout", "0.1", "--json")
+    assert ended.code == 1
+    found = json.loads(ended.out)
+    assert not found["well"]
+    assert address in found["error"]
+    assert latfarm("boards", "check", "nobody").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--python", "3.7", "--arch", "aarch64"), "3.8 or newer"),
+        (("--python", "3.9", "--arch", "mips"), "must be one of x86_64"),
+        (("--python", "3.9", "--arch", "x86_64", "--glibc", "musl"), "--glibc"),
+    ],
+)
+def test_wheels_refuses_what_no_agent_runs_on(
+    latfarm: Latfarm, words: tuple[str, ...], why: str
+) -> None:
+    ended = latfarm("boards", "wheels", *words)
+    assert ended.code == 2
+    assert why in ended.line

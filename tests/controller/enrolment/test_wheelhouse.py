@@ -1,0 +1,157 @@
+"""Which wheels a board gets, without an index: wheels of the test's own making."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from latfarm_controller.enrolment import wheelhouse, wheels
+from latfarm_controller.enrolment.target import Target
+from latfarm_controller.errors import UsageError, WheelError
+from packaging.markers import Marker
+
+OLD = Target("3.8", "aarch64", "2.31")
+NEW = Target("3.13", "x86_64", "2.36")
+EXTRAS = ("toy", "young")
+
+
+def make_wheel(
+    folder: Path, name: str, version: str = "1.0", requires: Sequence[str] = (), tag: str = ""
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{name.replace('-', '_')}-{version}"
+    path = folder / f"{stem}-{tag or 'py3-none-any'}.whl"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {each}" for each in requires]
+    lines += [f"Provides-Extra: {each}" for each in EXTRAS]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("dep/vendored/x.dist-info/METADATA", "Name: vendored\n")
+        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    make_wheel(folder, "latfarm-protos", requires=["proto>=2"])
+    needs = ['toy>=1; extra == "toy"', "young; python_version >= '3.10' and extra == 'young'"]
+    make_wheel(folder, "latfarm-agent", requires=["latfarm-protos", "base", *needs])
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What pip finds, in the place of pip: all that was asked for by name, and nothing beyond."""
+    folder = tmp_path / "index"
+    make_wheel(folder, "pip", "25.0")
+    make_wheel(folder, "proto", "2.5")
+    make_wheel(folder, "base", requires=["backport; python_version < '3.9'"])
+    make_wheel(folder, "backport")
+    make_wheel(folder, "toy", "1.2", ["base[toy]"])
+    make_wheel(folder, "young")
+
+    def fetch(wanted: Sequence[str], target: Target, pins: Sequence[str], place: Path) -> None:
+        for each in wanted:
+            name = each.split(">")[0].split("=")[0]
+            (path,) = folder.glob(f"{name}-*.whl")
+            (place / path.name).write_bytes(path.read_bytes())
+
+    monkeypatch.setattr(wheels, "fetch", fetch)
+    return folder
+
+
+def names(made: wheelhouse.Wheelhouse) -> set[str]:
+    return {name.split("-")[0] for name in made.wheels}
+
+
+def test_a_board_gets_what_it_needs_and_nothing_else(
+    own: Path, index: Path, tmp_path: Path
+) -> None:
+    needed = {"latfarm_agent", "latfarm_protos", "base", "proto", "pip"}
+    plain = wheelhouse.assemble(NEW, [], tmp_path / "w", own)
+    assert names(plain) == needed
+    # Its Python decides what else is needed, not the controller's.
+    assert names(wheelhouse.assemble(OLD, [], tmp_path / "w", own)) == needed | {"backport"}
+    made = wheelhouse.assemble(NEW, ["toy", "young"], tmp_path / "w", own)
+    assert names(made) == needed | {"toy", "young"}
+    assert made.left_out == {}
+
+
+def test_what_is_not_for_its_python_is_named(own: Path, index: Path, tmp_path: Path) -> None:
+    made = wheelhouse.assemble(OLD, ["toy", "young"], tmp_path / "w", own)
+    assert "young" not in names(made)
+    assert "toy" in names(made)
+    assert "python_version" in made.left_out["young"]
+
+
+def test_equal_contents_are_one_release(own: Path, index: Path, tmp_path: Path) -> None:
+    first = wheelhouse.assemble(NEW, ["toy"], tmp_path / "a", own)
+    second = wheelhouse.assemble(NEW, ["toy"], tmp_path / "b", own)
+    assert first.release == second.release
+    assert first.archive.read_bytes() == second.archive.read_bytes()
+    make_wheel(own, "latfarm-protos", requires=["proto>=2", "base"])
+    assert wheelhouse.assemble(NEW, ["toy"], tmp_path / "a", own).release != first.release
+
+
+def test_the_archive_lists_each_wheel_with_its_hash(own: Path, index: Path, tmp_path: Path) -> None:
+    made = wheelhouse.assemble(NEW, ["toy"], tmp_path / "w", own)
+    with tarfile.open(made.archive) as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+        assert {(entry.uid, entry.mtime, entry.mode) for entry in archive} == {(0, 0, 0o644)}
+    lines = (tmp_path / "out/requirements.txt").read_text().splitlines()
+    for line in lines:
+        name, sha256 = line.split("==")[0], line.split("sha256:")[1]
+        (path,) = (tmp_path / "out").glob(f"{name.replace('-', '_')}-*.whl")
+        assert wheels.read_wheel(path).sha256 == sha256
+    assert not any(line.startswith("pip==") for line in lines)
+    about = json.loads((tmp_path / "out/release.json").read_text())
+    assert about["release"] == made.release
+    assert (tmp_path / "out" / about["pip"]).exists()
+
+
+def test_what_was_fetched_is_not_fetched_again(
+    own: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheelhouse.assemble(NEW, ["toy"], tmp_path / "w", own)
+
+    def fetch(*_: object) -> None:
+        raise AssertionError("fetched again")
+
+    monkeypatch.setattr(wheels, "fetch", fetch)
+    wheelhouse.assemble(NEW, ["toy"], tmp_path / "w", own)
+
+
+def test_what_cannot_be_met_is_an_error(own: Path, index: Path, tmp_path: Path) -> None:
+    make_wheel(own, "latfarm-protos", requires=["proto>=9"])
+    with pytest.raises(WheelError, match="proto>=9"):
+        wheelhouse.assemble(NEW, [], tmp_path / "w", own)
+
+
+def test_wrong_words_are_refused(own: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no runtime tyo; the agent knows toy, young"):
+        wheelhouse.assemble(NEW, ["tyo"], tmp_path / "w", own)
+    with pytest.raises(UsageError, match="must hold wheels"):
+        wheelhouse.assemble(NEW, [], tmp_path / "w", tmp_path)
+    for words in (("3.7", "x86_64"), ("2.7", "x86_64"), ("3.11", "sparc"), ("3", "x86_64")):
+        with pytest.raises(UsageError):
+            Target(*words)
+    with pytest.raises(UsageError, match="glibc"):
+        Target("3.11", "x86_64", "musl")
+    broken = tmp_path / "broken-1.0-py3-none-any.whl"
+    broken.write_text("no zip")
+    with pytest.raises(UsageError, match="is no wheel"):
+        wheels.read_wheel(broken)
+
+
+def test_a_target_takes_no_wheel_for_a_newer_library() -> None:
+    options = OLD.pip_options()
+    assert "--platform=manylinux_2_31_aarch64" in options
+    assert "--platform=manylinux_2_32_aarch64" not in options
+    assert "--platform=manylinux2014_aarch64" in options
+    assert "--python-version=3.8" in options
+    assert OLD.holds(Marker("platform_machine == 'aarch64' and python_version < '3.9'"))
+    assert not OLD.holds(Marker("sys_platform == 'win32'"))

@@ -1,0 +1,332 @@
+"""Boards that are drained, put aside, let go again: scheduler, farm, driver and store together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.check import PURPOSE, CheckCampaign
+from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
+from latfarm_controller.campaigns.sentinels import sentinel_kernel
+from latfarm_controller.farm.book import Policy
+from latfarm_controller.farm.desk import BoardDesk
+from latfarm_controller.farm.driver import Driver, Scope
+from latfarm_controller.farm.messages import (
+    CHECK,
+    BoardHeld,
+    BoardJoined,
+    Build,
+    BuildReady,
+    Discard,
+    Dispatch,
+    Model,
+    RequestsQueued,
+    ResultReceived,
+    Standing,
+    Withdraw,
+    Withdrawn,
+    Work,
+)
+from latfarm_controller.farm.scheduler import Scheduler
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from tests.controller.farm.conftest import FakeBoard, Lab, good
+from tests.controller.farm.test_driver import Rounds
+
+pytestmark = pytest.mark.timeout(60)
+
+MODEL = Model("g", "onnx", "fp32")
+
+
+def work(name: str, purpose: str = "kernel", board: str = "") -> Work:
+    return Work(name, "p", MODEL, purpose, board=board)
+
+
+def ready(*boards: str) -> Scheduler:
+    """A scheduler whose boards have joined, and whose one model is built."""
+    scheduler = Scheduler(Policy(depth=2))
+    for board in boards:
+        scheduler.handle(0.0, BoardJoined(board, ("p",)))
+    (build,) = scheduler.handle(0.0, RequestsQueued("c", tuple(map(work, "1234"))))
+    assert build == Build((MODEL,))
+    return scheduler
+
+
+def answer(name: str) -> Measurement:
+    return Measurement(name, "g", "p", "kernel", Outcome.OK, latency_ms=1.0)
+
+
+def test_the_check_has_one_name_everywhere() -> None:
+    assert CHECK == PURPOSE
+
+
+def test_a_draining_board_finishes_what_it_runs_and_gives_the_rest_back() -> None:
+    scheduler = ready("a")
+    sent = scheduler.handle(1.0, BuildReady(MODEL, 1))
+    assert [order.request_id for order in sent if isinstance(order, Dispatch)] == ["1", "2"]
+    held = scheduler.handle(2.0, BoardHeld("a", Standing.DRAINING))
+    assert held == [Withdraw("a", "1"), Withdraw("a", "2")]
+    assert scheduler.handle(3.0, Withdrawn("a", "2")) == []
+    done = scheduler.handle(4.0, ResultReceived("a", answer("1")))
+    assert not [order for order in done if isinstance(order, Dispatch)]
+    board = scheduler.board("a")
+    assert board is not None
+    assert board.assigned == []
+    assert scheduler.usable_boards("p") == []
+
+    let_go = scheduler.handle(5.0, BoardHeld("a", Standing.WORKING))
+    assert [order.request_id for order in let_go if isinstance(order, Dispatch)] == ["2", "3"]
+
+
+def test_a_quarantined_board_is_stopped_and_another_takes_over() -> None:
+    scheduler = ready("a")
+    scheduler.handle(1.0, BuildReady(MODEL, 1))
+    held = scheduler.handle(2.0, BoardHeld("a", Standing.QUARANTINED))
+    assert held == [Withdraw("a", "1", abort=True), Withdraw("a", "2", abort=True)]
+    late = scheduler.handle(3.0, ResultReceived("a", answer("1")), Withdrawn("a", "2"))
+    assert late == [Discard("a", "1")], "what it measured meanwhile is not used"
+    taken = scheduler.handle(4.0, BoardJoined("b", ("p",)))
+    assert [(o.board_id, o.request_id) for o in taken if isinstance(o, Dispatch)] == [
+        ("b", "1"),
+        ("b", "2"),
+    ]
+
+
+def test_a_held_board_that_proves_itself_runs_its_checks_alone() -> None:
+    scheduler = ready("a")
+    scheduler.handle(1.0, BoardHeld("a", Standing.QUARANTINED, checking=True))
+    check = RequestsQueued("check", (work("mine", CHECK, "a"), work("else", CHECK)))
+    sent = scheduler.handle(2.0, BuildReady(MODEL, 1), check)
+    assert [order.request_id for order in sent if isinstance(order, Dispatch)] == ["mine"]
+
+
+def test_a_board_stays_held_when_it_comes_back() -> None:
+    scheduler = ready("a")
+    scheduler.handle(1.0, BoardHeld("a", Standing.DRAINING))
+    assert not [
+        order
+        for order in scheduler.handle(2.0, BuildReady(MODEL, 1), BoardJoined("a", ("p",)))
+        if isinstance(order, Dispatch)
+    ]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DuckDBStore]:
+    with DuckDBStore(tmp_path / "store.duckdb") as opened:
+        yield opened
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+RECORD = CampaignRecord("c1", "first", "rounds", "p")
+
+
+def clocked(lab: Lab, board: FakeBoard, pace: Callable[[FakeBoard, int], float]) -> None:
+    """Have a board's answers carry a clock, and the sentinel a latency by number."""
+
+    def at(board: FakeBoard, question: Any) -> Measurement:
+        number = len(board.measured)
+        latency = pace(board, number) if question.purpose in (SENTINEL, PURPOSE) else 1.0
+        made = good(board, question)
+        return replace(made, latency_ms=latency, measured_at_s=float(1000 + number))
+
+    board.answer = at
+
+
+def sentinel(number: int) -> MeasurementRequest:
+    return MeasurementRequest(sentinel_kernel(), "p", SENTINEL, repeat=number)
+
+
+def test_a_drained_board_survives_a_restart_and_comes_back_when_it_is_resumed(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    first, second = lab.board("a"), lab.board("b")
+
+    async def play(drain: bool) -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            await until(lambda: len(farm.pool("p")) == 2)
+            if drain:
+                await desk.drain("a", "new fan", "ada")
+                await desk.drain("a", "told twice", "ada")
+            assert desk.standing("a") is Standing.DRAINING
+            campaign = Rounds([[lab.request(n) for n in range(6)]])
+            record = replace(RECORD, campaign_id=f"c{drain}")
+            ended = await Driver(store, farm).run(campaign, record)
+            assert ended.state == "done"
+            assert farm.under_way("a") == 0
+
+    asyncio.run(play(drain=True))
+    asyncio.run(play(drain=False))
+    assert first.measured == []
+    assert len(second.measured) == 12
+    (event,) = store.board_events("a")
+    assert (event.event, event.reason, event.actor, event.board_id) == (
+        "drained", "new fan", "ada", "a",
+    )  # fmt: skip
+
+    async def resume() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await until(lambda: len(farm.pool("p")) == 2)
+            await desk.resume("a", "", "ada")
+            campaign = Rounds([[lab.request(n) for n in range(6, 12)]])
+            await Driver(store, farm).run(campaign, replace(RECORD, campaign_id="last"))
+
+    asyncio.run(resume())
+    assert first.measured
+    assert [event.event for event in store.board_events()] == ["resumed", "drained"]
+
+
+def test_what_a_board_measured_since_its_last_good_sentinel_is_asked_of_another(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    bad, well = lab.board("a"), lab.board("b")
+    clocked(lab, bad, lambda _board, _number: 5.0)
+    clocked(lab, well, lambda _board, _number: 5.0)
+    well.alive = False
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            marks = [sentinel(number) for number in range(8)]
+            work = [lab.request(number) for number in range(4)]
+            last = [lab.request(number) for number in range(4, 6)]
+            campaign = Rounds([marks, work, last])
+            running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
+            await until(lambda: len(bad.measured) == 12)
+            bad.gate.clear()
+            well.alive = True
+            await until(lambda: len(farm.pool("p")) == 2)
+            await desk.quarantine("a", "fan is broken", "ada")
+            ended = await running
+            assert ended.state == "done"
+            assert len(campaign.told) == 14, "told once each"
+
+    asyncio.run(play())
+    by_board: dict[str, set[str]] = {"a": set(), "b": set()}
+    for measurement in store.measurements(campaign_id="c1"):
+        by_board[measurement.board_id].add(measurement.purpose)
+    assert by_board == {"a": {SENTINEL}, "b": {"kernel"}}
+    assert len(store.training_rows("p", "kernel")) == 6
+    (event,) = store.board_events("a")
+    assert event.details["good_until_s"] == 1007.0
+
+
+def test_a_drifting_sentinel_puts_its_board_aside_with_a_reason_and_a_remedy(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board, other = lab.board("a"), lab.board("b")
+
+    def creeping(board: FakeBoard, number: int) -> float:
+        if number == 24:
+            board.gate.clear()
+        return 5.0 + 0.001 * (number % 3) + 0.4 * (number >= 20)
+
+    clocked(lab, board, creeping)
+    clocked(lab, other, lambda _b, number: 5.0 + 0.001 * (number % 3))
+    other.alive = False
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            campaign = Rounds([[sentinel(n)] for n in range(30)] + [[lab.request(1)]])
+            running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
+            await until(lambda: desk.standing("a") is Standing.QUARANTINED)
+            other.alive = True
+            assert (await running).state == "done"
+            await desk.close()
+            assert desk.standing("b") is Standing.WORKING
+
+    asyncio.run(play())
+    (event,) = store.board_events("a")
+    assert event.actor == "cusum"
+    assert "slower than its reference" in event.reason
+    assert event.reason.endswith("latfarm boards resume a")
+    assert event.details["shift"] == pytest.approx(0.08, abs=0.01)
+    assert event.details["good_until_s"] == 1019.0
+    # What was measured after it is used no more, unless another board measured it again.
+    assert {m.board_id for m in store.sentinels("a")} == {"a"}
+    assert max(m.measured_at_s for m in store.sentinels("a")) == 1019.0
+    assert len(store.campaign_measurements("c1")) == 31
+
+
+def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -> None:
+    board = lab.board("a")
+    pace = {"ms": 5.0}
+    clocked(lab, board, lambda _board, number: pace["ms"] + 0.001 * (number % 3))
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            driver = Driver(store, farm)
+            await farm.wait_for("p", 5)
+            await driver.run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
+            await desk.quarantine("a", "test", "ada")
+            (reference,) = await desk.references("a")
+            assert reference.platform == "p"
+            for latency_ms, accepted in ((5.6, False), (5.0, True)):
+                pace["ms"] = latency_ms
+                campaign = CheckCampaign(sentinel_kernel(), "p", reference.settings, "a")
+                record = CampaignRecord(f"check-{campaign.nonce}", "check", "check", "p")
+                desk.allow_check("a", allowed=True)
+                ended = await driver.run(campaign, record, scope=Scope(("p",), "a"))
+                desk.allow_check("a", allowed=False)
+                assert ended.state == "done", ended
+                assert campaign.latency_ms is not None
+                assert reference.accepts(campaign.latency_ms) is accepted
+            assert "of its reference on p" in reference.tell(5.6)
+            await desk.resume("a", "", "ada")
+            assert farm.healthy("p") or await farm.wait_for("p", 1)
+
+    asyncio.run(play())
+
+
+def test_a_new_reference_forgets_the_old_normal(lab: Lab, store: DuckDBStore) -> None:
+    board = lab.board("a")
+    clocked(lab, board, lambda _board, number: 5.0 + 0.001 * (number % 3))
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm, clock_s=lambda: 2000.0)
+            await farm.wait_for("p", 5)
+            await Driver(store, farm).run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
+            assert len(await desk.references("a")) == 1
+            await desk.drain("a", "", "ada")
+            await desk.resume("a", "new cooler", "ada", new_reference=True)
+            assert await desk.references("a") == []
+
+        async with lab.farm() as farm:
+            again = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            assert await again.references("a") == []
+
+    asyncio.run(play())
+
+
+def test_without_any_sentinel_nothing_is_put_aside(lab: Lab, store: DuckDBStore) -> None:
+    lab.board("a")
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            await Driver(store, farm).run(Rounds([[lab.request(1)]]), RECORD)
+            await desk.quarantine("a", "", "ada")
+
+    asyncio.run(play())
+    assert len(store.training_rows("p", "kernel")) == 1

@@ -1,0 +1,137 @@
+"""`latfarm predict --explain`, `latfarm cover` and `latfarm bundle retrain`, as people run them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
+
+
+@pytest.fixture(scope="module")
+def shell(characterized: Any, farm: Any) -> Any:
+    """A copy of the characterised home with a board of its own: other tests count measurements."""
+    shell = farm.shell("cover", farm.board("cover-board"))
+    shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
+    shutil.copy(characterized.shell.home / "store.duckdb", shell.home)
+    return shell
+
+
+@pytest.fixture
+def model(models: Callable[..., Path]) -> Path:
+    """A network that no kernel of the survey is like."""
+    return next(models(1).glob("*.onnx"))
+
+
+def bundles(shell: Any, farm: Any) -> list[Path]:
+    return sorted((shell.home / "bundles" / farm.platform).glob("*.zip"))
+
+
+def test_the_remedy_that_explain_names_covers_the_layer(shell: Any, farm: Any, model: Path) -> None:
+    asked = ("predict", model, "-p", farm.platform, "--explain", "--json")
+    before = shell.run(*asked).json
+    trust = before["trust"]
+    (layer,) = trust["layers"]
+    assert layer["kind"] == "Conv+Relu"
+    assert layer["latency_ms"] == pytest.approx(before["kernels"][0]["latency_ms"])
+    assert set(layer["widths"]) == set(trust["paper"]) == {"CM_TV", "CM_LV", "CM_O"}
+    assert all(each["label"] == "uncalibrated" for each in trust["paper"].values())
+    assert trust["calibrated_ms"] == before["interval_ms"]
+    assert layer["coverage"] == pytest.approx(trust["coverage"])
+    assert layer["coverage"] < 0.5
+    assert layer["remedy"] == (
+        f"latfarm cover {model} --platform {farm.platform} --layer {layer['name']}"
+    )
+
+    found = bundles(shell, farm)
+    ended = shell.run(*shlex.split(layer["remedy"])[1:], "--json").json
+    assert ended["measured"] == 1
+    assert ended["failed"] == {}
+    assert list(ended["coverage_after"].values()) == [1.0]
+    new = [path for path in bundles(shell, farm) if path not in found]
+    assert [str(path) for path in new] == [ended["new_bundle"]]
+
+    after = shell.run(*asked).json["trust"]
+    assert after["layers"][0]["coverage"] == 1.0
+    assert after["layers"][0]["remedy"] == after["remedy"] == ""
+    assert after["layers"][0]["source"] == "measured"
+    old, now = (read_provenance(path) for path in (found[-1], new[0]))
+    assert now["kernels"] == old["kernels"] + 1
+    assert now["networks"] == old["networks"]
+    assert now["campaign"] == ended["campaign_id"]
+    again = shell.run(*shlex.split(layer["remedy"])[1:])
+    assert again.code == 0
+    assert "nothing to measure" in again.out
+
+
+def test_explain_tells_people_what_to_do(shell: Any, farm: Any, models: Any) -> None:
+    model = next(models(1, first=7).glob("*.onnx"))
+    ended = shell.run("predict", model, "-p", farm.platform, "--explain")
+    assert ended.code == 0, ended
+    assert "calibrated" in ended.out
+    assert "CM_TV, layers convolved" in ended.out
+    assert "uncalibrated" in ended.out
+    remedy = next(line for line in ended.out.splitlines() if "latfarm cover" in line).strip()
+    planned = shell.run(*shlex.split(remedy)[1:], "--dry-run")
+    assert planned.code == 0, planned
+    assert "1 kernels would be measured" in planned.out
+    assert "Conv+Relu family=conv" in planned.out
+
+
+def test_a_bundle_of_old_says_how_to_gain_confidence(shell: Any, farm: Any, model: Path) -> None:
+    newest = bundles(shell, farm)[-1]
+    predictor = load_bundle(newest)
+    predictor.confidence = None
+    save_bundle(predictor, newest, read_provenance(newest))
+    asked = ("predict", model, "-p", farm.platform)
+    answer = shell.run(*asked, "--json").json
+    refused = shell.run(*asked, "--explain")
+    assert refused.code == 2
+    command = f"latfarm bundle retrain {farm.platform}"
+    assert command in refused.err
+    done = shell.run(*shlex.split(command)[1:])
+    assert done.code == 0, done
+    explained = shell.run(*asked, "--explain", "--json").json
+    assert explained["trust"]["layers"]
+    assert explained["latency_ms"] == answer["latency_ms"]
+    assert load_bundle(bundles(shell, farm)[-1]).confidence is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--layer", "nowhere"], "no layer nowhere; some that there are: "),
+        (["--family", "cnov"], "no kernel family 'cnov'; known: conv, "),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    shell: Any, farm: Any, model: Path, arguments: list[str], told: str
+) -> None:
+    ended = shell.run("cover", model, "-p", farm.platform, *arguments)
+    assert ended.code == 2
+    assert told in ended.err
+
+
+def test_a_model_is_a_file_or_of_the_zoo(shell: Any, farm: Any) -> None:
+    ended = shell.run("cover", "no-such-net", "-p", farm.platform)
+    assert ended.code == 2
+    assert "no-such-net: no such file, and no zoo family 'no-such-net'" in ended.err
+    planned = shell.run("cover", "vit-tiny", "-p", farm.platform, "--dry-run", "--json").json
+    assert planned["badly_covered"] >= len(planned["kernels"]) > 0
+    assert "new_bundle" not in planned
+
+
+def test_a_bundle_from_elsewhere_cannot_be_added_to(
+    characterized: Any, farm: Any, model: Path
+) -> None:
+    shell = farm.shell("elsewhere", *characterized.boards)
+    shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
+    for arguments in (("cover", model, "-p", farm.platform), ("bundle", "retrain", farm.platform)):
+        ended = shell.run(*arguments)
+        assert ended.code == 2
+        assert "was made elsewhere" in ended.err
+        assert f"latfarm characterize --platform {farm.platform}" in ended.err

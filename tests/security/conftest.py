@@ -1,0 +1,78 @@
+"""A farm's certificates, and a controller that serves other machines, in the test's own process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.cli.connect import remote_channel
+from latfarm_controller.config import Config
+from latfarm_controller.server import Server
+
+HERE = Path(__file__).parent
+
+
+class Home:
+    """A home with an authority."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = Config(home=folder, local_agent=False)
+        self.authority = Authority(self.config.tls_dir)
+        self.authority.init()
+        Registry(self.config.boards_file).add("toy", "127.0.0.1:1")
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Server]:
+        """A controller that listens on loopback, for whoever has a certificate."""
+        server = await Server.open(self.config, listen="127.0.0.1:0")
+        try:
+            yield server
+        finally:
+            await server.close()
+
+    def client(self, name: str, role: str, *, days: int = 365, ca: Path | None = None) -> Config:
+        """The settings of somebody else's machine, with a certificate of ours."""
+        cert = self.authority.issue(name, role, days=days)
+        return self.config.model_copy(
+            update={
+                "tls_cert": cert,
+                "tls_key": cert.with_suffix(".key"),
+                "tls_ca": ca or self.authority.cert,
+            }
+        )
+
+
+def channel(server: Server, config: Config) -> grpc.Channel:
+    """A channel as the command line makes it."""
+    return remote_channel(config.model_copy(update={"controller": server.outside}))
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """One home for all."""
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def own_home(home: Home, tmp_path: Path) -> Home:
+    """A copy, whose list of revoked certificates may change."""
+    folder = tmp_path / "home"
+    shutil.copytree(home.config.home, folder)
+    copy = Home.__new__(Home)
+    copy.config = Config(home=folder, local_agent=False)
+    copy.authority = Authority(copy.config.tls_dir)
+    return copy
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Certificates are made with the openssl command."""
+    if shutil.which("openssl") is None:
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="makes its certificates with openssl"))

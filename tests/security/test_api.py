@@ -1,0 +1,285 @@
+"""The controller's API: who may call what, over the network and over the home's own socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from latfarm_controller import roles
+from latfarm_controller.cli.connect import ControllerClient
+from latfarm_controller.config import Config
+from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.server import Server
+from latfarm_protos.trust.contexts import Files, client_context
+from latfarm_protos.trust.identity import OPERATOR, VIEWER
+from latfarm_protos.v1 import controller_pb2 as pb
+from latfarm_protos.v1 import controller_pb2_grpc
+
+from benchmarks.fuzz_ports import PREFACE, request
+from tests.security.conftest import Home, channel
+
+pytestmark = pytest.mark.timeout(120)
+METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods
+
+
+def test_every_method_has_a_role() -> None:
+    assert {method.name for method in METHODS} == set(roles.METHODS)
+    assert set(roles.METHODS.values()) <= {VIEWER, OPERATOR}
+    assert pb.DESCRIPTOR.services_by_name["ControllerService"].full_name == roles.SERVICE
+
+
+def test_a_path_that_is_no_text_leaves_the_controller_well(home: Home) -> None:
+    """gRPC's asynchronous server would end its main loop; see `outside.py`."""
+    ada = home.client("ada", OPERATOR)
+
+    def look(server: Server) -> None:
+        host, _, port = server.outside.rpartition(":")
+        files = Files(ada.tls_cert or Path(), ada.tls_key or Path(), ada.tls_ca or Path())
+        with (
+            socket.create_connection((host, int(port)), timeout=30) as plain,
+            client_context(files).wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            wrapped.sendall(PREFACE + request(b"/\xff\xfe", b"", 1))
+            assert wrapped.recv(1 << 14)
+        with channel(server, ada) as opened:
+            assert ControllerClient(opened).boards()
+
+    served(home, look)
+
+
+def test_what_has_no_role_is_nobodys() -> None:
+    for method in ("/other.Service/ListBoards", f"/{roles.SERVICE}/Format", "", "/"):
+        assert roles.refusal(OPERATOR, method) is not None
+    assert roles.refusal("", f"/{roles.SERVICE}/ListBoards") is not None
+    assert roles.refusal("agent", f"/{roles.SERVICE}/ListBoards") is not None
+
+
+def served(home: Home, look: Callable[[Server], Any]) -> Any:
+    """What `look` finds, in a thread beside the serving loop."""
+
+    async def play() -> Any:
+        async with home.serving() as server:
+            return await asyncio.to_thread(look, server)
+
+    return asyncio.run(play())
+
+
+def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
+    """How a call without content ends; OK for one that is answered."""
+    stub = controller_pb2_grpc.ControllerServiceStub(opened)
+    request = getattr(pb, method.input_type.name)()
+    try:
+        answer = getattr(stub, method.name)(request, timeout=30)
+        if method.server_streaming:
+            list(answer)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def test_a_viewer_reads_and_an_operator_acts(home: Home) -> None:
+    def look(server: Server) -> dict[str, dict[str, grpc.StatusCode]]:
+        found = {}
+        for role in (VIEWER, OPERATOR):
+            with channel(server, home.client(f"a-{role}", role)) as opened:
+                found[role] = {method.name: code_of(opened, method) for method in METHODS}
+        return found
+
+    found = served(home, look)
+    denied = grpc.StatusCode.PERMISSION_DENIED
+    for name, least in roles.METHODS.items():
+        assert (found[VIEWER][name] is denied) == (least == OPERATOR), name
+        assert found[OPERATOR][name] is not denied, name
+
+
+@pytest.mark.parametrize("role", ["agent", "controller"])
+def test_boards_and_controllers_have_no_business_here(
+    home: Home, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def look(server: Server) -> set[grpc.StatusCode]:
+        # An agent's certificate is for serving alone; OpenSSL refuses it in the handshake.
+        with channel(server, home.client(f"a-{role}", role)) as opened:
+            return {code_of(opened, method) for method in METHODS}
+
+    if role == "agent":
+        with pytest.raises(ControllerError, match="not for this use"):
+            served(home, look)
+        assert "not for this use (extended key usage) [handshake]" in caplog.text
+    else:
+        assert served(home, look) == {grpc.StatusCode.PERMISSION_DENIED}
+        assert "has the role controller, not operator or viewer [wrong_role]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("case", "told", "logged"),
+    [
+        ("expired", "our certificate is expired [expired]", "certificate is expired"),
+        ("other_ca", "does not know the CA of our certificate [wrong_ca]", "of another CA"),
+        ("missing", "", "it shows no certificate [missing]"),
+        ("revoked", "is revoked", "is revoked [revoked]"),
+    ],
+)
+def test_who_is_not_known_hears_why_and_the_log_says_it(
+    own_home: Home,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    case: str,
+    told: str,
+    logged: str,
+) -> None:
+    config = own_home.client("eve", OPERATOR, days=-1 if case == "expired" else 365)
+    if case == "other_ca":
+        stranger = Home(tmp_path / "stranger")
+        config = stranger.client("eve", OPERATOR, ca=own_home.authority.cert)
+    if case == "revoked":
+        own_home.authority.revoke("eve")
+
+    def look(server: Server) -> str:
+        if case == "missing":
+            ca = grpc.ssl_channel_credentials(own_home.authority.cert.read_bytes())
+            with grpc.secure_channel(server.outside, ca) as opened:
+                return str(code_of(opened, METHODS[0]))
+        try:
+            with channel(server, config) as opened:
+                ControllerClient(opened).boards()
+        except ControllerError as error:
+            return str(error)
+        return "let in"
+
+    answer = served(own_home, look)
+    assert (told in answer) if told else answer == "StatusCode.UNAVAILABLE"
+    assert logged in caplog.text
+
+
+def test_a_controller_that_is_not_the_farms_is_not_spoken_to(home: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    config = home.client("ada", OPERATOR)
+
+    def look(server: Server) -> None:
+        with channel(server, config):
+            pytest.fail("spoke to a stranger")
+
+    with pytest.raises(ControllerError, match=r"its certificate is of another CA \[wrong_ca\]"):
+        served(other, look)
+
+
+def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart(
+    home: Home,
+) -> None:
+    ada = home.client("ada", OPERATOR)
+
+    def drain(server: Server) -> None:
+        with channel(server, ada) as opened:
+            client = ControllerClient(opened)
+            assert client.drain_board("toy", "new fan").standing == "drained"
+            assert [status.standing for status in client.watch_board("toy")] == ["drained"]
+            with pytest.raises(UsageError, match="no board 'toys'; there are: toy"):
+                client.drain_board("toys", "")
+
+    def resume(server: Server) -> list[pb.BoardEvent]:
+        with channel(server, ada) as opened:
+            client = ControllerClient(opened)
+            (status,) = client.boards()
+            assert (status.standing, status.standing_reason) == ("drained", "new fan")
+            assert client.resume_board("toy", "", False).standing == "working"
+            return client.board_events("toy")
+
+    served(home, drain)
+    events = served(home, resume)
+    assert [(event.event, event.actor) for event in events] == [
+        ("resumed", "ada"),
+        ("drained", "ada"),
+    ]
+
+
+def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
+    async def play() -> None:
+        async with home.serving() as server:
+            with grpc.insecure_channel(server.address) as opened:
+                status = await asyncio.to_thread(
+                    ControllerClient(opened).drain_board, "toy", "by hand"
+                )
+                assert status.standing == "drained"
+                client = ControllerClient(opened)
+                await asyncio.to_thread(client.resume_board, "toy", "", False)
+                events = await asyncio.to_thread(client.board_events, "toy")
+                assert {event.actor for event in events[:2]} == {"local"}
+            assert server._outside is not None
+            for path in (home.config.home / "tls", server._outside.inner.parent):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+    asyncio.run(play())
+
+
+def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
+    """The inner socket lies in a folder of its owner's; even so, only the gate is listened to."""
+
+    async def play() -> grpc.StatusCode:
+        async with home.serving() as server:
+            assert server._outside is not None
+            # A connection with a name of its own, as the gate gives them, that it does not know.
+            relay = Relay(server._outside.inner, server._outside.inner.parent / "stranger")
+            with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
+                return await asyncio.to_thread(code_of, opened, METHODS[0])
+
+    assert asyncio.run(play()) is grpc.StatusCode.UNAUTHENTICATED
+
+
+class Relay:
+    """Carries bytes between a port and a Unix socket, from a name of its own."""
+
+    def __init__(self, inner: Path, name: Path) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._inner, self._name = inner, name
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._run)]
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            outer, _ = self._listener.accept()
+            inner = socket.socket(socket.AF_UNIX)
+            inner.bind(str(self._name))
+            inner.connect(str(self._inner))
+            self._ends += [outer, inner]
+            back = threading.Thread(target=pump, args=(inner, outer))
+            self._threads.append(back)
+            back.start()
+            pump(outer, inner)
+
+    def __enter__(self) -> Relay:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in (self._listener, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for end in (self._listener, *self._ends):
+            end.close()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+
+
+def test_listening_for_others_needs_certificates(tmp_path: Path) -> None:
+    config = Config(home=tmp_path, local_agent=False)
+    for address in ("0.0.0.0:0", "127.0.0.1:0"):
+        with pytest.raises(UsageError, match="latfarm certs init"):
+            asyncio.run(Server.open(config, listen=address))
+    with pytest.raises(UsageError, match="no HOST:PORT"):
+        asyncio.run(Server.open(Home(tmp_path / "other").config, listen="nowhere"))
