@@ -46,14 +46,14 @@ class Farm:
         made = ("-keyout", folder / "ca.key", "-out", self.ca, "-days", "2")
         _openssl(*new, *made, "-subj", "/CN=farm")
 
-    def issue(self, name: str) -> TlsFiles:
+    def issue(self, name: str, role: str = "agent") -> TlsFiles:
         """A key and a certificate for `name`."""
         stem = self._folder / name
         key, ask, cert = (stem.with_suffix(kind) for kind in (".key", ".csr", ".pem"))
         new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
         _openssl(*new, "-keyout", key, "-out", ask, "-subj", f"/CN={name}")
         names = stem.with_suffix(".ext")
-        names.write_text(f"subjectAltName=DNS:{name}\n")
+        names.write_text(f"subjectAltName=DNS:{name},URI:urn:latfarm:role:{role}\n")
         signer = ("-CA", self.ca, "-CAkey", self._folder / "ca.key", "-CAcreateserial")
         _openssl("x509", "-req", "-in", ask, *signer, "-out", cert, "-days", "2", "-extfile", names)
         return TlsFiles(self.ca, cert, key)
@@ -87,7 +87,7 @@ def serve(board: VirtualBoard, farm: Farm, options: Sequence[str] = ()) -> TlsFi
     unit = _UNIT.format(command=" ".join(command))
     board.write("/etc/systemd/system/latfarm-agent.service", unit)
     board.run("systemctl daemon-reload && systemctl enable --quiet --now latfarm-agent")
-    ours = farm.issue("controller")
+    ours = farm.issue("controller", "controller")
     tls = TlsFiles(ours.ca, ours.cert, ours.key, server_name=board.name)
     asyncio.run(_describe(board, tls))
     return tls

@@ -23,7 +23,7 @@ from latfarm_controller.agents.client import AgentClient, Patience
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.tls import TlsFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import AgentLostError
+from latfarm_controller.errors import CertificateError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
@@ -125,7 +125,7 @@ def test_profiles_what_the_arm_build_fuses(served: Served) -> None:
 
 def test_strangers_are_not_served(served: Served, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    stranger = agents.Farm(tmp_path / "other").issue("controller")
+    stranger = agents.Farm(tmp_path / "other").issue("controller", "controller")
     address = f"{served.board.address}:{agents.PORT}"
     known = TlsFiles(served.tls.ca, stranger.cert, stranger.key, served.tls.server_name)
 
@@ -137,7 +137,7 @@ def test_strangers_are_not_served(served: Served, tmp_path: Path) -> None:
         async with agents.client(served.board, served.tls) as client:
             await client.describe()  # it does serve
         for tls in (None, known):
-            with pytest.raises(AgentLostError):
+            with pytest.raises(CertificateError):
                 await call(tls)
 
     asyncio.run(main())

@@ -53,7 +53,7 @@ from pathlib import Path
 from latfarm_agent.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
 folder = Path(sys.argv[1])
-reference = {"tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime"}
+reference = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}
 bench = Bench("phone", None, folder / "work", runtimes=reference, limits=PATIENT)
 board, (runtime,) = bench.describe()
 platform = runtime.platforms[0].name

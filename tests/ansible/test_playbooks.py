@@ -1,0 +1,234 @@
+"""Playbooks and roles without any board: they parse, the linter is content, templates render."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ANSIBLE = ROOT / "ansible"
+ROLES = ANSIBLE / "roles"
+BIN = Path(sys.executable).parent
+OURS = ("enroll", "unenroll", "upgrade", "rotate-certs", "check")
+TYPES = ("linux_cpu", "jetson", "ncs2", "imx93", "imx8mp", "android_host")
+WANTING = pytest.mark.skipif(
+    not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
+)
+
+pytestmark = [WANTING, pytest.mark.timeout(300)]
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ, ANSIBLE_NOCOLOR="1", PATH=f"{BIN}:{os.environ['PATH']}")
+    return subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def load(path: Path) -> Any:
+    # Comes with Ansible, and brings no types.
+    return importlib.import_module("yaml").safe_load(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
+    """Of each host of the example, its variables as Ansible resolves them, and its files.
+
+    An undefined variable in a template is an error.
+    """
+    folder = tmp_path_factory.mktemp("rendered")
+    templates = {
+        path.name.removesuffix(".j2"): str(path)
+        for role in ("services", "devices", "clock", "journal", "settings")
+        for path in sorted((ROLES / role / "templates").glob("*.j2"))
+    }
+    looked_up = ", ".join(
+        f"'{name}': lookup('ansible.builtin.template', '{path}')"
+        for name, path in templates.items()
+    )
+    resolved = ", ".join(
+        f"'{name}': {name}" for name in sorted(load(ROLES / "latfarm/defaults/main.yml"))
+    )
+    play = {
+        "hosts": "boards",
+        "gather_facts": False,
+        "connection": "local",
+        "vars": {
+            "board_is": {"groups": ["video"]},
+            "ansible_python_interpreter": sys.executable,
+        },
+        "roles": ["latfarm"],
+        "tasks": [
+            {
+                "name": "Render",
+                "ansible.builtin.copy": {
+                    "content": f"{{{{ {{'vars': {{{resolved}}}, {looked_up}}} | to_json }}}}",
+                    "dest": f"{folder}/{{{{ inventory_hostname }}}}.json",
+                    "mode": "0644",
+                },
+            },
+        ],
+    }
+    book = ANSIBLE / f".test-{os.getpid()}.yml"
+    try:
+        book.write_text(json.dumps([play]))
+        done = run(
+            *(str(BIN / "ansible-playbook"), "-i", "ansible/inventory.example.yml", str(book)),
+            LATFARM_HOME=str(folder),
+        )
+    finally:
+        book.unlink(missing_ok=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+def test_the_linter_is_content() -> None:
+    if not (BIN / "ansible-lint").exists():
+        pytest.skip("ansible-lint is not installed: make setup-farm")
+    done = run(
+        *(str(BIN / "ansible-lint"), "--profile", "production", "--offline", "-q"),
+        *(str(ANSIBLE / f"{name}.yml") for name in OURS),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_playbooks_parse() -> None:
+    inventory = ("-i", "ansible/inventory.example.yml")
+    books = [f"ansible/{name}.yml" for name in OURS]
+    done = run(str(BIN / "ansible-playbook"), "--syntax-check", *inventory, *books)
+    assert done.returncode == 0, done.stderr
+    assert all(f"playbook: {book}" in done.stdout for book in books)
+
+
+def test_the_example_has_a_board_of_every_type(hosts: Mapping[str, Mapping[str, Any]]) -> None:
+    types = {host["vars"]["latfarm_type"] for host in hosts.values()}
+    assert types == {name.replace("_", "-") for name in TYPES}
+    assert {path.stem for path in (ANSIBLE / "group_vars").glob("*.yml")} == set(TYPES)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_a_type_says_is_heard(name: str) -> None:
+    defaults = (ROLES / "latfarm/defaults/main.yml").read_text()
+    for variable in load(ANSIBLE / "group_vars" / f"{name}.yml"):
+        if variable != "latfarm_type":
+            assert variable.startswith("latfarm_type_")
+            assert f"{variable} | default" in defaults, variable
+
+
+def test_runtimes_and_settings_are_such_as_the_agent_knows(
+    hosts: Mapping[str, Mapping[str, Any]], tmp_path: Path
+) -> None:
+    from latfarm_agent.agent_config import read_config
+    from latfarm_agent.board_settings import read_wanted
+
+    extras = load_extras()
+    for name, host in hosts.items():
+        assert set(host["vars"]["latfarm_runtimes"]) <= extras
+        file = tmp_path / f"{name}.json"
+        file.write_text(host["agent.json"])
+        assert read_config(file).threads
+        file.write_text(json.dumps(host["vars"]["latfarm_settings"]))
+        read_wanted(file)
+
+
+def load_extras() -> set[str]:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "agent/pyproject.toml").read_text())["project"]
+    return set(project["optional-dependencies"])
+
+
+def directives(unit: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.replace("\\\n", " ").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_the_agent_has_no_device_and_the_worker_no_network(
+    hosts: Mapping[str, Mapping[str, Any]],
+) -> None:
+    for name, host in hosts.items():
+        agent = directives(host["latfarm-agent.service"])
+        worker = directives(host["latfarm-worker.service"])
+        assert agent["PrivateDevices"] == ["yes"]
+        assert "DeviceAllow" not in agent
+        assert agent["MemoryDenyWriteExecute"] == ["yes"]
+        assert worker["PrivateNetwork"] == ["yes"]
+        assert worker["DevicePolicy"] == ["closed"]
+        assert worker.get("DeviceAllow", []) == host["vars"]["latfarm_device_allow"]
+        assert "/etc/latfarm/tls" in worker["InaccessiblePaths"][0].split()
+        assert agent["User"] != worker["User"]
+        for unit in (agent, worker):
+            assert unit["NoNewPrivileges"] == ["yes"]
+            assert unit["CapabilityBoundingSet"] == [""]
+            assert unit["ProtectSystem"] == ["strict"]
+        network = {"AF_INET", "AF_INET6"} & set(worker["RestrictAddressFamilies"][0].split())
+        assert bool(network) == (host["vars"]["latfarm_type"] == "android-host"), name
+        assert "--bench /run/latfarm/bench.sock" in agent["ExecStart"][0]
+        assert "--socket /run/latfarm/bench.sock" in worker["ExecStart"][0]
+
+
+def test_command_lines_are_such_as_the_agent_takes(
+    hosts: Mapping[str, Mapping[str, Any]],
+) -> None:
+    import shlex
+
+    from latfarm_agent import cli
+
+    parser = cli._parser()
+    for host in hosts.values():
+        for unit in ("latfarm-agent", "latfarm-worker", "latfarm-settings"):
+            (start,) = directives(host[f"{unit}.service"])["ExecStart"]
+            words = shlex.split(start)
+            assert words[1:3] == ["-m", "latfarm_agent.cli"]
+            assert parser.parse_args(words[3:]).command in ("serve", "work", "settle")
+
+
+def test_udev_rules_give_devices_to_the_worker_alone(
+    hosts: Mapping[str, Mapping[str, Any]],
+) -> None:
+    with_rules = [host for host in hosts.values() if host["vars"]["latfarm_udev"]]
+    assert len(with_rules) >= 4
+    for host in with_rules:
+        rules = [line for line in host["70-latfarm.rules"].splitlines() if not line.startswith("#")]
+        assert len(rules) == len(host["vars"]["latfarm_udev"])
+        for rule in rules:
+            assert rule.endswith(', GROUP="latfarm-devices", MODE="0660"')
+            assert re.match(r'(SUBSYSTEM|KERNEL)=="', rule)
+
+
+def test_udev_understands_the_rules(hosts: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> None:
+    if shutil.which("udevadm") is None or "verify" not in run("udevadm", "--help").stdout:
+        pytest.skip("this udevadm cannot verify rules")
+    for name, host in hosts.items():
+        file = tmp_path / f"70-{name}.rules"
+        file.write_text(host["70-latfarm.rules"])
+        done = run("udevadm", "verify", "--resolve-names=never", str(file))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tags_are_told() -> None:
+    told = (ROOT / "docs/how-to/enrol.md").read_text()
+    for name in OURS:
+        for play in load(ANSIBLE / f"{name}.yml"):
+            for role in play.get("roles", []):
+                for tag in role.get("tags", []):
+                    assert tag == "always" or f"`{tag}`" in told, tag

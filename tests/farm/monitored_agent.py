@@ -1,0 +1,26 @@
+"""An agent of a simulated board whose sensors are files below a folder, for tests to write.
+
+Usage: `python -m tests.farm.monitored_agent FOLDER serve ...`, the rest as of `latfarm-agent`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from latfarm_agent.bench import Bench
+from latfarm_agent.cli import main
+
+
+def serve(folder: Path, arguments: list[str]) -> int:
+    """Run the agent; gives its exit code."""
+
+    def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
+        return Bench(args.name, args.hardware, work_dir, simulate=args.simulate, root=folder)
+
+    return main(arguments, make_bench)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(Path(sys.argv[1]), sys.argv[2:]))

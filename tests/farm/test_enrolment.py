@@ -1,0 +1,274 @@
+"""A lab engineer's day: boards join, work, break, come back, are upgraded, and leave.
+
+The tests follow one another: each begins where the one before it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_predictors.graph_builder import GraphBuilder
+
+from tests.farm import enrolment
+from tests.farm.conftest import cannot
+from tests.farm.enrolment import Controller
+from tests.farm.rack import Rack
+from tests.farm.virtual_board import VirtualBoard
+
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(1200)]
+
+BOARDS = 8
+PLATFORM = re.compile(r"linux-cpu-onnxruntime[\d.]+-fp32-1t")
+SETTINGS = {"sessions": 8, "warmup_ms": 1.0, "min_runs": 5, "max_ms": 150.0, "precision": 1e-6}
+NETWORKS = 64
+EXPOSURE = re.compile(r"Overall exposure level for \S+: ([\d.]+)")
+AGENT = "systemctl show --property=MainPID --value latfarm-agent"
+TRANSIENT = (
+    # What a board keeps of itself, whoever it works for.
+    *("/var/log", "/var/cache", "/var/lib/systemd", "/var/tmp", "/run", "/tmp", "/proc", "/sys"),
+    *("/dev", "/root/.ansible"),
+)
+
+
+@dataclass(frozen=True)
+class Lab:
+    boards: list[VirtualBoard]
+    controller: Controller
+    own: Path
+    before: set[str]
+    accounts: tuple[str, str]
+
+
+def accounts(board: VirtualBoard) -> tuple[str, str]:
+    return board.run("cat /etc/passwd").stdout, board.run("cat /etc/group").stdout
+
+
+@pytest.fixture(scope="module")
+def lab(
+    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    reason = enrolment.lacks()
+    if reason:
+        cannot(reason)
+    own = own_wheels[0].parent
+    with ExitStack() as ends:
+        boards = [VirtualBoard(f"nuc-{number}", rack=rack) for number in range(BOARDS)]
+        for board in boards:
+            ends.callback(board.close)
+        with ThreadPoolExecutor(BOARDS) as pool:
+            list(pool.map(VirtualBoard.start, boards))
+        before, known = enrolment.files(boards[0], TRANSIENT), accounts(boards[0])
+        controller = Controller(tmp_path_factory.mktemp("controller"), own, boards)
+        yield Lab(boards, controller, own, before, known)
+
+
+def platform(lab: Lab) -> str:
+    found = lab.controller.latfarm("boards", "check", lab.boards[0].name, "--json")
+    (name,) = (name for name in found["platforms"] if PLATFORM.fullmatch(name))
+    return str(name)
+
+
+def test_a_preview_of_an_enrolment_changes_nothing(lab: Lab) -> None:
+    played = lab.controller.play("enroll.yml", "--check", "--limit", "nuc-0,nuc-1")
+    assert played.well, played.out
+    assert "nuc-0 is not enrolled: all of it would be installed" in played.out
+    assert accounts(lab.boards[0]) == lab.accounts
+    assert enrolment.files(lab.boards[0], TRANSIENT) == lab.before
+    assert not (lab.controller.home / "boards.json").exists()
+
+
+def test_enrols_eight_boards(lab: Lab, record_property: Any) -> None:
+    begun = time.monotonic()
+    played = lab.controller.play("enroll.yml")
+    record_property("enrol_8_boards_s", round(time.monotonic() - begun))
+    print(f"{BOARDS} boards enrolled in {time.monotonic() - begun:.0f} s")
+    assert played.well, played.out
+    # A virtual board has no governor: that is told, not passed over.
+    assert played.out.count("governor: absent: wanted performance, read nothing") == BOARDS
+    assert played.out.count("the clock is not synchronised") == BOARDS
+
+    assert sorted(lab.controller.boards) == sorted(board.name for board in lab.boards)
+    for board in lab.boards:
+        assert lab.controller.boards[board.name]["address"] == f"{board.address}:50051"
+        (target,) = json.loads((lab.controller.targets / f"{board.name}.json").read_text())
+        assert target["targets"] == [f"{board.address}:9101"]
+        assert target["labels"] == {"board": board.name, "type": "linux-cpu"}
+        assert board.failed_units() == []
+
+
+def test_units_are_hardened(lab: Lab) -> None:
+    board = lab.boards[0]
+    exposure = {}
+    for unit in ("latfarm-agent", "latfarm-worker"):
+        said = board.run(f"systemd-analyze security --no-pager {unit}.service").stdout
+        match = EXPOSURE.search(said)
+        assert match is not None, said
+        exposure[unit] = float(match[1])
+    print(exposure)
+    assert exposure["latfarm-agent"] < 2.5
+    assert exposure["latfarm-worker"] < 2.5
+    worker = board.run("systemctl show --property=MainPID --value latfarm-worker").stdout.strip()
+    seen = board.run(f"cat /proc/{worker}/net/dev").stdout.splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in seen] == ["lo"]
+    agent = board.run(AGENT).stdout.strip()
+    inside = board.run(f"ls /proc/{agent}/root/dev").stdout.split()
+    assert {"null", "urandom"} <= set(inside)
+    assert not {"mem", "kmsg", "fuse", "tty0"} & set(inside)
+    # The key is the agent's alone: what models run in cannot read it.
+    status = board.run(f"grep -E '^(Gid|Groups)' /proc/{worker}/status").stdout
+    owner = board.run("stat -c '%U:%G %a' /etc/latfarm/tls/agent.key").stdout
+    assert owner == "root:latfarm 640\n"
+    group = board.run("getent group latfarm").stdout.split(":")[2]
+    assert group not in status.split()
+    reading = "setpriv --reuid latfarm-worker --regid latfarm-worker --clear-groups"
+    assert board.run(f"{reading} cat /etc/latfarm/tls/agent.key", check=False).returncode != 0
+
+
+def test_an_idle_agent_takes_little(lab: Lab) -> None:
+    board = lab.boards[1]
+    agent = board.run(AGENT).stdout.strip()
+    worker = board.run("systemctl show --property=MainPID --value latfarm-worker").stdout.strip()
+    window_s = 10.0
+    ticks = "awk '{print $14 + $15}'"
+    script = f"{ticks} /proc/{agent}/stat; sleep {window_s}; {ticks} /proc/{agent}/stat"
+    first, last = map(int, board.run(script).stdout.split())
+    share = (last - first) / 100 / window_s
+    sizes = [
+        int(board.run(f"awk '/^VmRSS/ {{print $2}}' /proc/{pid}/status").stdout) * 1024
+        for pid in (agent, worker)
+    ]
+    told = ", ".join(f"{size / 1e6:.1f} MB" for size in sizes)
+    print(f"idle: agent and worker take {told}, the agent {share:.2%} of a core")
+    assert sizes[0] <= 60e6
+    assert share <= 0.005
+
+
+def test_a_second_enrolment_changes_nothing(lab: Lab) -> None:
+    played = lab.controller.play("enroll.yml")
+    assert played.well, played.out
+    assert played.changed == {board.name: 0 for board in lab.boards}
+
+
+def test_a_check_finds_drift_and_mends_nothing(lab: Lab) -> None:
+    board = lab.boards[0]
+    clean = lab.controller.play("check.yml", "--limit", "nuc-0,nuc-1")
+    assert clean.well, clean.out
+    assert clean.changed == {"nuc-0": 0, "nuc-1": 0}
+    assert clean.out.count("worker: active") == 2
+    board.run("echo '{}' >/etc/latfarm/agent.json")
+    drifted = lab.controller.play("check.yml", "--limit", "nuc-0,nuc-1")
+    assert drifted.well, drifted.out
+    assert drifted.changed["nuc-0"] > 0
+    assert drifted.changed["nuc-1"] == 0
+    assert board.run("cat /etc/latfarm/agent.json").stdout == "{}\n"
+    mended = lab.controller.play("enroll.yml", "--limit", "nuc-0", "--tags", "services,health")
+    assert mended.well, mended.out
+    assert mended.changed["nuc-0"] > 0
+
+
+def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
+    graphs = []
+    for number in range(NETWORKS):
+        builder = GraphBuilder(f"net-{number}")
+        into = builder.input((1, 3, 16, 16))
+        graphs.append(builder.build([builder.relu(builder.conv(into, number + 1, 3))]).to_json())
+    config = json.dumps({"graphs": graphs, "settings": SETTINGS})
+    words = ("campaign", "run", "networks", "-p", platform(lab), "--config", config, "--json")
+    unplugged, rebooted, cut = lab.boards[2:5]
+    with lab.controller.start(*words) as running:
+        # Once models have come to these boards, they are at work.
+        for board in (unplugged, rebooted, cut):
+            board.run(
+                "until find /var/lib/latfarm/agent/blobs -type f | grep -q .; do sleep 0.1; done",
+                timeout_s=300.0,
+            )
+        unplugged.kill()
+        cut.cut_off()
+        rebooted.reboot()
+        assert running.poll() is None, "it was over before anything happened"
+        unplugged.start()
+        cut.restore()
+        out, err = running.communicate()
+    assert running.returncode == 0, err
+    assert json.loads(out)["state"] == "done", out
+    found = lab.controller.latfarm("results", "--limit", "0", "--purpose", "network", "--json")
+    assert {each["outcome"] for each in found} == {"ok"}
+    assert len({each["graph_hash"] for each in found}) == len(found) == NETWORKS
+    assert len({each["board_id"] for each in found}) == BOARDS
+    for board in lab.boards:
+        well = lab.controller.latfarm("boards", "check", board.name, "--timeout", "120", "--json")
+        assert well["well"], well
+
+
+def test_certificates_change_without_a_restart(lab: Lab) -> None:
+    board = lab.boards[0]
+    before = board.run("cat /etc/latfarm/tls/agent.crt").stdout
+    pid = board.run(AGENT).stdout
+    played = lab.controller.play("rotate-certs.yml", "--limit", "nuc-0,nuc-1")
+    assert played.well, played.out
+    after = board.run("cat /etc/latfarm/tls/agent.crt").stdout
+    assert after != before
+    assert board.run(AGENT).stdout == pid
+    assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+    # The one before is worth nothing any more.
+    assert len(lab.controller.revoked) == 2
+
+
+def test_a_bad_release_is_rolled_back(lab: Lab, tmp_path: Path) -> None:
+    board = lab.boards[0]
+    release = board.run("readlink /opt/latfarm/venv").stdout
+    broken = enrolment.altered(
+        lab.own, tmp_path / "broken", "server.py", "raise SystemExit('broken')\n"
+    )
+    played = lab.controller.play(
+        *("upgrade.yml", "--limit", "nuc-0,nuc-1"),
+        latfarm_own_wheels=str(broken),
+        latfarm_health_timeout_s=15,
+    )
+    assert played.code != 0
+    assert re.search(r"nuc-0: \S+ is not well there; it runs \S+ again", played.out), played.out
+    # The second board was left alone.
+    assert not re.search(r"nuc-1: \S+ is not well there", played.out)
+    assert board.run("readlink /opt/latfarm/venv").stdout == release
+    assert board.run("ls /opt/latfarm/releases").stdout.split() == [Path(release.strip()).name]
+    assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+
+
+def test_a_good_release_is_kept(lab: Lab, tmp_path: Path) -> None:
+    board = lab.boards[0]
+    release = board.run("readlink /opt/latfarm/venv").stdout
+    newer = enrolment.altered(lab.own, tmp_path / "newer", "__init__.py", "# newer\n")
+    played = lab.controller.play("upgrade.yml", "--limit", "nuc-0", latfarm_own_wheels=str(newer))
+    assert played.well, played.out
+    assert board.run("readlink /opt/latfarm/venv").stdout != release
+    assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+    again = lab.controller.play("upgrade.yml", "--limit", "nuc-0", latfarm_own_wheels=str(newer))
+    assert again.well, again.out
+    assert again.changed == {"nuc-0": 0}
+
+
+def test_nothing_stays_of_a_board_that_leaves(lab: Lab) -> None:
+    shut_out = len(lab.controller.revoked)
+    played = lab.controller.play("unenroll.yml")
+    assert played.well, played.out
+    board = lab.boards[0]
+    assert enrolment.files(board, TRANSIENT) - lab.before == set()
+    assert lab.before - enrolment.files(board, TRANSIENT) == set()
+    assert accounts(board) == lab.accounts
+    assert "latfarm" not in board.run("systemctl list-units --all --no-legend 'latfarm*'").stdout
+    assert board.run("pgrep -f '[l]atfarm_agent'", check=False).stdout == ""
+    assert lab.controller.boards == {}
+    assert list(lab.controller.targets.iterdir()) == []
+    assert len(lab.controller.revoked) == shut_out + BOARDS
+    again = lab.controller.play("unenroll.yml", "--limit", "nuc-0")
+    assert again.well, again.out
+    assert again.changed == {"nuc-0": 0}

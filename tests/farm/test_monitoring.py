@@ -1,0 +1,173 @@
+"""The monitored farm lives: each alert fires and clears, each panel shows something.
+
+Real processes on loopback: simulated boards with a fault each, the controller, Prometheus and
+Alertmanager with the configuration of `ansible/monitoring.yml` and short times. No root is needed.
+With LATFARM_PICTURES=FOLDER in the environment the panels are drawn there as Prometheus has them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from latfarm_controller.cli.connect import ControllerClient
+from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_protos.v1 import controller_pb2 as pb
+
+from docs.monitoring import draw
+from tests.farm.conftest import cannot
+from tests.farm.monitoring import (
+    CLOCK,
+    COOLING,
+    TEMPERATURE,
+    MonitoredFarm,
+    expression,
+    lacks,
+    panels,
+    until,
+)
+
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(420)]
+
+SURVEY = {"count": 24, "passes": 1, "sentinel_every": 3, "sampler": "random"}
+CHARACTERIZE = {
+    "budget": 10,
+    "calibration": 4,
+    "network_passes": 1,
+    "kernel_passes": 1,
+    "sampler": "random",
+    "rules": FusionRules().to_json(),  # found out already
+}
+THROTTLES = {"every": 1, "length": 1, "factor": 1.0, "reported": True}
+CALM = {"every": 0, "length": 0, "factor": 1.0, "reported": True}
+SLOWER_LATER = {"every": 100, "length": 60, "factor": 1.2, "reported": False}
+NEEDED = ["Conv", "Gemm", "MatMul", "Add", "MaxPool", "Relu", "GlobalAveragePool", "Concat"]
+CAUSED = {
+    ("BoardDown", "spare"),
+    ("BoardQuarantined", "hot"),
+    ("BoardThrottling", "hot"),
+    ("BoardThrottling", "steady"),
+    ("BoardDrift", "drifting"),
+    ("QueueStuck", "paused-sim1.0-fp32-1t"),
+    ("ErrorRate", "picky-sim1.0-fp32-1t"),
+    ("CertificateExpiry", "secure"),
+    ("DiskFull", "steady"),
+    ("DiskFull", ""),  # the controller's
+}
+WINDOW = "15s"
+
+
+def network(width: int) -> Graph:
+    """A small network; another width gives another one."""
+    b = GraphBuilder(f"net{width}")
+    x = b.relu(b.conv(b.input((1, 3, 56, 56)), width, 3))
+    for _ in range(3):
+        x = b.relu(b.conv(x, width, 3))
+    return b.build([x])
+
+
+def predict(client: ControllerClient, graph: Graph, platform: str) -> None:
+    """Ask the controller, as a client of its API does; the command line predicts by itself."""
+    request = pb.PredictRequest(graph_json=graph.dumps().encode(), platform=platform)
+    assert client._stub.Predict(request).answer_json
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredFarm]:
+    """Boards with a fault each, watched from the start."""
+    reason = lacks()
+    if reason:
+        cannot(reason)
+    with MonitoredFarm(tmp_path_factory.mktemp("monitored")) as farm:
+        farm.configure(prometheus_disk_free_ratio=2)  # no disk is as free as that
+        farm.add("steady")
+        farm.add("spare", member=False)
+        farm.add("secure", member=False, secure_days=3)
+        farm.add("hot", throttle=THROTTLES)
+        farm.add("picky", unsupported_ops=NEEDED)
+        farm.add("drifting", throttle=SLOWER_LATER)
+        farm.add("paused", measure_ms=500)
+        farm.watch()
+        farm.serve()
+        for board in farm.boards.values():
+            board.wait()
+        yield farm
+
+
+def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) -> None:
+    boards = farm.boards
+    platform = boards["steady"].platform
+    with farm.client() as client, farm.remembering() as seen:
+        steady = client.start("characterize", platform, CHARACTERIZE, "steady")
+        boards["spare"].end(signal.SIGKILL)
+        until(lambda: client.campaign("steady").measurements, farm.story)
+        boards["steady"].sense(TEMPERATURE, "68500")
+        boards["steady"].sense(CLOCK, "1200000")
+        boards["steady"].sense(COOLING, "2")
+        for name in ("hot", "picky", "paused"):
+            client.start("kernels", boards[name].platform, SURVEY, name)
+        client.start("kernels", boards["drifting"].platform, SURVEY | {"count": 60}, "drifting")
+        until(lambda: client.campaign("paused").measurements, farm.story)
+        boards["paused"].send(signal.SIGSTOP)
+        *_, ended = client.watch(steady.campaign_id)
+        assert ended.state == "done", ended.error
+        unheard = {
+            (panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]
+        }
+        widths = itertools.count(8, 4)
+
+        def go_on() -> bool:
+            """Ask for another network, as figures over time need more than one; look again."""
+            graph = network(next(widths))
+            client.query(graph, platform)
+            predict(client, graph, platform)
+            for title, expr in list(unheard):
+                if farm.query(expression({"expr": expr}, WINDOW)):
+                    unheard.discard((title, expr))
+            return not unheard and seen >= CAUSED
+
+        until(go_on, lambda: f"no data: {unheard}; did not fire: {CAUSED - seen}; {farm.story()}")
+    if os.environ.get("LATFARM_PICTURES"):
+        draw.draw(farm.prometheus, Path(os.environ["LATFARM_PICTURES"]), 120.0, WINDOW)
+
+
+def test_each_alert_clears(farm: MonitoredFarm) -> None:
+    boards = farm.boards
+    boards["spare"].start()
+    boards["paused"].send(signal.SIGCONT)
+    boards["hot"].end()
+    boards["hot"].start(throttle=CALM)
+    boards["drifting"].end()
+    boards["drifting"].start(throttle=CALM)
+    farm.authority.issue("secure", "agent", 90)
+    farm.configure(prometheus_disk_free_ratio=1e-4)
+    with farm.client() as client:
+        for name in ("picky", "hot", "drifting"):
+            client.cancel(name)
+        boards["drifting"].wait()
+        client.resume_board("drifting", "it is cool again", False)
+        client.start("kernels", boards["drifting"].platform, SURVEY | {"seed": 1}, "again")
+        until(lambda: not farm.firing(), lambda: f"{farm.firing()}; {farm.story()}", 120)
+        until(lambda: not farm.notified(), lambda: farm.notified())
+
+
+def test_the_controllers_own_alert(farm: MonitoredFarm) -> None:
+    farm.stop_serving()
+    until(lambda: ("ControllerDown", "") in farm.firing(), lambda: farm.firing())
+    farm.serve()
+    until(lambda: ("ControllerDown", "") not in farm.firing(), lambda: farm.firing())
+
+
+def test_boards_let_readers_in_alone(farm: MonitoredFarm) -> None:
+    assert farm.query('up{board="secure"} == 1'), "scraped over mutual TLS"
+    with pytest.raises(OSError, match=r"(?i)ssl|reset|refused|closed"):
+        urllib.request.urlopen(f"https://{farm.boards['secure'].target}/metrics", timeout=10)
+    with urllib.request.urlopen(farm.controller_metrics.replace("metrics", "-/healthy")) as answer:
+        assert answer.read() == b"healthy\n"

@@ -1,0 +1,33 @@
+"""Templates of `ansible/monitoring.yml`, rendered as Ansible does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+ANSIBLE = Path(__file__).parents[2] / "ansible"
+DASHBOARD = ANSIBLE / "monitoring" / "dashboard.json"
+
+
+def render(name: str, values: Mapping[str, object] | None = None) -> str:
+    """A template of monitoring with its role's defaults, and these values instead of some."""
+    import jinja2
+
+    path = ANSIBLE / "monitoring" / name
+    if not path.exists():
+        path = next(ANSIBLE.glob(f"roles/*/templates/{name}"))
+    role = "alertmanager" if "alertmanager" in str(path) else "prometheus"
+    defaults = yaml.safe_load((ANSIBLE / f"roles/{role}/defaults/main.yml").read_text())
+    options: dict[str, Any] = {}
+    text = path.read_text()
+    if text.startswith("#jinja2:"):  # Ansible's header for other delimiters
+        head, text = text.split("\n", 1)
+        options = dict(re.findall(r"(\w+):'([^']*)'", head))
+    environment = jinja2.Environment(
+        trim_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, **options
+    )
+    return str(environment.from_string(text).render({**defaults, **(values or {})}))

@@ -1,0 +1,264 @@
+"""What the controller counts, and that labels stay few; its port and what keeps it fresh."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from latfarm_controller import bundles, metrics_accuracy, metrics_port
+from latfarm_controller.config import Config
+from latfarm_controller.errors import UsageError
+from latfarm_controller.farm.watch import FarmState, QueueState
+from latfarm_controller.metrics import MOST_CAMPAIGNS, Metrics
+from latfarm_controller.metrics_labels import MOST_VALUES, Few
+from latfarm_controller.metrics_port import MetricsPort, Observer
+from latfarm_controller.server import Server
+from latfarm_predictors.answer import Answer
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.measurement import Measurement, Outcome
+from prometheus_client.parser import text_string_to_metric_families
+
+PREFIX = "latfarm_controller_"
+
+
+def graph() -> Graph:
+    b = GraphBuilder("net")
+    return b.build([b.relu(b.input((1, 8, 8, 8)))])
+
+
+def measurement(
+    latency_ms: float | None = 2.0, purpose: str = "kernel", **changes: object
+) -> Measurement:
+    base = {"request_id": "r", "graph_hash": "g", "platform": "p", "outcome": Outcome.OK}
+    fields: dict[str, object] = {**base, "purpose": purpose, "latency_ms": latency_ms, **changes}
+    return Measurement(**fields)  # type: ignore[arg-type]
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(PREFIX + name, labels)
+
+
+def test_it_tells_what_happened() -> None:
+    metrics = Metrics()
+    metrics.dispatched("p", 3.0)
+    metrics.built(5, 2, 0.5)
+    metrics.measured("b", measurement(), 1.5)
+    bad = measurement(outcome=Outcome.INFRASTRUCTURE_ERROR, error_code="THROTTLED")
+    metrics.measured("b", bad, 0.5)
+    metrics.delivered("kernels-1", measurement())
+    metrics.delivered("query-abc", measurement())
+    metrics.delivered("query-def", measurement())
+    metrics.retried("p")
+    metrics.quarantined("b")
+    metrics.stored(7, 0.01)
+    metrics.predicted("p", ok=True)
+    metrics.predicted("whatever anybody asks for", ok=False)
+    ok = {"platform": "p", "outcome": "ok", "error_code": ""}
+    assert value(metrics, "measurements_total", **ok) == 1
+    throttled = {"platform": "p", "outcome": "infrastructure_error", "error_code": "THROTTLED"}
+    assert value(metrics, "measurements_total", **throttled) == 1
+    asked = {"campaign": "query", "platform": "p", "outcome": "ok"}
+    assert value(metrics, "campaign_measurements_total", **asked) == 2
+    assert value(metrics, "board_busy_seconds_total", board="b") == 2
+    for stage, seconds in (("queue", 3.0), ("build", 0.5), ("board", 2.0), ("store", 0.01)):
+        assert value(metrics, "stage_seconds_sum", stage=stage) == seconds
+    assert value(metrics, "models_built_total", outcome="failed") == 2
+    assert value(metrics, "retries_total", platform="p") == 1
+    assert value(metrics, "quarantines_total", board="b") == 1
+    assert value(metrics, "measurements_stored_total") == 7
+    assert value(metrics, "predictions_total", platform="other", outcome="failed") == 1
+
+
+def test_names_are_conventional_and_each_has_its_help() -> None:
+    families = list(text_string_to_metric_families(Metrics().text()))
+    assert len(families) > 15
+    for family in families:
+        assert re.fullmatch(r"(latfarm_controller|process)_[a-z_]+", family.name)
+        assert family.documentation.endswith("."), family.name
+        assert not re.search(r"_(ms|mb|mhz)\b", family.name)
+
+
+def test_labels_stay_few() -> None:
+    few = Few(3)
+    assert [few(name) for name in "abcdab"] == ["a", "b", "c", "other", "a", "b"]
+    metrics = Metrics()
+    for number in range(MOST_VALUES + 50):
+        metrics.measured(f"b{number}", measurement(platform=f"p{number}"), 1.0)
+    text = metrics.text()
+    assert text.count(f"{PREFIX}board_busy_seconds_total{{") == MOST_VALUES + 1
+    assert value(metrics, "board_busy_seconds_total", board="other") == 50
+
+
+def test_only_the_newest_campaigns_have_series() -> None:
+    metrics = Metrics()
+    for number in range(MOST_CAMPAIGNS + 5):
+        metrics.delivered(f"kernels-{number}", measurement())
+        metrics.delivered("kernels-0", measurement())  # goes on, and so stays
+    labels = {"platform": "p", "outcome": "ok"}
+    assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels)
+    assert value(metrics, "campaign_measurements_total", campaign="kernels-1", **labels) is None
+    assert metrics.text().count(f"{PREFIX}campaign_measurements_total{{") == MOST_CAMPAIGNS
+
+
+def test_a_shift_of_the_sentinel_shows_and_goes() -> None:
+    metrics = Metrics()
+    where = {"platform": "p", "board": "b"}
+
+    def shift(*times_ms: float) -> float:
+        for latency_ms in times_ms:
+            metrics.measured("b", measurement(latency_ms, "sentinel"), 0.1)
+        found = value(metrics, "sentinel_shift_ratio", **where)
+        assert found is not None
+        return found
+
+    assert shift(2.0, 2.0, 2.0, 2.0, 2.0) == 0
+    assert shift(2.4) == 0, "one outlier is no shift"
+    assert shift(2.4, 2.4) == pytest.approx(0.2)
+    assert shift(2.0, 2.0) == 0
+    metrics.measured("b", measurement(9.0, "kernel"), 0.1)
+    assert shift() == 0
+
+
+class Farm:
+    """Looked at by the observer."""
+
+    quiet = False
+
+    def state(self) -> FarmState:
+        return FarmState({"p": QueueState(4, 2, 9.0)}, {"b": "quarantined"})
+
+    def timing_here(self) -> bool:
+        return self.quiet
+
+
+class Store:
+    """Counted by the observer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(b"x" * 100)
+
+    def counts(self) -> Mapping[str, int]:
+        return {"measurements": 12}
+
+
+class Predictor:
+    """Says 2 ms of everything, between 1 and 3."""
+
+    def predict(self, net: Graph, coverage: float) -> Answer:
+        return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
+
+
+async def eventually(metrics: Metrics, name: str, **labels: str) -> float:
+    async with asyncio.timeout(30):
+        while (found := value(metrics, name, **labels)) is None:
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def read(url: str) -> str:
+    def get() -> str:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(get)
+
+
+def test_the_port_shows_farm_store_and_disk(tmp_path: Path) -> None:
+    async def run() -> None:
+        metrics = Metrics()
+        healthy = True
+        observer = Observer(Config(home=tmp_path), metrics, Farm(), Store(tmp_path / "store"))
+        port = MetricsPort(0, metrics, observer, lambda: healthy)
+        port.open()
+        try:
+            assert await eventually(metrics, "queue_oldest_seconds", platform="p") == 9.0
+            assert await eventually(metrics, "store_rows", table="measurements") == 12
+            text = await read(port.url)
+            assert f'{PREFIX}queue_length{{platform="p"}} 4.0' in text
+            assert f'{PREFIX}board_state{{board="b",state="quarantined"}} 1.0' in text
+            assert f"{PREFIX}store_size_bytes 100.0" in text
+            assert f"{PREFIX}disk_free_bytes" in text
+            health = port.url.replace("/metrics", "/-/healthy")
+            assert await read(health) == "healthy\n"
+            healthy = False
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                await read(health)
+            assert caught.value.code == 503
+            caught.value.close()
+            taken = int(port.url.split(":")[2].partition("/")[0])
+            with pytest.raises(UsageError, match="--metrics-port"):
+                MetricsPort(taken, metrics, observer, lambda: True).open()
+        finally:
+            await port.close()
+            await port.close()
+
+    asyncio.run(run())
+
+
+def test_predictions_are_compared_while_no_board_here_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_port, "LOOK_S", 0.01)
+    path = tmp_path / "bundles" / "p" / "0001.zip"
+    monkeypatch.setattr(bundles, "newest", lambda _folder: {"p": path})
+    metrics, farm = Metrics(), Farm()
+    metrics.accuracy._open[path] = Predictor()  # type: ignore[assignment]
+    where = {"platform": "p", "purpose": "network"}
+
+    async def run() -> None:
+        observer = Observer(Config(home=tmp_path), metrics, farm, Store(tmp_path / "store"))
+        looking = asyncio.create_task(observer.run())
+        farm.quiet = True
+        for latency_ms in (2.5, 4.0):
+            metrics.network_measured(graph(), measurement(latency_ms, "network"))
+        await eventually(metrics, "queue_length", platform="p")
+        assert value(metrics, "prediction_error_ratio_count", **where) is None
+        farm.quiet = False
+        async with asyncio.timeout(30):
+            while metrics.accuracy.waiting:
+                await asyncio.sleep(0.01)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+    asyncio.run(run())
+    assert value(metrics, "prediction_error_ratio_count", **where) == 2
+    assert value(metrics, "prediction_error_ratio_sum", **where) == pytest.approx(0.2 + 0.5)
+    assert value(metrics, "prediction_covered_total", **where) == 1
+
+
+def test_what_cannot_be_compared_is_counted(tmp_path: Path) -> None:
+    metrics = Metrics()
+    for _ in range(metrics_accuracy.MOST_WAITING + 3):
+        metrics.network_measured(graph(), measurement(purpose="network"))
+    failed = measurement(None, "network", outcome=Outcome.MODEL_ERROR)
+    metrics.network_measured(graph(), failed)
+    assert value(metrics, "prediction_skipped_total", reason="too_many") == 3
+    assert metrics.accuracy.settle(tmp_path) == 0
+    skipped = value(metrics, "prediction_skipped_total", reason="no_bundle")
+    assert skipped == metrics_accuracy.MOST_WAITING
+
+
+def test_only_a_controller_that_serves_opens_a_port(tmp_path: Path) -> None:
+    config = Config(home=tmp_path / "home", local_agent=False, metrics_port=0)
+
+    async def run(public: bool) -> tuple[str, str]:
+        server = await Server.open(config, public=public)
+        try:
+            url = server.metrics_url
+            return url, await read(url) if url else ""
+        finally:
+            await server.close()
+
+    assert asyncio.run(run(public=False)) == ("", "")
+    url, text = asyncio.run(run(public=True))
+    assert url.startswith("http://127.0.0.1:")
+    assert f"{PREFIX}build_info" in text
+    with pytest.raises(OSError, match="refused"):
+        asyncio.run(read(url))

@@ -1,0 +1,56 @@
+"""The dashboard is as its builder makes it, and asks for nothing that does not exist."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.monitoring import exposed
+from tests.monitoring.rendering import ANSIBLE, DASHBOARD, render
+
+BUILDER = ANSIBLE / "monitoring" / "dashboard.py"
+WANTED = (
+    "Answers by platform and campaign",
+    "Utilisation of boards",
+    "Queue",
+    "Time by stage, median",
+    "Errors by type",
+    "Temperature",
+    "Clock",
+    "Size of the store",
+    "Error of predictions, median",
+    "Coverage of intervals",
+)
+
+
+def test_the_checked_in_file_is_current() -> None:
+    pytest.importorskip("grafana_foundation_sdk", reason="its builder is missing: make setup-farm")
+    done = subprocess.run(
+        [sys.executable, BUILDER, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_has_what_was_asked_for() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    plots = [panel for panel in dashboard["panels"] if panel["type"] == "timeseries"]
+    titles = [panel["title"] for panel in plots]
+    assert set(WANTED) <= set(titles)
+    assert len(set(titles)) == len(titles)
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in plots)
+
+
+def test_what_it_asks_for_exists(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 renders the templates: make setup-farm")
+    rules = tmp_path / "rules.yml"
+    rules.write_text(render("rules.yml.j2"))
+    known = exposed.metrics() | exposed.records([rules])
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            assert exposed.names_in(target["expr"]) <= known, target["expr"]
