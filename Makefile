@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm demo test test-farm check format protos check-protos constraints bench-energy bench-engines bench-graphs bench-hashes bench-networks bench-pool bench-regressors bench-repeatability bench-sampling bench-speed fuzz clean
+.PHONY: help setup setup-farm demo test test-farm check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -38,17 +38,18 @@ demo: setup ## characterise this machine and predict networks that it has never 
 test: setup ## all tests that need no root and no board
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
 
-test-farm: setup ## tests on virtual boards; as root, installs what it needs
+test-farm: setup-farm ## tests on virtual boards; as root, installs what it needs
 	@$(BIN)/python -m tests.farm.prepare --install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm --timeout 900 --durations 10 tests/farm $(TEST_FLAGS)
 
-check: setup check-protos ## format, lint, types, import contracts, spelling, stubs
+check: setup-farm check-protos ## format, lint, types, import contracts, spelling, stubs, playbooks
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy protos predictors agent controller tests benchmarks
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 	@$(BIN)/vermin --quiet --no-tips --violations -t=3.8- agent/latfarm_agent protos/latfarm_protos
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/ansible-lint --profile production --offline -q ansible
 
 format: setup ## rewrite the tree as `make check` wants it
 	@$(BIN)/ruff format .
@@ -75,6 +76,9 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt
 
+bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the paper's; real data, too
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
+
 bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)
 
@@ -87,8 +91,16 @@ bench-graphs: setup ## every network in every runtime: does it run, does it comp
 bench-networks: setup ## networks that a predictor has never seen, beside every baseline, and coverage
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.networks --write $(or $(BENCH_FLAGS),--simulate npu --simulate gpu --simulate cpu --simulate drawn)
 
+bench-padding: setup ## errors from single-layer, padded and profiled kernel times, as a table of the paper's
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)
+
 bench-sampling: setup ## samplers x regressors on real convolution timings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_offline --write $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_boards --write
+	@$(MAKE) --no-print-directory bench-sampling-fresh
+
+bench-sampling-fresh: setup ## the same on fresh measurements of three runtimes; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_fresh --write $(FRESH_FLAGS)
 
 bench-hashes: setup ## no two of 100,000 variants share a hash
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hash_collisions.py $(BENCH_FLAGS)
@@ -100,6 +112,12 @@ bench-speed: setup ## how many graphs a second the zoo makes; reading, hashing, 
 fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_tflite.py $(BENCH_FLAGS)
+
+fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
+	@$(BIN)/python -m benchmarks.fuzz_ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
+
+bench-idle: setup ## what an agent that has nothing to do takes: memory and processor
+	@$(BIN)/python -m benchmarks.idle --write benchmarks/idle.json $(BENCH_FLAGS)
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)

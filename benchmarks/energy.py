@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_agent.bench import Bench
-from latfarm_agent.runtimes.sim_cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest

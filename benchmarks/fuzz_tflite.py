@@ -34,7 +34,7 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_protos.v1 import agent_pb2 as pb
 
-RUNTIME = {"tflite": "latfarm_agent.runtimes.tflite:TfliteRuntime"}
+RUNTIME = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}
 MOST_BYTES = 1 << 30
 MOST_LATE_MS = 2000.0
 # Private memory; the libraries that a worker maps come on top.

@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 from latfarm_controller import builders, zoo
 from latfarm_controller.builders.noise import inputs as noise_inputs
-from latfarm_controller.builders.tflite import tflite_report
+from latfarm_controller.builders.tflite.build import tflite_report
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph import Graph

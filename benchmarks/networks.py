@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -39,22 +39,21 @@ from latfarm_controller.cli.connect import ControllerClient, controller
 from latfarm_controller.cli.demo import held_out_networks
 from latfarm_controller.cli.progress import follow
 from latfarm_controller.config import load_config
+from latfarm_controller.reports.networks import vendor_baselines
 from latfarm_controller.zoo import dataset
 from latfarm_controller.zoo.variants import variant
-from latfarm_predictors.errors import GraphError
+from latfarm_predictors.errors import GraphError, NoBaselineError
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.intervals import conformal_quantile, normal_quantile
-from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures
 from latfarm_predictors.predictor import BASELINES, PlatformPredictor
 from latfarm_predictors.workload import graph_totals
 
 from benchmarks import simulated_boards
+from benchmarks.recalibration import coverage
 
 FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
 """nn-Meter's twelve (Table 2), without its cells."""
 MACS = (3e7, 2e9)
 PASSES = 2
-RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9
 
 
 def judged_networks(per_family: int, seed: int) -> list[Graph]:
@@ -75,7 +74,12 @@ def judged_networks(per_family: int, seed: int) -> list[Graph]:
 
 
 def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], options: Any) -> Any:
-    """Characterise, then measure the judged networks; (campaign, times by graph and pass)."""
+    """Characterise, then measure the judged networks.
+
+    Returns:
+        The campaign, times by graph and pass, and what the vendor's compiler estimated of a graph
+        by the name of the estimate (of Vela, where it compiled for the board).
+    """
     encoded = [graph.to_json() for graph in graphs]
     config = {
         "budget": options.kernels,
@@ -96,10 +100,12 @@ def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], op
     )
     follow(client, judged.campaign_id)
     times: dict[str, list[float]] = defaultdict(list)
+    vendor: dict[str, dict[str, float]] = {}
     for found in client.results(campaign_id=judged.campaign_id, purpose="network"):
         if found.ok and found.latency_ms is not None:
             times[found.graph_hash].append(found.latency_ms)
-    return campaign, times
+            vendor.setdefault(found.graph_hash, vendor_baselines([found]))
+    return campaign, times, vendor
 
 
 def family_of(graph: Graph) -> str:
@@ -118,44 +124,39 @@ def scores(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, f
     }
 
 
-def coverage(
-    figures: Sequence[NetworkFigures], measured: Sequence[float], families: Sequence[str]
-) -> dict[str, Any]:
-    """Recalibrate again and again: coverage and width of ours, and of the paper's convolution."""
-    truth = np.array(measured)
-    draw = np.random.default_rng(0)
-    covered, widths = [], []
-    by_family: dict[str, list[bool]] = defaultdict(list)
-    for _ in range(RECALIBRATIONS):
-        order = draw.permutation(len(truth))
-        train, test = order[:CALIBRATE_WITH], order[CALIBRATE_WITH:]
-        model = NetworkCorrection().fit([figures[i] for i in train], truth[train])
-        latency, sigma = model.predict([figures[i] for i in test])
-        factor = conformal_quantile(model.scores, COVERAGE)
-        inside = np.abs(np.log(truth[test] / latency)) <= factor * sigma
-        covered.append(float(inside.mean()))
-        widths.append(float(np.median(2 * np.sinh(factor * sigma))))
-        for index, hit in zip(test, inside, strict=True):
-            by_family[families[index]].append(bool(hit))
-    sums = np.array([n.warm_ms for n in figures])
-    alone = np.array([n.independent_ms for n in figures]) / sums * normal_quantile(COVERAGE)
-    return {
-        "recalibrations": RECALIBRATIONS,
-        "networks": CALIBRATE_WITH,
-        "mean_percent": round(100 * float(np.mean(covered)), 1),
-        "median_width_percent": round(100 * median(widths), 1),
-        "by_family_percent": {
-            name: round(100 * float(np.mean(hits)), 1) for name, hits in sorted(by_family.items())
-        },
-        "convolution_percent": round(
-            100 * float(np.mean(np.abs(np.log(truth / sums)) <= alone)), 1
-        ),
-        "convolution_width_percent": round(100 * float(np.median(2 * np.sinh(alone))), 1),
-    }
+def baseline_scores(
+    predictor: PlatformPredictor,
+    graphs: Sequence[Graph],
+    measured: Sequence[float],
+    vendor: Mapping[str, Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+    """A row of the table for each baseline, and for a vendor's estimate where there is one.
+
+    An estimate that some networks lack is judged on the others, and its row tells how many.
+    """
+    rows = {}
+    for name in BASELINES:
+        try:
+            rows[name] = scores([predictor.predict_baseline(g, name) for g in graphs], measured)
+        except NoBaselineError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+    for name in sorted({name for told in vendor.values() for name in told}):
+        pairs = [
+            (vendor[graph.hash][name], truth)
+            for graph, truth in zip(graphs, measured, strict=True)
+            if name in vendor.get(graph.hash, {})
+        ]
+        if pairs:
+            label = name if len(pairs) == len(graphs) else f"{name} ({len(pairs)})"
+            rows[label] = scores([ours for ours, _ in pairs], [truth for _, truth in pairs])
+    return rows
 
 
 def judge(
-    predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
+    predictor: PlatformPredictor,
+    graphs: Sequence[Graph],
+    times: dict[str, list[float]],
+    vendor: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
     """All figures of a platform."""
     known = [graph for graph in graphs if times.get(graph.hash)]
@@ -163,9 +164,10 @@ def judge(
     answers = predictor.predict_many(known)
     families = [family_of(graph) for graph in known]
     ours = [answer.latency_ms for answer in answers]
-    table = {"latfarm": scores(ours, measured)}
-    for name in BASELINES:
-        table[name] = scores([predictor.predict_baseline(g, name) for g in known], measured)
+    table = {
+        "latfarm": scores(ours, measured),
+        **baseline_scores(predictor, known, measured, vendor or {}),
+    }
     twice = [times[g.hash] for g in known if len(times[g.hash]) >= 2]
     by_family = {
         name: scores(
@@ -219,12 +221,12 @@ def judge(
 def show(platform: str, found: dict[str, Any]) -> None:
     """Print a platform's table."""
     print(f"\n{platform}: {found['networks']} networks of {found['families']} families")
-    print(f"{'':<14} {'RMSPE':>7} {'MAPE':>7} {'+-5 %':>7} {'+-10 %':>7}")
+    print(f"{'':<20} {'RMSPE':>7} {'MAPE':>7} {'+-5 %':>7} {'+-10 %':>7}")
     rows = dict(found["table"])
     if found["ceiling"]:
         rows["measured twice"] = found["ceiling"]
     for name, row in rows.items():
-        print(f"{name:<14} " + " ".join(f"{value:>7}" for value in row.values()))
+        print(f"{name:<20} " + " ".join(f"{value:>7}" for value in row.values()))
     print("by family, within 10 %: ", end="")
     print(", ".join(f"{n} {row['within10']:.0f}" for n, row in found["by_family"].items()))
     print("worst:", "; ".join(f"{n} {m} as {o}" for n, m, o in found["worst"][:5]))
@@ -302,9 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
             with controller() as client:
-                campaign, times = measure(client, platform, graphs, options)
+                campaign, times, vendor = measure(client, platform, graphs, options)
                 hardware = {board.name: dict(board.hardware) for board in client.boards()}
-            found = judge(open_bundle(load_config().bundles_dir, platform), graphs, times)
+            predictor = open_bundle(load_config().bundles_dir, platform)
+            found = judge(predictor, graphs, times, vendor)
             outcome = json.loads(campaign.outcome_json)
             found = {
                 "kernels": outcome["kernels_measured"],

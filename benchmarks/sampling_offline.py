@@ -10,8 +10,12 @@ folder) and are judged on `test_prior.csv`, which nothing is drawn from or chose
   from the prior and, for the rest, the fine-grained rows nearest to prior rows that a forest gets
   wrong by more than 10 %, trained on the other half: an approximation, for the fine-grained rows
   were drawn around the errors of a forest of 10,000 rows.
-- latfarm: 60 rows of the prior, then batches of which half are the prior's and half those of 2,000
-  candidates about which the Gaussian process is least sure.
+- latfarm: the rows of 2,500 draws of the prior that, by their places alone, tell most about all of
+  them (`models.gp_design`), as the sampler's representative half has them. There are no networks
+  here whose layers its other half would be.
+- variance, coverage, both: the first 60 like that, then batches of which half are like that, half
+  the draws that the Gaussian process is least sure of, that are farthest from what was measured by
+  CM_O, or that are both.
 
 Writes `sampling_offline.json` beside this file: medians over the seeds, and their range.
 """
@@ -24,16 +28,21 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from latfarm_controller.campaigns.sampling_latfarm import Guide
 from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.layer_confidence import Difficulty, Neighbourhood
+from latfarm_predictors.models.annette import raw_features
 from latfarm_predictors.models.base import Model
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.gp_design import spread
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.table import as_table, identity
+from latfarm_predictors.table import Array, as_table, identity
 
 from benchmarks.regressors import read
 
@@ -46,17 +55,19 @@ REGRESSORS: dict[str, Callable[[], Model]] = {
 COUNTS = (60, 100, 150, 250, 500, 1000)
 PUBLISHED = 16_000
 FEATURES = ("in_h", "in_channels", "out_channels", "kernel_h", "stride_h")
-INITIAL, BATCH, CANDIDATES = 60, 30, 2_000
+INITIAL, BATCH, CANDIDATES, REFERENCE = 60, 45, 2_500, 500
 
 
 class Pools:
     """The rows that may be drawn: `prior` and `fine` hold their numbers in `table`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, judge_pool: bool = False) -> None:
         judged, self.judged_ms = read(folder / "test_prior.csv")
+        works, latency = read(folder / "pool_nn_meter_16000.csv")
+        if judge_pool:  # what choices are made by: the test set is for the final figures alone
+            judged, self.judged_ms = works[8_000:10_000], latency[8_000:10_000]
         self.judged = as_table(judged)
         held_out = {identity(work) for work in judged}
-        works, latency = read(folder / "pool_nn_meter_16000.csv")
         kept = [i for i, work in enumerate(works) if identity(work) not in held_out]
         self.table = as_table([works[i] for i in kept])
         self.latency_ms = latency[kept]
@@ -105,28 +116,43 @@ def _wrong(pools: Pools, rows: Rows, seed: int) -> Rows:
 
 
 def latfarm_rows(pools: Pools, count: int, seed: int) -> Rows:
-    """Half by the prior, half where the process is unsure."""
+    """Spread over the prior."""
+    return guided_rows(pools, count, seed, "spread")
+
+
+def guided_rows(pools: Pools, count: int, seed: int, guide: Guide) -> Rows:
+    """Spread over the prior; half of each batch by a guide, where there is one."""
     order = np.random.default_rng(seed).permutation(pools.prior)
-    taken = list(order[: min(INITIAL, count)])
-    ahead = len(taken)
-    random = np.random.default_rng(seed + 1)
+    reach = max(CANDIDATES, 3 * count)
+    candidates, reference = order[:reach], pools.table.take(order[:REFERENCE])
+    taken: list[int] = []
+
+    def add_spread(size: int) -> None:
+        left = candidates[~np.isin(candidates, taken)]
+        known = pools.table.take(np.array(taken, dtype=np.intp))
+        picked = spread(pools.table.take(left), known, reference, size)
+        taken.extend(left[list(picked)].tolist())
+
+    add_spread(count if guide == "spread" else min(INITIAL, count))
     while len(taken) < count:
         size = min(BATCH, count - len(taken))
-        model = RooflineGP().fit(pools.table.take(np.array(taken)), pools.latency_ms[taken])
-        known = set(taken)
-        candidates = np.array(
-            [i for i in random.permutation(pools.prior)[:CANDIDATES] if i not in known]
-        )
-        deviation = model.predict(pools.table.take(candidates))[1]
-        chosen = candidates[np.argsort(-deviation)[: size // 2]]
-        known |= set(chosen.tolist())
-        taken += chosen.tolist()
-        while len(taken) < count and size > size // 2:
-            if order[ahead] not in known:
-                taken.append(order[ahead])
-                size -= 1
-            ahead += 1
+        left = candidates[~np.isin(candidates, taken)]
+        scores = _doubts(pools, np.array(taken), left, guide)
+        taken.extend(left[np.argsort(-scores, kind="stable")[: size // 2]].tolist())
+        add_spread(size - size // 2)
     return np.array(taken[:count])
+
+
+def _doubts(pools: Pools, known: Rows, left: Rows, guide: Guide) -> Array:
+    """What `sampling_latfarm` weighs layers by, here of single draws."""
+    table = pools.table.take(left)
+    model = RooflineGP().fit(pools.table.take(known), pools.latency_ms[known])
+    deviation = model.predict(table)[1]
+    near = Neighbourhood.of(raw_features(pools.table.take(known)))
+    distance = Difficulty.of(near.own_distance()).sigma(near.distance(raw_features(table)))
+    if guide == "both":
+        return np.asarray(np.hypot(deviation / deviation.mean(), distance / distance.mean()))
+    return deviation if guide == "variance" else distance
 
 
 SAMPLERS: dict[str, Callable[[Pools, int, int], Rows]] = {
@@ -134,6 +160,11 @@ SAMPLERS: dict[str, Callable[[Pools, int, int], Rows]] = {
     "nn-meter": nn_meter_rows,
     "latfarm": latfarm_rows,
 }
+GUIDES: dict[str, Callable[[Pools, int, int], Rows]] = {
+    guide: partial(guided_rows, guide=guide) for guide in ("variance", "coverage", "both")
+}
+GUIDED = (150, 500)
+"""Where the guides are compared, by the Gaussian process alone."""
 
 
 def score(make: Callable[[], Model], pools: Pools, rows: Rows) -> tuple[float, float]:
@@ -148,24 +179,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--judge-pool", action="store_true", help="judge on 2,000 rows of the pool")
+    parser.add_argument("--regressor", choices=REGRESSORS, action="append", default=[])
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
     chosen = parser.parse_args(arguments)
     folder = Path(os.environ.get("LATFARM_BENCH_DATA", "../shared/data")) / "cpu_conv" / "ncnn"
     if not (folder / "pool_nn_meter_16000.csv").is_file():
         print(f"{folder}: no conv timings there; set LATFARM_BENCH_DATA", file=sys.stderr)
         return 2
-    pools = Pools(folder)
+    pools = Pools(folder, judge_pool=chosen.judge_pool)
     results = []
     print(f"{'rows':>6} {'sampler':<9} {'regressor':<8} {'within 10 %':>20} {'fit s':>7}")
-    for count in [*chosen.counts, PUBLISHED]:
-        for sampler, draw in SAMPLERS.items():
+    for count in chosen.counts if chosen.regressor else [*chosen.counts, PUBLISHED]:
+        for sampler, draw in {**SAMPLERS, **GUIDES}.items():
             seeds = 1 if count == PUBLISHED else chosen.seeds
             if count == PUBLISHED and sampler != "nn-meter":
                 continue
+            if sampler in GUIDES and count not in GUIDED:
+                continue
             drawn = [draw(pools, count, seed) for seed in range(seeds)]
             for regressor, make in REGRESSORS.items():
+                if chosen.regressor and regressor not in chosen.regressor:
+                    continue
                 if count == PUBLISHED and regressor in ("GP", "stack"):
                     continue  # a process of 16,000 rows takes hours
+                if sampler in GUIDES and regressor != "GP":
+                    continue
                 found = [score(make, pools, rows) for rows in drawn]
                 shares = [100 * share for share, _ in found]
                 low, high = min(shares), max(shares)

@@ -1,0 +1,165 @@
+"""Do 90 % intervals of networks hold 90 %, how wide are they, and what does the paper's hold?
+
+    make bench-coverage
+    python -m benchmarks.coverage --simulate npu --write
+    python -m benchmarks.coverage -p local-onnxruntime1.31-fp32-1t --per-family 10 \\
+        --home .cache/bench-networks
+
+As `benchmarks.networks`: characterise a platform, measure networks that it has never seen, of each
+family enough to be judged. From these, 20 drawn at random recalibrate the network correction and
+the others judge its 90 % intervals; 200 times. With the home of that benchmark and its options
+nothing is measured again.
+
+Beside it: the paper's intervals (Wess et al., Eq. 8) for CM_TV, CM_LV and CM_O, which nothing
+calibrates to networks. And the same on real data: 140 chain networks, by ncnn on one thread
+(LATFARM_BENCH_DATA names the folder; left out where there is none).
+
+Targets: a mean of 88 to 92 %, and no family of 30 or more networks whose binomial 95 % interval
+lies below 85 %. A miss is printed as a miss and ends in exit code 1. `--write` keeps the figures in
+`coverage.json` beside this file, a platform at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from latfarm_controller.bundles import open_bundle
+from latfarm_controller.cli.connect import controller
+from latfarm_controller.config import load_config
+from latfarm_predictors.fusion import split
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.network_trust import evidence_of
+from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.workload import workload
+
+from benchmarks import coverage_offline, simulated_boards
+from benchmarks.networks import family_of, judged_networks, measure, simulated
+from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
+
+
+def judge(
+    predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
+) -> dict[str, Any]:
+    """All figures of a platform."""
+    known = [graph for graph in graphs if times.get(graph.hash)]
+    measured = [median(times[graph.hash]) for graph in known]
+    families = [family_of(graph) for graph in known]
+    found = coverage([predictor.figures(graph) for graph in known], measured, families)
+    networks = [[workload(k) for k in split(graph, predictor.rules)] for graph in known]
+    evidence = evidence_of(predictor)
+    metrics = evidence.metrics({work.family for works in networks for work in works})
+    by_family = judge_families(found.pop("by_family_percent"), Counter(families))
+    return {
+        "judged": len(known),
+        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "kernels": len(evidence),
+        **found,
+        "paper": papers(metrics, networks, measured),
+        "by_family": by_family,
+        **misses(found["mean_percent"], by_family),
+    }
+
+
+def show(platform: str, found: dict[str, Any]) -> bool:
+    """Print a platform's figures; whether there was no miss."""
+    low, high = MEAN_TARGET
+    print(f"\n{platform}: {found['judged']} networks, 90 % intervals, calibrated with 20")
+    print(
+        f"  ours: {found['mean_percent']} % in the mean of {found['recalibrations']} "
+        f"recalibrations, median width {found['median_width_percent']} %; target {low:.0f} to "
+        f"{high:.0f} %: {'MISS' if found['mean_miss'] else 'met'}"
+    )
+    for name, row in found["paper"].items():
+        print(
+            f"  the paper's {name}, uncalibrated: {row['percent']} %, "
+            f"median width {row['median_width_percent']} %"
+        )
+    for name, row in found["by_family"].items():
+        verdict = "MISS" if row["miss"] else "met" if row["judged"] else "too few to be judged"
+        print(
+            f"  {name:<20} {row['networks']:>3} networks {row['percent']:>5} % "
+            f"({row['low']} to {row['high']}): {verdict}"
+        )
+    return not found["mean_miss"] and not found["family_misses"]
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Write one entry beside this file, the others as they are."""
+    path = Path(__file__).with_name("coverage.json")
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**kept, name: found}, indent=1) + "\n")
+
+
+def _each_in_its_own_process(options: argparse.Namespace, chosen: Sequence[Sequence[str]]) -> int:
+    """See `networks`: a process can have one farm. The worst exit code."""
+    common = [sys.executable, "-m", "benchmarks.coverage"]
+    for name in ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home"):
+        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    common += ["--write"] if options.write else []
+    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+    codes = [
+        subprocess.run([*common, *each], env=environment, check=False).returncode for each in chosen
+    ]
+    return max(codes, default=2)
+
+
+def measured_platforms(options: argparse.Namespace) -> bool:
+    """Judge the platforms of the options; whether there was no miss."""
+    graphs = judged_networks(options.per_family, options.seed)
+    print(f"{len(graphs)} networks to judge by", file=sys.stderr)
+    fine = True
+    with simulated(options.simulate, options.noise, options.seed) as boards:
+        for platform in [*options.platform, *boards]:
+            with controller() as client:
+                campaign, times = measure(client, platform, graphs, options)
+            found = judge(open_bundle(load_config().bundles_dir, platform), graphs, times)
+            found |= {
+                "sampler": options.sampler,
+                "seed": options.seed,
+                "noise": options.noise if platform in boards else None,
+                "board_s": round(campaign.board_ms / 1e3),
+            }
+            fine = show(platform, found) and fine
+            if options.write:
+                keep(platform, found)
+    return fine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-p", "--platform", action="append", default=[])
+    parser.add_argument("--simulate", action="append", default=[], help="npu, gpu, cpu or drawn")
+    parser.add_argument("--offline", action="store_true", help="140 real networks, from files")
+    parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
+    parser.add_argument("--kernels", type=int, default=500, help="each is measured in two passes")
+    parser.add_argument("--networks", type=int, default=20)
+    parser.add_argument("--per-family", type=int, default=30)
+    parser.add_argument("--sampler", default="latfarm")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, default=Path(".cache/bench-coverage"))
+    parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
+    chosen = [("--platform", name) for name in options.platform]
+    chosen += [("--simulate", name) for name in options.simulate]
+    if len(chosen) + options.offline > 1 or (
+        chosen and os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0"
+    ):
+        offline = [("--offline",)] if options.offline else []
+        return _each_in_its_own_process(options, [*chosen, *offline])
+    if options.offline:
+        return coverage_offline.run(show, keep if options.write else None)
+    return 0 if measured_platforms(options) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,338 @@
+"""Smart padding beside single layers and the profiler: errors of networks, and of kernels.
+
+    make bench-padding                                                    the simulated NPU
+    make bench-padding BENCH_FLAGS="--write -p local-onnxruntime1.31-fp32-1t"
+
+As Tables 3 to 5 of Wess et al. (2024): the same kernels are measured alone, between pads and, where
+the runtime can, with its profiler; a predictor is trained on each kind of times, with nothing else
+changed and no network measured to correct it; whole networks are predicted and measured. No exact
+kernel of a judged network is among the measured ones. The fusion rules are those that the runtime's
+profile or its times tell.
+
+The networks are the paper's (YOLOv5, YOLOv8, MobileNet-v1, Inception-v4) as far as they stay below
+`--most-gmacs`, smaller where they must, and variants of the zoo's families. On simulated boards
+nothing computes, so that all ten of the paper are judged as published.
+
+Beside it: Pearson's correlation of padded times with the profiler's (the paper: 0.975), and that of
+times alone. Everything is kept under --home; `--write` keeps the figures in `padding.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from latfarm_controller import zoo
+from latfarm_controller.campaigns.insight import Insight, transfer_beside_pads
+from latfarm_controller.campaigns.padding_bounds import Interval
+from latfarm_controller.campaigns.padding_results import padded_sample
+from latfarm_controller.campaigns.samplers import Excluded, PriorSampler
+from latfarm_controller.cli.connect import ControllerClient, controller
+from latfarm_controller.cli.progress import follow
+from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.graph import Graph
+from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.workload import graph_totals
+
+from benchmarks import simulated_boards
+from benchmarks.networks import judged_networks, simulated
+
+PAPER = (
+    *("yolov5s", "yolov5m", "yolov5l"),
+    *("yolov8n", "yolov8s", "yolov8m", "yolov8l", "yolov8x"),
+    *("mobilenet-v1", "inception-v4"),
+)
+RESOLUTIONS = (None, 320, 256, 160)
+"""As published, else the largest at which a network is small enough."""
+COLUMNS: tuple[Insight, ...] = ("single", "padded", "profile")
+MOST_PADDED, MOST_APART, LEAST_CORRELATION = 6.0, 1.0, 0.975
+
+
+def networks(most_gmacs: float, per_family: int, seed: int) -> list[Graph]:
+    """The paper's networks, then variants of the zoo's families."""
+    found = []
+    for name in PAPER:
+        for resolution in RESOLUTIONS:
+            settings = {} if resolution is None else {"resolution": resolution}
+            graph = zoo.build(name, **settings)
+            if graph_totals(graph).macs <= most_gmacs * 1e9:
+                found.append(graph)
+                break
+    return found + judged_networks(per_family, seed)
+
+
+def label_of(graph: Graph) -> str:
+    """A network's name, and its resolution where that is not the published one."""
+    side = graph.type_of(graph.inputs[0]).shape[-1]
+    published = {name: zoo.find(name)[0].resolution for name in PAPER}
+    return graph.name if published.get(graph.name, side) == side else f"{graph.name} {side} px"
+
+
+def labels(
+    outcome: Mapping[str, Any], kernels: Sequence[Kernel]
+) -> dict[Insight, dict[str, KernelSample]]:
+    """Each kernel's sample by the kind of insight, by its id.
+
+    Padded ones are the best that padding knows: what it rejects is taken as measured alone.
+    """
+    found: dict[Insight, dict[str, KernelSample]] = {name: {} for name in COLUMNS}
+    for kernel in kernels:
+        row = outcome["times"][kernel.kernel_id]
+        for name in ("single", "profile"):
+            if name in row:
+                took = row[name]
+                found[name][kernel.kernel_id] = KernelSample(
+                    kernel, took["latency_ms"], took["mad_ms"], insight=name
+                )
+        if row["insight"] == "padded":
+            limits = Interval(row["lower_ms"], row["upper_ms"], row["noise_ms"])
+            found["padded"][kernel.kernel_id] = padded_sample(kernel, limits)
+        elif kernel.kernel_id in found["single"]:
+            found["padded"][kernel.kernel_id] = found["single"][kernel.kernel_id]
+    shared = set(found["single"]) & set(found["padded"])
+    if found["profile"]:
+        shared &= set(found["profile"])
+    return {
+        name: {key: sample for key, sample in samples.items() if key in shared}
+        for name, samples in found.items()
+    }
+
+
+def correlation(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
+    """Pearson's, of the times and of their logarithms."""
+    if len(first) < 3:
+        return None
+    a, b = np.array(first), np.array(second)
+    return {
+        "pearson": round(float(np.corrcoef(a, b)[0, 1]), 4),
+        "pearson_log": round(float(np.corrcoef(np.log(a), np.log(b))[0, 1]), 4),
+        "median_error_percent": round(100 * float(np.median(np.abs(a / b - 1.0))), 1),
+    }
+
+
+def against_profiler(
+    outcome: Mapping[str, Any], samples: Mapping[Insight, Mapping[str, KernelSample]]
+) -> dict[str, Any]:
+    """How padded times, and times alone, agree with the profiler's, kernel by kernel."""
+    overhead_ms = outcome.get("call_overhead_ms", 0.0)
+    truth = samples["profile"]
+    padded = [k for k in truth if outcome["times"][k]["insight"] == "padded"]
+    alone = [k for k in padded if samples["single"][k].latency_ms > overhead_ms]
+    rows = outcome["times"]
+    return {
+        "kernels": len(padded),
+        "padded": correlation(
+            [samples["padded"][k].latency_ms for k in padded], [truth[k].latency_ms for k in padded]
+        ),
+        "single": correlation(
+            [samples["single"][k].latency_ms - overhead_ms for k in alone],
+            [truth[k].latency_ms for k in alone],
+        ),
+        "inside_percent": round(
+            100
+            * fmean(
+                rows[k]["lower_ms"] <= truth[k].latency_ms <= rows[k]["upper_ms"] for k in padded
+            ),
+            1,
+        )
+        if padded
+        else None,
+    }
+
+
+def predictors(
+    platform: str,
+    rules: FusionRules,
+    overhead_ms: float,
+    samples: Mapping[Insight, Mapping[str, KernelSample]],
+) -> dict[Insight, PlatformPredictor]:
+    """One trained on each kind of times; what kernels take longer alone is the transfers' cost."""
+    made: dict[Insight, PlatformPredictor] = {}
+    for name in COLUMNS:
+        if not samples[name]:
+            continue
+        beside = [
+            (s.kernel.graph, samples["single"][key].latency_ms, s.latency_ms)
+            for key, s in samples[name].items()
+            if s.insight != "single"
+        ]
+        print(f"training on {name} times", file=sys.stderr)
+        made[name] = PlatformPredictor.fit(
+            platform,
+            rules,
+            list(samples[name].values()),
+            [],
+            call_overhead_ms=overhead_ms,
+            transfer_ms_per_mb=transfer_beside_pads(beside, overhead_ms),
+        )
+    return made
+
+
+def measure(
+    client: ControllerClient, platform: str, options: argparse.Namespace, most_gmacs: float
+) -> dict[str, Any]:
+    """All figures of a platform."""
+    name = f"padding-{options.seed}"
+    fusion = follow(client, client.start("fusion", platform, {}, name).campaign_id)
+    rules = FusionRules.from_json(json.loads(fusion.outcome_json)["rules"])
+    graphs = networks(most_gmacs, options.per_family, options.seed)
+    barred = Excluded.of(graphs, rules, ())
+    kernels = PriorSampler(options.kernels, rules, barred, seed=options.seed).next_batch([])
+    config = {
+        "graphs": [kernel.graph.to_json() for kernel in kernels],
+        "rules": rules.to_json(),
+        "profile": True,
+        "repeats": 2,
+        "most_repeats": options.most_repeats,
+    }
+    survey = follow(client, client.start("padding", platform, config, name).campaign_id)
+    outcome = json.loads(survey.outcome_json)
+    encoded = [graph.to_json() for graph in graphs]
+    judged = client.start("networks", platform, {"graphs": encoded, "seed": options.seed}, name)
+    took = json.loads(follow(client, judged.campaign_id).outcome_json)
+    measured = {row["hash"]: row["latency_ms"] for row in took["networks"]}
+    samples = labels(outcome, kernels)
+    overhead_ms = outcome["call_overhead_ms"]
+    trained = predictors(platform, rules, overhead_ms, samples)
+    known = [graph for graph in graphs if graph.hash in measured]
+    rows = {}
+    for graph in known:
+        truth = measured[graph.hash]
+        errors = {n: 100 * (p.predict(graph).latency_ms / truth - 1) for n, p in trained.items()}
+        rows[label_of(graph)] = {
+            "measured_ms": round(truth, 4),
+            **{f"{n}_percent": round(error, 1) for n, error in errors.items()},
+        }
+    return {
+        "networks": rows,
+        "not_measured": took["failed"],
+        "mean_abs_percent": _means(rows.values(), trained, fmean),
+        "median_abs_percent": _means(rows.values(), trained, median),
+        "paper_networks_mean_abs_percent": _means(
+            [row for name, row in rows.items() if name.partition(" ")[0] in PAPER], trained, fmean
+        ),
+        "kernels": len(samples["single"]),
+        "rejected": outcome["rejected"],
+        "padding_only_models": outcome["padding_only_models"],
+        "measurements": survey.measurements,
+        "board_s": {k: round(v / 1e3, 1) for k, v in outcome["board_ms"].items()},
+        "against_profiler": against_profiler(outcome, samples) if samples["profile"] else None,
+        "transfer_ms_per_mb": {n: round(p.transfer_ms_per_mb, 5) for n, p in trained.items()},
+        "fusion": json.loads(fusion.outcome_json)["black_box"],
+        "seed": options.seed,
+    }
+
+
+def _means(rows: Any, trained: Mapping[Insight, Any], mean: Any) -> dict[str, float]:
+    found = list(rows)
+    return {
+        name: round(float(mean([abs(row[f"{name}_percent"]) for row in found])), 2)
+        for name in trained
+        if found
+    }
+
+
+def targets(found: Mapping[str, Any], *, is_simulated: bool) -> dict[str, bool]:
+    """What was aimed at, and whether it was reached."""
+    errors, agreement = found["mean_abs_percent"], found["against_profiler"]
+    reached = {
+        "padded is nearer than single layers": errors["padded"] < errors["single"],
+    }
+    if "profile" in errors:
+        reached[f"padded within {MOST_APART:g} point of the profiler's"] = (
+            errors["padded"] <= errors["profile"] + MOST_APART
+        )
+    if is_simulated:
+        reached[f"padded <= {MOST_PADDED:g} %"] = errors["padded"] <= MOST_PADDED
+    elif agreement is not None and agreement["padded"] is not None:
+        reached[f"correlation >= {LEAST_CORRELATION:g}"] = (
+            agreement["padded"]["pearson"] >= LEAST_CORRELATION
+        )
+    return reached
+
+
+def show(platform: str, found: Mapping[str, Any]) -> None:
+    """Print a platform's table."""
+    names = list(found["mean_abs_percent"])
+    print(f"\n{platform}: {found['kernels']} kernels, {found['padding_only_models']} pads")
+    print(f"{'':<28} {'measured, ms':>12} " + " ".join(f"{name:>9}" for name in names))
+    for name, row in found["networks"].items():
+        errors = " ".join(f"{row[f'{n}_percent']:>+8.1f}%" for n in names)
+        print(f"{name:<28} {row['measured_ms']:>12.3f} {errors}")
+    for title, key in (
+        ("mean of absolute errors", "mean_abs_percent"),
+        ("median", "median_abs_percent"),
+        ("mean, the paper's networks", "paper_networks_mean_abs_percent"),
+    ):
+        if found[key]:
+            errors = " ".join(f"{found[key][n]:>8.2f}%" for n in names)
+            print(f"{title:<28} {'':>12} {errors}")
+    agreement = found["against_profiler"]
+    if agreement is not None:
+        for name in ("padded", "single"):
+            print(f"{name} against the profiler: {agreement[name]}")
+    for name, reached in found["targets"].items():
+        print(f"{'reached' if reached else 'MISSED '}: {name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-p", "--platform", action="append", default=[])
+    parser.add_argument("--simulate", action="append", default=[], help="npu, gpu, cpu or drawn")
+    parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
+    parser.add_argument("--kernels", type=int, default=300)
+    parser.add_argument("--most-repeats", type=int, default=4)
+    parser.add_argument("--per-family", type=int, default=2, help="of the zoo's twelve")
+    parser.add_argument("--most-gmacs", type=float, default=3.0, help="of a network that is run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, default=Path(".cache/bench-padding"))
+    parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
+    chosen = [("--platform", name) for name in options.platform]
+    chosen += [("--simulate", name) for name in options.simulate]
+    if len(chosen) != 1 or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
+        return _each_in_its_own_process(options, chosen or [("--simulate", "npu")])
+    path = Path(__file__).with_name("padding.json")
+    with simulated(options.simulate, options.noise, options.seed) as boards:
+        for platform in [*options.platform, *boards]:
+            is_simulated = platform in boards
+            with controller() as client:
+                most_gmacs = float("inf") if is_simulated else options.most_gmacs
+                found = measure(client, platform, options, most_gmacs)
+                hardware = {board.name: dict(board.hardware) for board in client.boards()}
+            found["noise"] = options.noise if is_simulated else None
+            found["hardware"] = hardware.get("local", {})
+            found["targets"] = targets(found, is_simulated=is_simulated)
+            show(platform, found)
+            if options.write:
+                kept = json.loads(path.read_text()) if path.is_file() else {}
+                path.write_text(json.dumps({**kept, platform: found}, indent=1) + "\n")
+    return 0
+
+
+def _each_in_its_own_process(options: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> int:
+    """Run the platforms one after the other, as `benchmarks.networks` does; the worst exit code."""
+    common = [sys.executable, "-m", "benchmarks.padding"]
+    for name in ("noise", "kernels", "most_repeats", "per_family", "most_gmacs", "seed", "home"):
+        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    common += ["--write"] if options.write else []
+    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+    codes = [
+        subprocess.run([*common, *pair], env=environment, check=False).returncode for pair in chosen
+    ]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

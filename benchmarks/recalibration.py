@@ -1,0 +1,131 @@
+"""Recalibrate network intervals again and again: how often do they hold, and how wide are they?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from latfarm_predictors.confidence import PlatformConfidence
+from latfarm_predictors.intervals import conformal_quantile, normal_quantile
+from latfarm_predictors.layer_confidence import METRICS
+from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.network_trust import NAMES
+from latfarm_predictors.workload import Workload
+from scipy.stats import beta
+
+RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9
+MEAN_TARGET = (88.0, 92.0)
+"""Percent, the mean over all recalibrations."""
+LEAST_OF_FAMILY, FAMILY_TARGET = 30, 0.85
+"""A family of so many networks or more fails where its binomial interval lies below the target."""
+
+
+def coverage(
+    figures: Sequence[NetworkFigures],
+    measured: Sequence[float],
+    families: Sequence[str],
+    recalibrations: int = RECALIBRATIONS,
+) -> dict[str, Any]:
+    """Coverage and width of our intervals, and of the sum of independent kernel errors.
+
+    Args:
+        figures: of n networks.
+        measured: their latencies in ms.
+        families: of each.
+        recalibrations: how often 20 of them are drawn anew to calibrate, and judged by the others.
+    """
+    truth = np.array(measured)
+    draw = np.random.default_rng(0)
+    covered, widths = [], []
+    by_family: dict[str, list[bool]] = defaultdict(list)
+    for _ in range(recalibrations):
+        order = draw.permutation(len(truth))
+        train, test = order[:CALIBRATE_WITH], order[CALIBRATE_WITH:]
+        model = NetworkCorrection().fit([figures[i] for i in train], truth[train])
+        latency, sigma = model.predict([figures[i] for i in test])
+        factor = conformal_quantile(model.scores, COVERAGE)
+        inside = np.abs(np.log(truth[test] / latency)) <= factor * sigma
+        covered.append(float(inside.mean()))
+        widths.append(float(np.median(2 * np.sinh(factor * sigma))))
+        for index, hit in zip(test, inside, strict=True):
+            by_family[families[index]].append(bool(hit))
+    sums = np.array([n.warm_ms for n in figures])
+    alone = np.array([n.independent_ms for n in figures]) / sums * normal_quantile(COVERAGE)
+    return {
+        "recalibrations": recalibrations,
+        "networks": CALIBRATE_WITH,
+        "mean_percent": round(100 * float(np.mean(covered)), 1),
+        "median_width_percent": round(100 * median(widths), 1),
+        "by_family_percent": {
+            name: round(100 * float(np.mean(hits)), 1) for name, hits in sorted(by_family.items())
+        },
+        "convolution_percent": round(
+            100 * float(np.mean(np.abs(np.log(truth / sums)) <= alone)), 1
+        ),
+        "convolution_width_percent": round(100 * float(np.median(2 * np.sinh(alone))), 1),
+    }
+
+
+def binomial_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share seen among so many networks.
+
+    The share is a mean over recalibrations of the same networks: it may be no whole number of
+    them, and repeating them adds nothing to their number.
+    """
+    hits = share * count
+    tail = (1.0 - level) / 2.0
+    low = float(beta.ppf(tail, hits, count - hits + 1.0)) if hits > 0 else 0.0
+    high = float(beta.ppf(1.0 - tail, hits + 1.0, count - hits)) if hits < count else 1.0
+    return low, high
+
+
+def judge_families(
+    found: Mapping[str, float], counts: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Each family with its binomial interval and whether it misses; small ones are not judged.
+
+    Args:
+        found: coverage of each family, in percent.
+        counts: how many networks each has.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for name, percent in found.items():
+        low, high = binomial_interval(percent / 100.0, counts[name])
+        out[name] = {
+            "networks": counts[name],
+            "percent": percent,
+            "low": round(100 * low, 1),
+            "high": round(100 * high, 1),
+            "judged": counts[name] >= LEAST_OF_FAMILY,
+            "miss": counts[name] >= LEAST_OF_FAMILY and high < FAMILY_TARGET,
+        }
+    return out
+
+
+def papers(
+    confidence: PlatformConfidence,
+    networks: Sequence[Sequence[Workload]],
+    measured: Sequence[float],
+) -> dict[str, dict[str, float]]:
+    """Coverage and median width, in percent, of the paper's intervals by metric."""
+    out = {}
+    for metric in METRICS:
+        told = [confidence.network(works, metric, COVERAGE) for works in networks]
+        held = [n.low_ms <= ms <= n.high_ms for n, ms in zip(told, measured, strict=True)]
+        out[NAMES[metric]] = {
+            "percent": round(100 * float(np.mean(held)), 1),
+            "median_width_percent": round(100 * median(n.relative_width for n in told), 1),
+        }
+    return out
+
+
+def misses(mean_percent: float, by_family: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Whether the targets were met."""
+    low, high = MEAN_TARGET
+    return {
+        "mean_miss": not low <= mean_percent <= high,
+        "family_misses": [name for name, row in by_family.items() if row["miss"]],
+    }
