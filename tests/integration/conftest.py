@@ -99,7 +99,7 @@ class Shell:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=300,  # a busy host takes its time to start Ray and characterise
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)

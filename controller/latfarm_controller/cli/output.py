@@ -47,7 +47,7 @@ def set_verbosity(verbose: int) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose > 1 else logging.ERROR)
     logging.getLogger("latfarm").setLevel(LEVELS[min(verbose, 2)])
-    for name in ("latfarm_controller", "latfarm_predictors"):
+    for name in ("latfarm_controller", "latfarm_predictors", "latfarm_protos"):
         logging.getLogger(name).setLevel(LEVELS[min(verbose, 2)])
 
 
