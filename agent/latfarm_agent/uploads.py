@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from latfarm_agent.blobs import BlobStore
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-HEAD_BYTES = 8
-"""As much of a blob tells its format."""
+HEAD_BYTES = 41
+"""As much of a blob tells its format: a ZIP's first header with the name that ncnn's has."""
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+_ZIP = b"PK\x03\x04"
 FORBIDDEN: tuple[tuple[bytes, str], ...] = (
     # Both spellings of the tag in front of serialized engines, of old and of new releases.
     (b"ftrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
     (b"ptrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
     *((magic, "a pickle: reading it runs code; send the model itself") for magic in _PICKLES),
-    (b"PK\x03\x04", "a ZIP file, as PyTorch and Keras write pickles; send an ONNX model"),
+    (_ZIP, "a ZIP file, as PyTorch and Keras write pickles; send an ONNX model"),
     (b"PK\x05\x06", "an empty ZIP file; send an ONNX model"),
     (b"\x7fELF", "a program; send a model"),
     (b"MZ", "a program; send a model"),
@@ -42,19 +43,33 @@ FORBIDDEN: tuple[tuple[bytes, str], ...] = (
 )
 """What no model of any platform begins with, and what is never to be loaded."""
 
+NCNN_ENTRY = b"model.param"
+"""First file in the one ZIP that is a model: ncnn's two travel in it, and they alone are read."""
 
-def check_format(head: bytes) -> None:
+
+def check_format(head: bytes, whole: bool = True) -> None:
     """Refuse what runs code when it is loaded.
 
     Args:
         head: the first `HEAD_BYTES` bytes of a blob, or all of a shorter one.
+        whole: that is all of them; otherwise more are to come, and a ZIP is not judged yet.
 
     Raises:
         ForbiddenFormatError: says what it is, and what to send instead.
     """
+    if head.startswith(_ZIP) and (not whole or _first_entry(head) == NCNN_ENTRY):
+        return
     for magic, what in FORBIDDEN:
         if head.startswith(magic):
             raise ForbiddenFormatError(f"the blob is {what}")
+
+
+def _first_entry(head: bytes) -> bytes:
+    """Name of the first file in a ZIP; empty for anything else (APPNOTE, 4.3.7)."""
+    if not head.startswith(_ZIP) or len(head) < 30:
+        return b""
+    size = int.from_bytes(head[26:28], "little")
+    return head[30 : 30 + size]
 
 
 class Pace:
@@ -157,8 +172,9 @@ class Upload:
             return
         self._head = (self._head + bytes(data[:HEAD_BYTES]))[:HEAD_BYTES]
         self._judged = len(self._head) == HEAD_BYTES
+        whole = self._judged or len(data) == self.remaining_bytes
         try:
-            check_format(self._head)
+            check_format(self._head, whole)
         except ForbiddenFormatError:
             self._discard()
             raise

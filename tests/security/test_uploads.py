@@ -16,18 +16,21 @@ from hypothesis import strategies as st
 from latfarm_agent import errors
 from latfarm_agent.blobs import BlobStore
 from latfarm_agent.uploads import FORBIDDEN, HEAD_BYTES, Pace, check_format
+from latfarm_controller.builders import FORMATS, build
+from latfarm_predictors.graph_builder import GraphBuilder
 
 
-def zipped() -> bytes:
+def zipped(name: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("data.pkl", b"x")
+        archive.writestr(name, b"x")
     return buffer.getvalue()
 
 
 DANGEROUS = {
     **{f"pickle {n}": pickle.dumps({"weights": list(range(50))}, protocol=n) for n in (2, 3, 4, 5)},
-    "torch": zipped(),
+    "torch": zipped("archive/data.pkl"),
+    "a short zip": zipped("a")[:20],
     "engine": b"ftrt" + bytes(60),
     "old engine": b"ptrt" + bytes(60),
     "program": b"\x7fELF" + bytes(60),
@@ -68,6 +71,21 @@ def test_a_pickle_in_two_uploads_is_one_pickle(tmp_path: Path) -> None:
     assert second is not None
     with second, pytest.raises(errors.ForbiddenFormatError):
         second.write(data[3:])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_what_is_built_for_boards_passes(tmp_path: Path, chunk: int) -> None:
+    b = GraphBuilder("small")
+    graph = b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))])
+    store = BlobStore(tmp_path)
+    for model_format in FORMATS:
+        data = build(graph, model_format, "fp32")
+        upload = store.begin(hashlib.sha256(data).hexdigest(), len(data), 0)
+        assert upload is not None
+        with upload:
+            for start in range(0, len(data), chunk):
+                upload.write(data[start : start + chunk])
+            assert upload.finish().complete, model_format
 
 
 def test_models_pass() -> None:
