@@ -25,7 +25,7 @@ from latfarm_predictors.measurement import (
 from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller import bundles, comparison, reporting
-from latfarm_controller.agents.fleet import BoardView, Fleet
+from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.campaigns.registry import COMPARING, TRAINED, make_campaign
@@ -77,7 +77,7 @@ class Controller:
         self._farm_runs = False
         self._watch = watch or Watch()
         self._driver = Driver(store, farm, watch=self._watch)
-        self._desk = BoardDesk(store, farm)
+        self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
         self._remaining_s: dict[str, float] = {}
         self._records: dict[str, CampaignRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import Any
@@ -27,6 +27,7 @@ DRAINED = "drained"
 QUARANTINED = "quarantined"
 RESUMED = "resumed"
 CHECK_FAILED = "check_failed"
+DRIFTED = "drifted"
 CUSUM = "cusum"
 NEW_REFERENCE = "new_reference"
 _STANDINGS = {DRAINED: Standing.DRAINING, QUARANTINED: Standing.QUARANTINED}
@@ -74,9 +75,19 @@ class BoardDesk:
         store: keeps the decisions; those of earlier runs hold from the start.
         farm: obeys them.
         clock_s: Unix time.
+        shared: boards that share their machine with others' work, as this host's own does. Where
+            such a one drifts it is told, and its level learned anew: what runs beside it is
+            no fault of the board, and campaigns void and repeat the window that it spoiled.
     """
 
-    def __init__(self, store: Store, farm: Farm, clock_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        farm: Farm,
+        clock_s: Callable[[], float] = time.time,
+        shared: Collection[str] = (),
+    ) -> None:
+        self._shared = frozenset(shared)
         self._store = store
         self._farm = farm
         self._clock_s = clock_s
@@ -194,7 +205,17 @@ class BoardDesk:
             known = await self._known(name, measurement.board_id)
             series = known.setdefault(_key(measurement), _Series(measurement.settings))
             drift = _add(series, measurement)
+            if drift is not None and name in self._shared:
+                known[_key(measurement)] = _Series(measurement.settings)
         if drift is None:
+            return
+        if name in self._shared:
+            reason = f"{measurement.platform}: {drift.tell()}; others' work moves a shared machine"
+            event = BoardEvent(
+                name, DRIFTED, reason, measurement.board_id, CUSUM, self._clock_s(), _told(drift)
+            )
+            await asyncio.to_thread(self._store.add_board_event, event)
+            logger.info("board %s: %s", name, reason)
             return
         series.cusum.restart()
         since_s = series.times_s[drift.since - 1]
@@ -202,15 +223,7 @@ class BoardDesk:
             f"{measurement.platform}: {drift.tell()}; look at cooling, clocks and what else runs "
             f"there, then: latfarm boards resume {name}"
         )
-        details = {
-            "platform": measurement.platform,
-            "shift": drift.shift,
-            "cusum": drift.sum_,
-            "limit": drift.limit,
-            "reference_ms": drift.reference_ms,
-            "spread": drift.spread,
-            "sentinels": drift.count,
-        }
+        details = {"platform": measurement.platform, **_told(drift)}
         await self.quarantine(name, reason, CUSUM, since_s=since_s, details=details)
 
     async def _known(self, name: str, board_id: str) -> dict[_Key, _Series]:
@@ -231,6 +244,8 @@ class BoardDesk:
             series = known.setdefault(_key(measurement), _Series(measurement.settings))
             if _add(series, measurement) is not None:
                 series.cusum.restart()  # it was told then
+                if name in self._shared:
+                    known[_key(measurement)] = _Series(measurement.settings)
         return known
 
     async def _decide(self, event: BoardEvent) -> None:
@@ -250,6 +265,17 @@ class BoardDesk:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a sentinel could not be judged", exc_info=task.exception())
+
+
+def _told(drift: Drift) -> dict[str, Any]:
+    return {
+        "shift": drift.shift,
+        "cusum": drift.sum_,
+        "limit": drift.limit,
+        "reference_ms": drift.reference_ms,
+        "spread": drift.spread,
+        "sentinels": drift.count,
+    }
 
 
 def _key(measurement: Measurement) -> _Key:

@@ -47,7 +47,9 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class BoardEvent:
-    """Something was decided about a board. Events: drained | quarantined | resumed | check_failed.
+    """Something was decided about a board, or told of it: check_failed, drifted.
+
+    Decisions: drained | quarantined | resumed.
 
     `actor` is who decided: a certificate's name, `local`, or `cusum`.
     """

@@ -300,7 +300,7 @@ class DuckDBStore:
         """The last decision about each board, by its name."""
         found = self._all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events "
-            "WHERE event != 'check_failed' "
+            "WHERE event NOT IN ('check_failed', 'drifted') "
             "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
         )
         events = [rows.board_event_from_row(row) for row in found]

@@ -265,6 +265,32 @@ def test_a_drifting_sentinel_puts_its_board_aside_with_a_reason_and_a_remedy(
     assert len(store.campaign_measurements("c1")) == 31
 
 
+def test_a_drift_of_a_shared_machine_is_told_and_its_level_learned_anew(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board = lab.board("a")
+    clocked(lab, board, lambda _b, number: 5.0 + 0.001 * (number % 3) + 0.4 * (number >= 20))
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm, shared=("a",))
+            await farm.wait_for("p", 5)
+            campaign = Rounds([[sentinel(n)] for n in range(60)] + [[lab.request(1)]])
+            assert (await Driver(store, farm).run(campaign, RECORD)).state == "done"
+            await desk.close()
+            assert desk.standing("a") is Standing.WORKING
+            (level,) = await desk.references("a")
+            assert level.accepts(5.4)
+            assert not level.accepts(5.0)
+
+    asyncio.run(play())
+    (event,) = store.board_events("a")
+    assert (event.event, event.actor) == ("drifted", "cusum")
+    assert event.details["shift"] == pytest.approx(0.08, abs=0.01)
+    assert store.standings() == {}
+    assert len(store.campaign_measurements("c1")) == 61  # none is put aside
+
+
 def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("a")
     pace = {"ms": 5.0}
