@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm demo test test-farm check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
+.PHONY: help setup setup-farm demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -37,6 +37,18 @@ demo: setup ## characterise this machine and predict networks that it has never 
 
 test: setup ## all tests that need no root and no board
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
+
+PYTHONS ?= python3.8 python3.9 python3.10 python3.12 python3.13
+
+test-pythons: ## the agent and its conformance suite under each of PYTHONS, as far as they are here
+	@for python in $(PYTHONS); do \
+	  folder=.venvs/agent-$$(basename $$python); \
+	  command -v $$python >/dev/null || { echo "$$python: not here, skipped"; continue; }; \
+	  test -x $$folder/bin/python || $$python -m venv $$folder || exit 1; \
+	  $$folder/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis ./protos "./agent[onnxruntime]" || exit 1; \
+	  echo "$$python"; \
+	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/bench/test_conformance.py tests/agent/core || exit 1; \
+	done
 
 test-farm: setup-farm ## tests on virtual boards; as root, installs what it needs
 	@$(BIN)/python -m tests.farm.prepare --install

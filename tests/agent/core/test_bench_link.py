@@ -7,7 +7,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -206,9 +206,10 @@ def test_bad_questions_get_nowhere(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(served))
         link = Link(connection)
-        with model.open("rb") as file:
+        # Whoever asks so may find the door shut before all is said.
+        with model.open("rb") as file, suppress(LinkError):
             link.send(question, file.fileno() if len(question) > 1 else None)
-        assert link.receive() is None
+            assert link.receive() is None
     assert bench.names == []
     assert remote(served).describe()[0].name == "one"
 

@@ -44,7 +44,8 @@ class Authority:
         config.write_text("[req]\ndistinguished_name=dn\n[dn]\n")
         self._openssl(
             *("req", "-x509", "-days", "2", *NEW_KEY),
-            *("-addext", "basicConstraints=critical,CA:TRUE", "-subj", f"/CN={name}"),
+            *("-addext", "basicConstraints=critical,CA:TRUE"),
+            *("-addext", "keyUsage=critical,keyCertSign,digitalSignature", "-subj", f"/CN={name}"),
             *("-keyout", self.key, "-out", self.cert),
         )
 
