@@ -187,11 +187,11 @@ class _Run:
             logger.exception("campaign %s failed", self._record.campaign_id)
             state, error = "failed", f"{type(problem).__name__}: {problem}"
         finally:
-            try:
-                await self._write(state=state, error=error, final=True)
-                await self._put_aside_late()
-            finally:
-                self._farm.cancel(self._record.campaign_id)
+            self._farm.cancel(self._record.campaign_id)  # nothing more arrives
+            asides = self._take_late()
+            await self._write(state=state, error=error, final=True)
+            for aside in asides:
+                await self._put_aside(aside)
         return self._record
 
     async def _drive(self) -> str:
@@ -261,17 +261,8 @@ class _Run:
             heard.append(self._inbox.get_nowait())
         deliveries = [item for item in heard if isinstance(item, Delivery)]
         for delivery in deliveries:
-            measurement = delivery.measurement
-            request = self._under_way.pop(measurement.request_id)
-            self._remember(request)
-            self._unstored.append((delivery, request))
-            if measurement.request_id not in self._again:
-                self._untold.append(measurement)
-            self._again.discard(measurement.request_id)
-            self._answers[measurement.request_id] = measurement
-            if measurement.purpose in NETWORKS:
-                self._watch.network_measured(request.graph, measurement)
-            self._judge(measurement)
+            self._take(delivery)
+            self._judge(delivery.measurement)
         if deliveries:
             self._show()
         for item in heard:
@@ -280,6 +271,18 @@ class _Run:
         self._look_for_boards()
         if self._clock_s() - self._flushed_s >= FLUSH_S:
             await self._write()
+
+    def _take(self, delivery: Delivery) -> None:
+        measurement = delivery.measurement
+        request = self._under_way.pop(measurement.request_id)
+        self._remember(request)
+        self._unstored.append((delivery, request))
+        if measurement.request_id not in self._again:
+            self._untold.append(measurement)
+        self._again.discard(measurement.request_id)
+        self._answers[measurement.request_id] = measurement
+        if measurement.purpose in NETWORKS:
+            self._watch.network_measured(request.graph, measurement)
 
     def _remember(self, request: MeasurementRequest) -> None:
         self._recent[request.request_id] = request
@@ -313,12 +316,16 @@ class _Run:
     async def _put_aside(self, aside: PutAside) -> None:
         await asyncio.to_thread(self._store.put_aside, aside.board_id, aside.since_s, aside.reason)
 
-    async def _put_aside_late(self) -> None:
-        """What is known to be doubtful when the campaign ends; nobody is left to ask again."""
+    def _take_late(self) -> list[PutAside]:
+        """What arrived when the campaign ended is kept; what to put aside nobody asks again."""
+        asides: list[PutAside] = []
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             if isinstance(item, PutAside):
-                await self._put_aside(item)
+                asides.append(item)
+            else:
+                self._take(item)
+        return asides
 
     def _judge(self, measurement: Measurement) -> None:
         if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,33 @@ def test_resuming_measures_nothing_twice(lab: Any, store: DuckDBStore) -> None:
     assert second.wall_ms > first.wall_ms
     assert second.started_at_s == first.started_at_s
     assert second.outcome["boards"]["b"]["busy_ms"] > first.outcome["boards"]["b"]["busy_ms"]
+
+
+def test_what_arrived_before_a_cancel_was_seen_is_kept(lab: Any, store: DuckDBStore) -> None:
+    board = lab.board("b")
+    cancel = asyncio.Event()
+    campaign = rounds(lab, 32)
+    tell = campaign.tell
+
+    async def scenario() -> CampaignRecord:
+        loop = asyncio.get_running_loop()
+
+        def slow(measurements: Sequence[Measurement]) -> None:
+            tell(measurements)
+            while len(board.measured) < 32:
+                time.sleep(0.001)
+            loop.call_soon_threadsafe(cancel.set)
+
+        campaign.tell = slow  # type: ignore[method-assign]
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            return await Driver(store, farm).run(campaign, RECORD, None, cancel)
+
+    record = asyncio.run(scenario())
+    assert record.state == "cancelled"
+    assert len(campaign.told) < 32
+    # The last few may have been on their way.
+    assert record.measurements == len(store.campaign_measurements("c1")) >= 28
 
 
 def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Any, store: DuckDBStore) -> None:
