@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -43,7 +42,10 @@ from latfarm_predictors.workload import workload
 
 from benchmarks import coverage_offline, simulated_boards
 from benchmarks.networks import family_of, judged_networks, measure, simulated
+from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
+
+HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
 
 
 def judge(
@@ -99,19 +101,6 @@ def keep(name: str, found: dict[str, Any]) -> None:
     path.write_text(json.dumps({**kept, name: found}, indent=1) + "\n")
 
 
-def _each_in_its_own_process(options: argparse.Namespace, chosen: Sequence[Sequence[str]]) -> int:
-    """See `networks`: a process can have one farm. The worst exit code."""
-    common = [sys.executable, "-m", "benchmarks.coverage"]
-    for name in ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home"):
-        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    common += ["--write"] if options.write else []
-    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-    codes = [
-        subprocess.run([*common, *each], env=environment, check=False).returncode for each in chosen
-    ]
-    return max(codes, default=2)
-
-
 def measured_platforms(options: argparse.Namespace) -> bool:
     """Judge the platforms of the options; whether there was no miss."""
     graphs = judged_networks(options.per_family, options.seed)
@@ -149,13 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
     options = parser.parse_args(arguments)
     os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
-    chosen = [("--platform", name) for name in options.platform]
-    chosen += [("--simulate", name) for name in options.simulate]
-    if len(chosen) + options.offline > 1 or (
-        chosen and os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0"
-    ):
+    chosen = chosen_platforms(options)
+    if len(chosen) + options.offline > 1 or (chosen and not fit_for_a_farm()):
         offline = [("--offline",)] if options.offline else []
-        return _each_in_its_own_process(options, [*chosen, *offline])
+        return each_in_its_own_process(
+            "benchmarks.coverage", options, HANDED_ON, [*chosen, *offline]
+        )
     if options.offline:
         return coverage_offline.run(show, keep if options.write else None)
     return 0 if measured_platforms(options) else 1

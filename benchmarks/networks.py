@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -48,12 +47,15 @@ from latfarm_predictors.predictor import BASELINES, PlatformPredictor
 from latfarm_predictors.workload import graph_totals
 
 from benchmarks import simulated_boards
+from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
 from benchmarks.recalibration import coverage
 
 FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
 """nn-Meter's twelve (Table 2), without its cells."""
 MACS = (3e7, 2e9)
 PASSES = 2
+
+HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
 
 
 def judged_networks(per_family: int, seed: int) -> list[Graph]:
@@ -263,23 +265,6 @@ def simulated(kinds: Sequence[str], noise: float, seed: int) -> Iterator[list[st
         yield names
 
 
-def _each_in_its_own_process(options: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> int:
-    """Run the platforms one after the other; the worst exit code.
-
-    Ray and gRPC read their surroundings once: a second cluster in one process has the first one's
-    token, and with gRPC's fork handlers on, none can be started beside a server.
-    """
-    common = [sys.executable, "-m", "benchmarks.networks"]
-    for name in ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home"):
-        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    common += ["--write"] if options.write else []
-    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-    codes = [
-        subprocess.run([*common, *pair], env=environment, check=False).returncode for pair in chosen
-    ]
-    return max(codes, default=2)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-p", "--platform", action="append", default=[])
@@ -294,10 +279,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
     options = parser.parse_args(arguments)
     os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
-    chosen = [("--platform", name) for name in options.platform]
-    chosen += [("--simulate", name) for name in options.simulate]
-    if len(chosen) > 1 or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
-        return _each_in_its_own_process(options, chosen)
+    chosen = chosen_platforms(options)
+    if len(chosen) > 1 or not fit_for_a_farm():
+        return each_in_its_own_process("benchmarks.networks", options, HANDED_ON, chosen)
     graphs = judged_networks(options.per_family, options.seed)
     print(f"{len(graphs)} networks to judge by", file=sys.stderr)
     path = Path(__file__).with_name("networks.json")

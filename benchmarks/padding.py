@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +45,7 @@ from latfarm_predictors.workload import graph_totals
 
 from benchmarks import simulated_boards
 from benchmarks.networks import judged_networks, simulated
+from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
 
 PAPER = (
     *("yolov5s", "yolov5m", "yolov5l"),
@@ -56,6 +56,8 @@ RESOLUTIONS = (None, 320, 256, 160)
 """As published, else the largest at which a network is small enough."""
 COLUMNS: tuple[Insight, ...] = ("single", "padded", "profile")
 MOST_PADDED, MOST_APART, LEAST_CORRELATION = 6.0, 1.0, 0.975
+
+HANDED_ON = ("noise", "kernels", "most_repeats", "per_family", "most_gmacs", "seed", "home")
 
 
 def networks(most_gmacs: float, per_family: int, seed: int) -> list[Graph]:
@@ -299,10 +301,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
     options = parser.parse_args(arguments)
     os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
-    chosen = [("--platform", name) for name in options.platform]
-    chosen += [("--simulate", name) for name in options.simulate]
-    if len(chosen) != 1 or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
-        return _each_in_its_own_process(options, chosen or [("--simulate", "npu")])
+    chosen = chosen_platforms(options)
+    if len(chosen) != 1 or not fit_for_a_farm():
+        return each_in_its_own_process(
+            "benchmarks.padding", options, HANDED_ON, chosen or [("--simulate", "npu")]
+        )
     path = Path(__file__).with_name("padding.json")
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
@@ -319,19 +322,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 kept = json.loads(path.read_text()) if path.is_file() else {}
                 path.write_text(json.dumps({**kept, platform: found}, indent=1) + "\n")
     return 0
-
-
-def _each_in_its_own_process(options: argparse.Namespace, chosen: Sequence[tuple[str, str]]) -> int:
-    """Run the platforms one after the other, as `benchmarks.networks` does; the worst exit code."""
-    common = [sys.executable, "-m", "benchmarks.padding"]
-    for name in ("noise", "kernels", "most_repeats", "per_family", "most_gmacs", "seed", "home"):
-        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    common += ["--write"] if options.write else []
-    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-    codes = [
-        subprocess.run([*common, *pair], env=environment, check=False).returncode for pair in chosen
-    ]
-    return max(codes)
 
 
 if __name__ == "__main__":

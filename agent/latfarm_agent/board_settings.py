@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -33,6 +32,7 @@ from typing import Any, Callable, Mapping
 
 from latfarm_agent import tegra
 from latfarm_agent.errors import UsageError
+from latfarm_agent.folders import write_whole
 
 _TOOL_S = 60.0
 _KEYS = ("required", "files", "power_mode", "jetson_clocks")
@@ -146,7 +146,7 @@ def apply(
     if change == "set" and before is not None:
         first = {o.path: o.before for o in outcomes if o.path and o.state is Settled.CHANGED}
         if set(first) - set(kept):
-            _keep(before, {**first, **kept})
+            write_whole(before, json.dumps({**first, **kept}, indent=1, sort_keys=True) + "\n")
     if not wanted.required:
         return outcomes
     return [_strict(outcome) for outcome in outcomes]
@@ -271,15 +271,6 @@ def _kept(path: Path | None) -> dict[str, str]:
             if isinstance(data, dict):
                 return {str(name): str(value) for name, value in data.items()}
     return {}
-
-
-def _keep(path: Path, values: Mapping[str, str]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(dict(values), indent=1, sort_keys=True) + "\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _checked(entry: Any) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Callable, NoReturn, Sequence
 
 from latfarm_agent import __version__
 from latfarm_agent.errors import AgentError, UsageError
+from latfarm_agent.folders import write_whole
 
 if TYPE_CHECKING:
     from latfarm_agent.conductor import MeasuringBench
@@ -241,7 +242,7 @@ def _serve(
             url = f"{metrics_server.scheme}://{host}:{metrics_server.port}/metrics"
             print(f"latfarm-agent: {args.name} answers {url}", file=sys.stderr)
         if args.port_file is not None:
-            _write_atomically(args.port_file, f"{server.address}\n")
+            write_whole(args.port_file, f"{server.address}\n")
         served = True
         print(f"latfarm-agent: {args.name} serves on {server.address}", file=sys.stderr)
         ending.wait()
@@ -379,15 +380,6 @@ def default_state_dir(name: str) -> Path:
         return Path(home) / "agents" / name
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "latfarm" / "agents" / name
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _set_up_logging(verbose: int) -> None:

@@ -1,4 +1,4 @@
-"""Folders that a worker may write to: how much lies in them, and getting rid of them."""
+"""Folders and files: how much lies in a folder, getting rid of it, writing a file whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from latfarm_agent.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,20 @@ def remove(folder: Path) -> None:
                 progress = True
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds all of it, or what stood there before.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -26,17 +26,18 @@ from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller import bundles, comparison, reporting
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
+from latfarm_controller.board_control import LOOK_S, BoardControl
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.campaigns.registry import COMPARING, TRAINED, make_campaign
 from latfarm_controller.config import Config
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.desk import BoardDesk, Reference
+from latfarm_controller.farm.desk import BoardDesk
 from latfarm_controller.farm.driver import CampaignStatus, Driver, Scope
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.messages import QUERY_PRIORITY, Standing
+from latfarm_controller.farm.messages import QUERY_PRIORITY
 from latfarm_controller.farm.watch import Watch
-from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
+from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import train
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,6 @@ CANCELLED = "cancelled"
 INTERRUPTED = "interrupted"
 CONNECT_S = 60.0
 """How long a board that answers may take to join, beyond the lease that a dead controller left."""
-LOOK_S = 0.2
 CLOSE_S = 30.0
 
 
@@ -78,6 +78,7 @@ class Controller:
         self._watch = watch or Watch()
         self._driver = Driver(store, farm, watch=self._watch)
         self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
+        self.control = BoardControl(store, fleet, farm, self._driver, self._desk, self._open_pool)
         self._remaining_s: dict[str, float] = {}
         self._records: dict[str, CampaignRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -96,143 +97,8 @@ class Controller:
         """All boards of the inventory, reachable or not."""
         found = [_board_status(view) for view in await self._fleet.views()]
         for status in found:
-            self._add_standing(status)
+            self.control.add_standing(status)
         return found
-
-    async def drain_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Give a board no new work; what it runs is finished.
-
-        Raises:
-            UsageError: there is no such board.
-        """
-        self._fleet.address(name)
-        await self._desk.drain(name, reason, actor)
-        return self._standing_of(name)
-
-    async def quarantine_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Stop a board, and use no more what it measured since its last good sentinel.
-
-        Raises:
-            UsageError: there is no such board.
-        """
-        self._fleet.address(name)
-        await self._desk.quarantine(name, reason, actor)
-        return self._standing_of(name)
-
-    async def resume_board(
-        self, name: str, reason: str, actor: str, *, new_reference: bool
-    ) -> pb.BoardStatus:
-        """Let a board work again, once its sentinel is as it was.
-
-        Where no reference is known (too few sentinels, or a changed platform), or with
-        `new_reference`, it works at once.
-
-        Raises:
-            UsageError: there is no such board.
-            FarmError: its sentinel cannot be measured, or is still off: it stays as it is.
-        """
-        self._fleet.address(name)
-        if self._desk.standing(name) is Standing.WORKING:
-            return self._standing_of(name)
-        if not new_reference:
-            reference = await self._reference_of(name)
-            if reference is not None:
-                told = await self._check(name, reference, actor)
-                reason = f"{reason}; {told}" if reason else told
-        await self._desk.resume(name, reason, actor, new_reference=new_reference)
-        return self._standing_of(name)
-
-    async def watch_board(self, name: str) -> AsyncIterator[pb.BoardStatus]:
-        """A board's standing now and at each change, until nothing runs on it.
-
-        Raises:
-            UsageError: there is no such board.
-        """
-        self._fleet.address(name)
-        told: pb.BoardStatus | None = None
-        while True:
-            status = self._standing_of(name)
-            if status != told:
-                yield status
-                told = status
-            if not status.under_way:
-                return
-            await asyncio.sleep(LOOK_S)
-
-    async def board_events(self, name: str) -> list[BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
-        return await asyncio.to_thread(self._store.board_events, name)
-
-    async def _reference_of(self, name: str) -> Reference | None:
-        """The newest reference of a sentinel that the board still offers to measure."""
-        found = await self._desk.references(name)
-        if not found:
-            return None
-        (view,) = [view for view in await self._fleet.views() if view.entry.name == name]
-        if view.info is None:
-            raise FarmError(f"board {name} cannot prove itself: {view.error}")
-        for reference in found:
-            offered = view.info.platform(reference.platform)
-            if offered is not None and offered.fingerprint == reference.fingerprint:
-                return reference
-        return None
-
-    async def _check(self, name: str, reference: Reference, actor: str) -> str:
-        """Measure a held board's sentinel; what was found, if it is as it was.
-
-        Raises:
-            FarmError: it is not.
-        """
-        graph = await asyncio.to_thread(self._store.get_graph, reference.graph_hash)
-        if graph is None:
-            raise FarmError(f"the sentinel of {name} is not in the store any more")
-        (view,) = [view for view in await self._fleet.views() if view.entry.name == name]
-        if view.info is None:
-            raise FarmError(f"board {name} cannot prove itself: {view.error}")
-        board_id = view.info.board_id
-        campaign = CheckCampaign(graph, reference.platform, reference.settings, board_id)
-        scope = Scope((reference.platform,), board_id)
-        await self._open_pool(scope, asyncio.Event())
-        record = CampaignRecord(
-            campaign_id=f"check-{campaign.nonce}",
-            name=f"check of {name}",
-            kind=campaign.kind,
-            platform=reference.platform,
-            started_at_s=time.time(),
-        )
-        self._desk.allow_check(name, allowed=True)
-        try:
-            ended = await self._driver.run(campaign, record, priority=QUERY_PRIORITY, scope=scope)
-        finally:
-            self._desk.allow_check(name, allowed=False)
-        if campaign.latency_ms is None:
-            text = ended.error or "; ".join({m.error_message for m in campaign.answers})
-            raise FarmError(f"board {name} could not measure its sentinel: {text}")
-        told = f"its sentinel takes {reference.tell(campaign.latency_ms)}"
-        if not reference.accepts(campaign.latency_ms):
-            await self._desk.check_failed(name, told, actor)
-            raise FarmError(
-                f"board {name} stays {self._desk.standing(name)}: {told}; look at cooling, clocks "
-                "and what else runs there, or take the sentinel as it is now for the new normal: "
-                f"latfarm boards resume {name} --new-reference"
-            )
-        return told
-
-    def _standing_of(self, name: str) -> pb.BoardStatus:
-        status = pb.BoardStatus(
-            name=name, address=self._fleet.address(name), board_id=self._farm.board_id(name)
-        )
-        self._add_standing(status)
-        return status
-
-    def _add_standing(self, status: pb.BoardStatus) -> None:
-        status.under_way = self._farm.under_way(status.name)
-        why = self._desk.why(status.name)
-        status.standing = self._desk.standing(status.name)
-        if why is not None:
-            status.standing_reason, status.standing_since_s = why.reason, why.at_s
-            if status.standing == Standing.DRAINING and not status.under_way:
-                status.standing = "drained"
 
     async def platforms(self) -> list[pb.PlatformStatus]:
         """All platforms that the boards offer, then the runtimes that they lack."""
@@ -445,23 +311,14 @@ class Controller:
             UsageError: there is none.
         """
         if not scope.board_id:
-            return self._working(scope.platforms[0], await self._fleet.offering(scope.platforms[0]))
+            return self.control.working(
+                scope.platforms[0], await self._fleet.offering(scope.platforms[0])
+            )
         views = await self._fleet.views()
         found = [view for view in views if view.info and view.info.board_id == scope.board_id]
         if not found:
             raise UsageError(f"no reachable board has the id {scope.board_id}: latfarm boards")
         return found
-
-    def _working(self, platform: str, views: list[BoardView]) -> list[BoardView]:
-        """The boards of a platform, if one of them may work; held ones may be let go later."""
-        names = [view.entry.name for view in views]
-        held = [name for name in names if self._desk.standing(name) is not Standing.WORKING]
-        if len(held) == len(names):
-            story = "; ".join(f"{name} is {self._desk.standing(name)}" for name in held)
-            raise UsageError(
-                f"no board of {platform} takes work: {story}; latfarm boards resume {held[0]}"
-            )
-        return views
 
     async def _open_pool(self, scope: Scope, cancel: asyncio.Event) -> None:
         """Have the farm connected to all boards of the scope, and one of them joined.

@@ -155,6 +155,35 @@ def _config(text: str) -> dict[str, Any]:
     return data
 
 
+class BoardControl(Protocol):
+    """What can be done about a board by its name; `board_control.BoardControl` is it.
+
+    Every method may raise an error of `STATUS`.
+    """
+
+    async def drain(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
+        """Give a board no new work."""
+        ...
+
+    async def quarantine(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
+        """Stop a board, and put aside what it measured since its last good sentinel."""
+        ...
+
+    async def resume(
+        self, name: str, reason: str, actor: str, *, new_reference: bool
+    ) -> pb.BoardStatus:
+        """Let a board work again, once its sentinel is as it was."""
+        ...
+
+    def watch(self, name: str) -> AsyncIterator[pb.BoardStatus]:
+        """A board's standing now and at each change, until nothing runs on it."""
+        ...
+
+    async def events(self, name: str) -> list[BoardEvent]:
+        """What was decided about a board, or about any, newest first."""
+        ...
+
+
 class Controller(Protocol):
     """What the service offers; `app.Controller` is it.
 
@@ -169,26 +198,9 @@ class Controller(Protocol):
         """All platforms that the boards offer, then the runtimes that they lack."""
         ...
 
-    async def drain_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Give a board no new work."""
-        ...
-
-    async def quarantine_board(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Stop a board, and put aside what it measured since its last good sentinel."""
-        ...
-
-    async def resume_board(
-        self, name: str, reason: str, actor: str, *, new_reference: bool
-    ) -> pb.BoardStatus:
-        """Let a board work again, once its sentinel is as it was."""
-        ...
-
-    def watch_board(self, name: str) -> AsyncIterator[pb.BoardStatus]:
-        """A board's standing now and at each change, until nothing runs on it."""
-        ...
-
-    async def board_events(self, name: str) -> list[BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
+    @property
+    def control(self) -> BoardControl:
+        """What is done about single boards; of `board_control.BoardControl`."""
         ...
 
     async def predict(
@@ -263,30 +275,30 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_answers
     async def DrainBoard(self, request: pb.BoardRequest) -> Any:
         """Take no new work, finish what runs."""
-        return await self._controller.drain_board(request.name, request.reason, CALLER.get())
+        return await self._controller.control.drain(request.name, request.reason, CALLER.get())
 
     @_answers
     async def QuarantineBoard(self, request: pb.BoardRequest) -> Any:
         """Take no work at all, and put aside what the last good sentinel does not vouch for."""
-        return await self._controller.quarantine_board(request.name, request.reason, CALLER.get())
+        return await self._controller.control.quarantine(request.name, request.reason, CALLER.get())
 
     @_answers
     async def ResumeBoard(self, request: pb.BoardRequest) -> Any:
         """Work again."""
-        return await self._controller.resume_board(
+        return await self._controller.control.resume(
             request.name, request.reason, CALLER.get(), new_reference=request.new_reference
         )
 
     @_streams
     async def WatchBoard(self, request: pb.BoardRequest) -> Any:
         """The board now and at each change, until nothing runs on it."""
-        async for status in self._controller.watch_board(request.name):
+        async for status in self._controller.control.watch(request.name):
             yield status
 
     @_answers
     async def ListBoardEvents(self, request: pb.BoardRequest) -> Any:
         """What was decided about boards, newest first."""
-        events = await self._controller.board_events(request.name)
+        events = await self._controller.control.events(request.name)
         return pb.ListBoardEventsResponse(events=[_event_pb(event) for event in events])
 
     @_answers

@@ -137,9 +137,9 @@ async def _knock(address: str) -> None:
         OSError: nobody listens there, or there is no way to it.
         TimeoutError: no answer.
     """
-    host, _, port = address.rpartition(":")
+    host, port = split(address)
     async with asyncio.timeout(DESCRIBE_MS / 1e3):
-        _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        _, writer = await asyncio.open_connection(host, port)
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()

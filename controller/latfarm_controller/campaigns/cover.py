@@ -107,9 +107,8 @@ def cover_config(
         kernels: what to measure.
     """
     insight = chosen_insight(outcome)
-    if (
-        insight is None
-    ):  # before the choice was recorded, a profile was taken wherever there was one
+    if insight is None:
+        # Before the choice was recorded, a profile was taken wherever there was one.
         insight = "profile" if outcome.get("fusion", {}).get("profile") == "yes" else "single"
     return {
         "base": base,

@@ -22,6 +22,7 @@ from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
+from latfarm_controller.agents.tls import split
 from latfarm_controller.cli import output
 from latfarm_controller.cli.signals import no_signals
 from latfarm_controller.config import load_config
@@ -257,8 +258,7 @@ def remote_channel(config: Config) -> grpc.Channel:
         UsageError: our certificate cannot be used.
         ControllerError: nobody answers there, or who does is not to be trusted, or refuses us.
     """
-    host, _, port = config.controller.rpartition(":")
-    host = host.strip("[]")
+    host, port = split(config.controller)
     name = config.controller_name or host
     folder = config.tls_dir
     files = Files(
@@ -267,7 +267,7 @@ def remote_channel(config: Config) -> grpc.Channel:
         config.tls_ca or folder / "ca.crt",
     )
     try:
-        proof = meet(host, int(port), name, files, (CONTROLLER,), READY_S)
+        proof = meet(host, port, name, files, (CONTROLLER,), READY_S)
         credentials = proof.credentials(files)
     except (TlsFileError, RevokedError) as error:
         raise UsageError(
