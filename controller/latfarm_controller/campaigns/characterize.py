@@ -161,6 +161,7 @@ class CharacterizeCampaign(PlannedCampaign):
             self.fusion.profile,
             self.fusion.profiled,
             self.fusion.call_overhead_ms,
+            self.fusion.transfers.boundary_share,
         )
         profile = self._insight.chosen == "profile" and self.fusion.profiles
         options = self._kernel_options.model_copy(update={"profile": profile})

@@ -120,7 +120,7 @@ class FusionCampaign(PlannedCampaign):
         self._truth: dict[tuple[str, str], bool] = {}
         self._profiled: Literal["off", "unavailable", "opaque", "yes"] = "off"
         self.profiled: list[tuple[Graph, Measurement]] = []
-        self._chains = [c for size in options.sizes for c in chains(SIZES[size])] if pairs else []
+        self._chains = [c for size in options.sizes for c in chains(SIZES[size])]
         self._transfers = Transfers()
         self._book = PadBook()
         self._tries: dict[str, int] = {}

@@ -68,10 +68,13 @@ class Transfers:
 
     None: nothing was measured. `kernel_ms` is the empty model's own op, which is no part of what a
     call costs: two ops in one model pay for the call once, and for a kernel's launch twice.
+    `boundary_share` is what the chain that saves most is sure to save: conversions into the
+    runtime's own layout and back, besides the trip, which alone are no cost of the kernel either.
     """
 
     costly: bool = False
     share: float | None = None
+    boundary_share: float | None = None
     ms_per_mb: float | None = None
     kernel_ms: float = 0.0
 
@@ -80,6 +83,9 @@ class Transfers:
         return {
             "costly": self.costly,
             "share": None if self.share is None else round(self.share, 4),
+            "boundary_share": (
+                None if self.boundary_share is None else round(self.boundary_share, 4)
+            ),
             "ms_per_mb": None if self.ms_per_mb is None else round(self.ms_per_mb, 6),
         }
 
@@ -89,15 +95,16 @@ def transfers_of(found: Sequence[Chain]) -> Transfers:
 
     Where two ops share a layout of the runtime's own, or even run as one, a chain saves more.
     """
-    rows = []
+    rows, surely = [], []
     for chain in found:
         if len(chain.saved_ms) >= 2 and median(chain.alone_ms) > 0:
             saved_ms, alone_ms = median(chain.saved_ms), median(chain.alone_ms)
             doubt_ms = _SURENESS * standard_error(chain.saved_ms)
             sure = saved_ms - doubt_ms > 0 and saved_ms > COSTLY_SHARE * alone_ms
             rows.append((saved_ms / alone_ms, saved_ms / chain.moved_mb, sure))
+            surely.append((saved_ms - doubt_ms) / alone_ms)
     if not rows:
         return Transfers()
     share, ms_per_mb, sure = min(rows)
     most_ms = max(median(chain.saved_ms) for chain in found if chain.saved_ms)
-    return Transfers(sure, share, max(ms_per_mb, 0.0), max(-most_ms, 0.0))
+    return Transfers(sure, share, max(surely), max(ms_per_mb, 0.0), max(-most_ms, 0.0))

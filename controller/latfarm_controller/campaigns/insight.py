@@ -8,8 +8,9 @@ them they are taken off (`insight="profile"`).
 A profiled network tells the same of all its kernels at once, in the layouts and with the caches
 that networks have, and costs no measurement of its own.
 
-Without a profile that accounts for the calls, kernels are measured between pads (`padding`), and
-alone only where that tells nothing, or where it is asked for. What was chosen is recorded.
+Without a profile that accounts for the calls, kernels are measured between pads (`padding`) where
+moving a tensor in and out costs much of a call, as fusion detection found; elsewhere alone, which
+takes a fraction of the time. What was chosen is recorded.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ UNSEEN_SHARE = 0.2
 """Where the layers show less than the rest of a call, the difference went into its transfers."""
 UNTOLD_SHARE = 0.35
 """A profile that leaves more of a call open, or shows so much more, tells little of kernels."""
+COSTLY_SHARE = 0.25
+"""Of a call: caches alone may save as much between two layers of one network."""
 LEAST_MODELS = 3
 MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""
@@ -213,7 +216,11 @@ def untold_share(measured: Sequence[tuple[Graph, Measurement]], overhead_ms: flo
 
 
 def choose(
-    asked: Asked, profile: str, measured: Sequence[tuple[Graph, Measurement]], overhead_ms: float
+    asked: Asked,
+    profile: str,
+    measured: Sequence[tuple[Graph, Measurement]],
+    overhead_ms: float,
+    boundary_share: float | None = None,
 ) -> Choice:
     """The best insight that a platform offers, or the one that is asked for.
 
@@ -223,18 +230,26 @@ def choose(
             opaque.
         measured: profiled models and what was measured of each.
         overhead_ms: latency of an empty model.
+        boundary_share: what an op that nothing fuses pays, alone, for moving its tensors and
+            changing their layouts, as a share of its call; None where that is not known.
     """
     if asked in ("single", "padded"):
         return Choice(asked, asked, "asked for")
+    if asked == "profile" and profile == "yes":
+        return Choice(asked, "profile", "asked for")
     if profile != "yes":
         said = {"opaque": "the profile hides single layers", "off": "no profile was asked for"}
-        return Choice(asked, "padded", said.get(profile, "the runtime has no profile"))
-    share = untold_share(measured, overhead_ms)
-    if asked == "profile":
-        return Choice(asked, "profile", "asked for")
-    if share is not None and share > UNTOLD_SHARE:
-        return Choice(asked, "padded", f"the profile leaves {share:.0%} of a call open")
-    return Choice(asked, "profile", "the profile accounts for the call")
+        why = said.get(profile, "the runtime has no profile")
+    else:
+        share = untold_share(measured, overhead_ms)
+        if share is None or share <= UNTOLD_SHARE:
+            return Choice(asked, "profile", "the profile accounts for the call")
+        why = f"the profile leaves {share:.0%} of a call open"
+    if boundary_share is None:
+        return Choice(asked, "padded", why)
+    chosen: Insight = "padded" if boundary_share > COSTLY_SHARE else "single"
+    cost = f"moving tensors costs {max(boundary_share, 0.0):.0%} of a call"
+    return Choice(asked, chosen, f"{why}, and {cost}")
 
 
 def transfer_beside_pads(

@@ -72,7 +72,7 @@ class KernelOptions(Options):
     rules: dict[str, Any] | None = None
     exclude: list[str] = Field(default_factory=list)
     exclude_graphs: list[dict[str, Any]] = Field(default_factory=list)
-    sentinel_every: int = Field(default=20, ge=1)
+    sentinel_every: int = Field(default=10, ge=1)
     remeasure: float = Field(default=0.25, ge=0, le=1)
     profile: bool = False
     settings: SettingsChange = SettingsChange()

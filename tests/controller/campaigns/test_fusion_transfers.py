@@ -155,7 +155,12 @@ def test_the_papers_method_and_each_pairs_score_stand_in_the_outcome() -> None:
     paper = detect(board, profile=True, method="paper").outcome()
     assert ours["black_box"]["precision"] == ours["black_box"]["recall"] == 1.0
     assert paper["method"] == "paper"
-    assert paper["transfers"] == {"costly": False, "share": None, "ms_per_mb": None}
+    assert paper["transfers"] == {
+        "costly": False,
+        "share": None,
+        "boundary_share": None,
+        "ms_per_mb": None,
+    }
     # The same measurements tell both ways; asked for alone, the paper's takes no other rounds.
     assert paper["black_box"] == paper["paper"] == ours["paper"]
     assert ours["paper"]["precision"] < 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -154,7 +155,10 @@ def test_without_one_kernels_are_measured_between_pads(tmp_path: Path) -> None:
     config = {"fusion": {"pairs": [], "profile": False}}
     outcome, data = characterised(tmp_path, **config)
     told = outcome["insight"]
-    assert (told["chosen"], told["reason"]) == ("padded", "no profile was asked for")
+    assert told["chosen"] == "padded"
+    assert re.fullmatch(
+        r"no profile was asked for, and moving tensors costs [89]\d% of a call", told["reason"]
+    )
     assert told["counts"]["padded"] >= 22
     assert set(told["kernels"].values()) <= {"padded", "single"}
     assert len(told["kernels"]) == 24
@@ -213,6 +217,28 @@ def test_the_best_that_is_offered_is_chosen(
 ) -> None:
     found = choose(asked, profile, profiled(shown), 0.1)
     assert (found.asked, found.chosen, found.reason) == (asked, chosen, reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "profile", "boundary", "chosen"),
+    [
+        ("auto", "opaque", 0.5, "padded"),
+        ("auto", "opaque", 0.1, "single"),
+        ("auto", "opaque", -0.1, "single"),
+        ("profile", "unavailable", 0.1, "single"),
+        ("auto", "yes", 0.5, "profile"),
+        ("padded", "opaque", 0.1, "padded"),
+    ],
+)
+def test_pads_are_for_boards_where_moving_tensors_costs_much(
+    asked: Any, profile: str, boundary: float, chosen: str
+) -> None:
+    found = choose(asked, profile, profiled(1.0), 0.1, boundary)
+    assert found.chosen == chosen
+    told = f"moving tensors costs {max(boundary, 0):.0%} of a call"
+    assert found.reason.endswith(told) == (
+        (asked, profile) not in {("padded", "opaque"), ("auto", "yes")}
+    )
 
 
 def test_a_share_needs_models_with_layers() -> None:
