@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from latfarm_protos.v1 import controller_pb2 as pb
 
-from latfarm_controller.agents.fleet import BoardView, Fleet
+from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.campaigns.check import CheckCampaign
-from latfarm_controller.errors import FarmError, UsageError
+from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.desk import BoardDesk, Reference
 from latfarm_controller.farm.driver import Driver, Scope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.messages import QUERY_PRIORITY, Standing
+from latfarm_controller.pools import LOOK_S, Pools
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
-
-LOOK_S = 0.2
 
 
 class BoardControl:
@@ -29,7 +28,7 @@ class BoardControl:
         farm: what runs where.
         driver: measures the sentinel of a board that shall work again.
         desk: decides, and remembers.
-        open_pool: has the farm connected to the boards of a scope; see `app.Controller`.
+        pools: have the farm connected to a board.
     """
 
     def __init__(
@@ -39,14 +38,14 @@ class BoardControl:
         farm: Farm,
         driver: Driver,
         desk: BoardDesk,
-        open_pool: Callable[[Scope, asyncio.Event], Awaitable[None]],
+        pools: Pools,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._farm = farm
         self._driver = driver
         self._desk = desk
-        self._open_pool = open_pool
+        self._pools = pools
 
     async def drain(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
         """Give a board no new work; what it runs is finished.
@@ -122,17 +121,6 @@ class BoardControl:
             if status.standing == Standing.DRAINING and not status.under_way:
                 status.standing = "drained"
 
-    def working(self, platform: str, views: list[BoardView]) -> list[BoardView]:
-        """The boards of a platform, if one of them may work; held ones may be let go later."""
-        names = [view.entry.name for view in views]
-        held = [name for name in names if self._desk.standing(name) is not Standing.WORKING]
-        if len(held) == len(names):
-            story = "; ".join(f"{name} is {self._desk.standing(name)}" for name in held)
-            raise UsageError(
-                f"no board of {platform} takes work: {story}; latfarm boards resume {held[0]}"
-            )
-        return views
-
     async def _reference_of(self, name: str) -> tuple[Reference, str] | None:
         """The newest reference of a sentinel that the board still offers to measure, and its id.
 
@@ -162,7 +150,7 @@ class BoardControl:
             raise FarmError(f"the sentinel of {name} is not in the store any more")
         campaign = CheckCampaign(graph, reference.platform, reference.settings, board_id)
         scope = Scope((reference.platform,), board_id)
-        await self._open_pool(scope, asyncio.Event())
+        await self._pools.open(scope, asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"check-{campaign.nonce}",
             name=f"check of {name}",

@@ -184,48 +184,23 @@ class BoardControl(Protocol):
         ...
 
 
-class Controller(Protocol):
-    """What the service offers; `app.Controller` is it.
+class Campaigns(Protocol):
+    """What can be done about campaigns; `campaign_runs.CampaignRuns` is it.
 
     Every method may raise an error of `STATUS`.
     """
 
-    async def boards(self) -> list[pb.BoardStatus]:
-        """All boards of the inventory, reachable or not."""
-        ...
-
-    async def platforms(self) -> list[pb.PlatformStatus]:
-        """All platforms that the boards offer, then the runtimes that they lack."""
-        ...
-
-    @property
-    def control(self) -> BoardControl:
-        """What is done about single boards; of `board_control.BoardControl`."""
-        ...
-
-    async def predict(
-        self, graph: Graph, platform: str, coverage: float, energy: bool
-    ) -> tuple[Answer, EnergyAnswer | None]:
-        """From the newest bundle of the platform alone; with `energy` its millijoules too."""
-        ...
-
-    def query(
-        self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool
-    ) -> AsyncIterator[str | tuple[Measurement, bool]]:
-        """Progress as text, then the measurement and whether the store knew it."""
-        ...
-
-    async def start_campaign(
+    async def start(
         self, kind: str, platform: str, config: Mapping[str, Any], name: str
     ) -> CampaignRecord:
         """Start a campaign, or go on with the same one."""
         ...
 
-    async def campaigns(self) -> list[CampaignRecord]:
+    async def all(self) -> list[CampaignRecord]:
         """All campaigns, newest first."""
         ...
 
-    async def campaign(self, name: str) -> CampaignRecord:
+    async def get(self, name: str) -> CampaignRecord:
         """One campaign by id or name."""
         ...
 
@@ -243,6 +218,55 @@ class Controller(Protocol):
 
     async def cancel(self, name: str) -> CampaignRecord:
         """Stop a campaign after the measurement that is running."""
+        ...
+
+
+class Questions(Protocol):
+    """How a network's latency is asked for; `questions.Questions` is it.
+
+    May raise an error of `STATUS`.
+    """
+
+    def ask(
+        self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool
+    ) -> AsyncIterator[str | tuple[Measurement, bool]]:
+        """Progress as text, then the measurement and whether the store knew it."""
+        ...
+
+
+class Controller(Protocol):
+    """What the service offers; `app.Controller` is it.
+
+    Every method may raise an error of `STATUS`.
+    """
+
+    async def boards(self) -> list[pb.BoardStatus]:
+        """All boards of the inventory, reachable or not."""
+        ...
+
+    async def platforms(self) -> list[pb.PlatformStatus]:
+        """All platforms that the boards offer, then the runtimes that they lack."""
+        ...
+
+    @property
+    def control(self) -> BoardControl:
+        """What is done about single boards."""
+        ...
+
+    @property
+    def campaigns(self) -> Campaigns:
+        """What is done about campaigns."""
+        ...
+
+    @property
+    def questions(self) -> Questions:
+        """Where latencies are asked for."""
+        ...
+
+    async def predict(
+        self, graph: Graph, platform: str, coverage: float, energy: bool
+    ) -> tuple[Answer, EnergyAnswer | None]:
+        """From the newest bundle of the platform alone; with `energy` its millijoules too."""
         ...
 
     def results(
@@ -315,7 +339,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
         """From the store, else from a board."""
-        async for event in self._controller.query(
+        async for event in self._controller.questions.ask(
             _graph(request.graph_json),
             request.platform,
             request.tier,
@@ -334,7 +358,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_answers
     async def StartCampaign(self, request: pb.StartCampaignRequest) -> Any:
         """Start, or go on with the campaign of the same kind, platform, configuration and name."""
-        record = await self._controller.start_campaign(
+        record = await self._controller.campaigns.start(
             request.kind, request.platform, _config(request.config_json), request.name
         )
         return campaign_pb(record)
@@ -342,29 +366,29 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_answers
     async def ListCampaigns(self, _request: pb.ListCampaignsRequest) -> Any:
         """All campaigns, newest first."""
-        records = await self._controller.campaigns()
+        records = await self._controller.campaigns.all()
         return pb.ListCampaignsResponse(campaigns=[campaign_pb(r) for r in records])
 
     @_answers
     async def GetCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """One campaign by id or name."""
-        return campaign_pb(await self._controller.campaign(request.campaign_id))
+        return campaign_pb(await self._controller.campaigns.get(request.campaign_id))
 
     @_streams
     async def WatchCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """The campaign now and at each change, until it ends."""
-        async for record in self._controller.watch(request.campaign_id):
-            yield campaign_pb(record, self._controller.remaining_ms(record.campaign_id))
+        async for record in self._controller.campaigns.watch(request.campaign_id):
+            yield campaign_pb(record, self._controller.campaigns.remaining_ms(record.campaign_id))
 
     @_answers
     async def ResumeCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """Go on where it stopped."""
-        return campaign_pb(await self._controller.resume(request.campaign_id))
+        return campaign_pb(await self._controller.campaigns.resume(request.campaign_id))
 
     @_answers
     async def CancelCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """Stop after the measurement that is running."""
-        return campaign_pb(await self._controller.cancel(request.campaign_id))
+        return campaign_pb(await self._controller.campaigns.cancel(request.campaign_id))
 
     @_streams
     async def ListResults(self, request: pb.ListMeasurementsRequest) -> Any:

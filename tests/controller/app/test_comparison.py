@@ -78,7 +78,7 @@ def test_where_nothing_fits_the_known_platforms_are_told() -> None:
 
 
 async def end(controller: Any, name: str) -> None:
-    async for _ in controller.watch(name):
+    async for _ in controller.campaigns.watch(name):
         pass
 
 
@@ -86,17 +86,17 @@ async def end(controller: Any, name: str) -> None:
 def test_a_comparison_runs_stops_and_goes_on(lab: Any) -> None:
     async def main() -> CampaignRecord:
         async with lab.controller() as controller:
-            started = await controller.start_campaign("engines", "to*", CONFIG, "")
-            async for state in controller.watch(started.campaign_id):
+            started = await controller.campaigns.start("engines", "to*", CONFIG, "")
+            async for state in controller.campaigns.watch(started.campaign_id):
                 if state.measurements:
                     break
-            stopped = await controller.cancel(started.campaign_id)
+            stopped = await controller.campaigns.cancel(started.campaign_id)
             assert stopped.state == "cancelled"
         async with lab.controller() as controller:
-            again = await controller.start_campaign("engines", "to*", CONFIG, "")
+            again = await controller.campaigns.start("engines", "to*", CONFIG, "")
             assert again.campaign_id == started.campaign_id
             await end(controller, again.campaign_id)
-            found: CampaignRecord = await controller.campaign(again.campaign_id)
+            found: CampaignRecord = await controller.campaigns.get(again.campaign_id)
             return found
 
     record = asyncio.run(main())

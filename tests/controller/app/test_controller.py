@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller import app
+from latfarm_controller import campaign_runs
 from latfarm_controller.errors import ControllerError, StoreError, UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_predictors.graph_builder import GraphBuilder
@@ -27,7 +27,7 @@ def networks(lab: Any, count: int, first: int = 1) -> dict[str, Any]:
 async def ask(
     controller: Any, graph: Any, tier: str = "", *, refresh: bool = False
 ) -> tuple[Measurement, bool]:
-    async for event in controller.query(graph, "toy", tier, refresh):
+    async for event in controller.questions.ask(graph, "toy", tier, refresh):
         if not isinstance(event, str):
             measurement, hit = event
             return measurement, hit
@@ -35,7 +35,7 @@ async def ask(
 
 
 async def end(controller: Any, name: str) -> CampaignRecord:
-    states: list[CampaignRecord] = [state async for state in controller.watch(name)]
+    states: list[CampaignRecord] = [state async for state in controller.campaigns.watch(name)]
     return states[-1]
 
 
@@ -64,7 +64,7 @@ def test_a_question_is_measured_once_and_then_known(lab: Any) -> None:
             fresh, hit = await ask(controller, graph, refresh=True)
             assert not hit
             assert fresh.request_id != again.request_id
-            assert await controller.campaigns() == []
+            assert await controller.campaigns.all() == []
 
     asyncio.run(main())
     assert len(measured(lab)) == 2
@@ -119,7 +119,7 @@ def test_what_was_published_answers_a_survey_but_not_the_reverse(lab: Any) -> No
 def test_a_network_that_a_campaign_measured_is_known(lab: Any) -> None:
     async def main() -> None:
         async with lab.controller() as controller:
-            record = await controller.start_campaign("networks", "toy", networks(lab, 1, 8), "")
+            record = await controller.campaigns.start("networks", "toy", networks(lab, 1, 8), "")
             assert (await end(controller, record.campaign_id)).state == "done"
             _, hit = await ask(controller, lab.graph(8))
             assert hit
@@ -146,14 +146,14 @@ def test_unknown_tiers_and_platforms(lab: Any, tier: str) -> None:
             with pytest.raises(UsageError, match="survey or publish"):
                 await ask(controller, lab.graph(1), tier)
             with pytest.raises(UsageError, match="unknown platform 'other'; known: toy"):
-                async for _ in controller.query(lab.graph(1), "other", "", False):
+                async for _ in controller.questions.ask(lab.graph(1), "other", "", False):
                     pass
             with pytest.raises(UsageError, match="unknown platform 'other'; known: toy"):
-                await controller.start_campaign("networks", "other", networks(lab, 1), "")
+                await controller.campaigns.start("networks", "other", networks(lab, 1), "")
             with pytest.raises(UsageError, match="known: fusion, kernels"):
-                await controller.start_campaign("fusions", "toy", {}, "")
+                await controller.campaigns.start("fusions", "toy", {}, "")
             with pytest.raises(UsageError, match="no campaign 'x'; the newest are: none yet"):
-                await controller.campaign("x")
+                await controller.campaigns.get("x")
 
     asyncio.run(main())
     assert measured(lab) == []
@@ -163,7 +163,7 @@ def test_the_same_campaign_started_at_once_runs_once(lab: Any) -> None:
     async def main() -> None:
         async with lab.controller() as controller:
             starts = [
-                controller.start_campaign("networks", "toy", networks(lab, 4), "twin")
+                controller.campaigns.start("networks", "toy", networks(lab, 4), "twin")
                 for _ in range(3)
             ]
             records = await asyncio.gather(*starts)
@@ -171,9 +171,9 @@ def test_the_same_campaign_started_at_once_runs_once(lab: Any) -> None:
             ended = await asyncio.gather(*(end(controller, "twin") for _ in range(3)))
             assert {record.state for record in ended} == {"done"}
             assert ended[0].measurements == 4
-            done = await controller.start_campaign("networks", "toy", networks(lab, 4), "twin")
+            done = await controller.campaigns.start("networks", "toy", networks(lab, 4), "twin")
             assert done.state == "done"
-            assert len(await controller.campaigns()) == 1
+            assert len(await controller.campaigns.all()) == 1
 
     asyncio.run(main())
     assert len(measured(lab)) == 4
@@ -184,10 +184,10 @@ def test_watch_always_ends_with_the_final_state(lab: Any) -> None:
         async with lab.controller() as controller:
             for number in range(8):
                 config = networks(lab, 1, 20 + number)
-                record = await controller.start_campaign("networks", "toy", config, "")
+                record = await controller.campaigns.start("networks", "toy", config, "")
                 # A slow watcher: the campaign ends between two looks.
                 states = []
-                async for state in controller.watch(record.campaign_id):
+                async for state in controller.campaigns.watch(record.campaign_id):
                     states.append(state.state)
                     await asyncio.sleep(0.02 * number)
                 assert states[-1] == "done"
@@ -200,19 +200,19 @@ def test_cancel_then_resume_measures_nothing_twice(lab: Any) -> None:
     async def main() -> None:
         async with lab.controller() as controller:
             config = networks(lab, 30)
-            record = await controller.start_campaign("networks", "toy", config, "c")
-            async for state in controller.watch("c"):
+            record = await controller.campaigns.start("networks", "toy", config, "c")
+            async for state in controller.campaigns.watch("c"):
                 if state.measurements >= 3:
                     break
-            cancelled = await controller.cancel("c")
+            cancelled = await controller.campaigns.cancel("c")
             assert cancelled.state == "cancelled"
             assert 3 <= cancelled.measurements < 30
-            assert (await controller.cancel("c")).state == "cancelled"
-            await controller.resume("c")
+            assert (await controller.campaigns.cancel("c")).state == "cancelled"
+            await controller.campaigns.resume("c")
             ended = await end(controller, record.campaign_id)
             assert (ended.state, ended.measurements) == ("done", 30)
-            assert (await controller.resume("c")).state == "done"
-            assert (await controller.cancel("c")).state == "done"
+            assert (await controller.campaigns.resume("c")).state == "done"
+            assert (await controller.campaigns.cancel("c")).state == "done"
 
     asyncio.run(main())
     found = measured(lab)
@@ -222,8 +222,8 @@ def test_cancel_then_resume_measures_nothing_twice(lab: Any) -> None:
 def test_closing_interrupts_and_the_next_controller_resumes(lab: Any) -> None:
     async def first() -> None:
         async with lab.controller() as controller:
-            await controller.start_campaign("networks", "toy", networks(lab, 30), "c")
-            async for state in controller.watch("c"):
+            await controller.campaigns.start("networks", "toy", networks(lab, 30), "c")
+            async for state in controller.campaigns.watch("c"):
                 if state.measurements >= 2:
                     break
             question = asyncio.create_task(ask(controller, lab.graph(99), "publish"))
@@ -235,10 +235,10 @@ def test_closing_interrupts_and_the_next_controller_resumes(lab: Any) -> None:
 
     async def second() -> None:
         async with lab.controller() as controller:
-            left = await controller.campaign("c")
+            left = await controller.campaigns.get("c")
             assert left.state == "interrupted"
             assert 2 <= left.measurements < 30
-            await controller.start_campaign("networks", "toy", networks(lab, 30), "c")
+            await controller.campaigns.start("networks", "toy", networks(lab, 30), "c")
             assert (await end(controller, "c")).measurements == 30
 
     asyncio.run(first())
@@ -251,8 +251,10 @@ def test_a_killed_controllers_campaign_is_interrupted_not_running(lab: Any) -> N
 
     async def main() -> None:
         async with lab.controller() as controller:
-            assert (await controller.campaign("k")).state == "interrupted"
-            assert [state.state async for state in controller.watch("k")] == ["interrupted"]
+            assert (await controller.campaigns.get("k")).state == "interrupted"
+            assert [state.state async for state in controller.campaigns.watch("k")] == [
+                "interrupted"
+            ]
 
     asyncio.run(main())
 
@@ -267,14 +269,14 @@ def test_a_store_that_fails_ends_the_campaign_for_its_watchers(
 
     async def main() -> None:
         async with lab.controller() as controller:
-            await controller.start_campaign("networks", "toy", networks(lab, 4, 40), "c")
+            await controller.campaigns.start("networks", "toy", networks(lab, 4, 40), "c")
             monkeypatch.setattr(DuckDBStore, "add_measurements", full)
             monkeypatch.setattr(DuckDBStore, "put_campaign", full)
             ended = await end(controller, "c")
             assert ended.state == "failed"
             assert "No space left" in ended.error
             monkeypatch.undo()
-            await controller.resume("c")
+            await controller.campaigns.resume("c")
             assert (await end(controller, "c")).state == "done"
 
     asyncio.run(main())
@@ -292,7 +294,7 @@ def test_training_stops_when_told(lab: Any, monkeypatch: pytest.MonkeyPatch) -> 
             stopped.set()
             raise
 
-    monkeypatch.setattr(app, "train", train)
+    monkeypatch.setattr(campaign_runs, "train", train)
 
     async def main() -> None:
         async with lab.controller() as controller:
@@ -303,10 +305,10 @@ def test_training_stops_when_told(lab: Any, monkeypatch: pytest.MonkeyPatch) -> 
                 "network_passes": 1,
                 "fusion": {"pairs": [["conv", "relu"]], "rounds": 2, "max_rounds": 2},
             }
-            await controller.start_campaign("characterize", "toy", config, "c")
+            await controller.campaigns.start("characterize", "toy", config, "c")
             await asyncio.to_thread(began.wait)
-            assert (await controller.campaign("c")).stage.startswith("training")
-            assert (await controller.cancel("c")).state == "cancelled"
+            assert (await controller.campaigns.get("c")).stage.startswith("training")
+            assert (await controller.campaigns.cancel("c")).state == "cancelled"
             assert stopped.is_set()
 
     asyncio.run(main())
@@ -333,6 +335,6 @@ def test_platforms_and_boards(lab: Any, tmp_path: Path) -> None:
             assert platforms["away"].bundle == "0001"
             assert not platforms["away"].available
             with pytest.raises(UsageError, match=r"not reachable: gone \("):
-                await controller.start_campaign("networks", "x", networks(lab, 1), "")
+                await controller.campaigns.start("networks", "x", networks(lab, 1), "")
 
     asyncio.run(main())

@@ -109,8 +109,8 @@ def house(
 
     async def characterize() -> None:
         async with house.controller() as controller:
-            record = await controller.start_campaign("characterize", "toy", CHARACTERIZE, "")
-            *_, ended = [state async for state in controller.watch(record.campaign_id)]
+            record = await controller.campaigns.start("characterize", "toy", CHARACTERIZE, "")
+            *_, ended = [state async for state in controller.campaigns.watch(record.campaign_id)]
             assert ended.state == "done", ended.error
             assert ended.outcome["energy"]["measured"] >= 120
             assert ended.outcome["energy"]["unavailable"] == {}
@@ -137,7 +137,7 @@ def held_out() -> list[Graph]:
 async def ask(
     controller: Controller, graph: Graph, platform: str, *, energy: bool = True
 ) -> tuple[Measurement, bool]:
-    async for event in controller.query(graph, platform, "", False, energy):
+    async for event in controller.questions.ask(graph, platform, "", False, energy):
         if not isinstance(event, str):
             return event
     raise AssertionError("no answer")
@@ -214,8 +214,8 @@ def test_a_campaign_on_such_a_board_goes_on_without(house: Farmhouse) -> None:
                 "count": 10,
                 "settings": {"energy_ms": 10.0, "max_runs": 5, "cold_runs": 0},
             }
-            record = await controller.start_campaign("kernels", "bare", config, "")
-            *_, ended = [state async for state in controller.watch(record.campaign_id)]
+            record = await controller.campaigns.start("kernels", "bare", config, "")
+            *_, ended = [state async for state in controller.campaigns.watch(record.campaign_id)]
             assert ended.state == "done", ended.error
             told = ended.outcome["energy"]
             assert told["measured"] == 0
