@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from latfarm_agent.errors import UsageError
-from latfarm_agent.power import PowerConfig
+from latfarm_agent.power.rails import PowerConfig
 
 MOST_THREADS = 1024
 

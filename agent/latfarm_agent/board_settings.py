@@ -30,9 +30,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from latfarm_agent import tegra
 from latfarm_agent.errors import UsageError
 from latfarm_agent.folders import write_whole
+from latfarm_agent.nvidia import tegra
 
 _TOOL_S = 60.0
 _KEYS = ("required", "files", "power_mode", "jetson_clocks")

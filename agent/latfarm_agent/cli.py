@@ -348,7 +348,7 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     if args.adb is not None:
         if args.simulate is not None or args.cpu is not None:
             raise UsageError("--adb: a phone has no --simulate, and its cores are in its --config")
-        from latfarm_agent.phone import phone_bench
+        from latfarm_agent.phones.phone import phone_bench
 
         return phone_bench(args.adb, args.name, args.hardware, work_dir, config)
     return Bench(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from latfarm_agent.nvidia import NvidiaBoard
+from latfarm_agent.nvidia.gpu import NvidiaBoard
 
 UNKNOWN = "unknown"
 

@@ -14,8 +14,8 @@ from typing import Any, Callable, Mapping, Sequence
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent.conditions import Sensors, shown
-from latfarm_agent.power import PowerConfig, Rail, Rails, Recorder
-from latfarm_agent.power_math import (
+from latfarm_agent.power.gpu import Nvml
+from latfarm_agent.power.integration import (
     COUNTER,
     EnergyUnavailable,
     Figure,
@@ -23,7 +23,7 @@ from latfarm_agent.power_math import (
     Span,
     figure,
 )
-from latfarm_agent.power_nvml import Nvml
+from latfarm_agent.power.rails import PowerConfig, Rail, Rails, Recorder
 from latfarm_agent.rules import ENERGY_UNAVAILABLE
 
 CONDITION = "energy"
@@ -34,7 +34,7 @@ _TICKS_A_SECOND = 100.0
 
 
 def _host_nvml() -> Nvml | None:
-    from latfarm_agent.nvml import open_nvml
+    from latfarm_agent.nvidia.nvml import open_nvml
 
     return open_nvml()
 

@@ -17,7 +17,7 @@ import pytest
 from latfarm_agent import keeper
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
-from latfarm_agent.phone import phone_bench
+from latfarm_agent.phones.phone import phone_bench
 from latfarm_agent.testing.runtime_suite import LONG, PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_protos.v1 import agent_pb2 as pb

@@ -22,7 +22,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.energy import EnergyMeter
 from latfarm_agent.measure import Watch
-from latfarm_agent.power import PowerConfig
+from latfarm_agent.power.rails import PowerConfig
 from latfarm_agent.rules import Settings
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from latfarm_agent.agent_config import read_config
 from latfarm_agent.errors import UsageError
-from latfarm_agent.power import PowerConfig, Rails, Recorder
-from latfarm_agent.power_hwmon import find_hwmon, whole_of
-from latfarm_agent.power_math import COUNTER, POWER
-from latfarm_agent.power_rapl import find_rapl
-from latfarm_agent.power_supply import find_power_supplies
+from latfarm_agent.power.hwmon import find_hwmon, whole_of
+from latfarm_agent.power.integration import COUNTER, POWER
+from latfarm_agent.power.rails import PowerConfig, Rails, Recorder
+from latfarm_agent.power.rapl import find_rapl
+from latfarm_agent.power.supply import find_power_supplies
 
 XAVIER_NX = {"1": ("VDD_IN", 4976, 1200), "2": ("VDD_CPU_GPU_CV", 4976, 300)}
 ORIN = {"1": ("VDD_GPU_SOC", 19000, 200), "2": ("VDD_CPU_CV", 19000, 100)}

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from latfarm_agent.power_math import (
+from latfarm_agent.power.integration import (
     COUNTER,
     POWER,
     EnergyUnavailable,

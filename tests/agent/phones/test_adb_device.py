@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from latfarm_agent import adb_device
-from latfarm_agent.adb_device import (
+from latfarm_agent.phones import device as adb_device
+from latfarm_agent.phones.device import (
     ROOT,
     AdbDevice,
     AdbError,
@@ -17,7 +17,7 @@ from latfarm_agent.adb_device import (
     DeviceLostError,
     DeviceTimeoutError,
 )
-from latfarm_agent.adb_process import OutputTooLargeError, converse
+from latfarm_agent.phones.process import OutputTooLargeError, converse
 from tests.agent.phones.kit import SERIAL, FakePhone, sha256
 
 
@@ -201,6 +201,6 @@ def test_converse() -> None:
 
 
 def test_the_servers_side_imports_no_numpy() -> None:
-    code = "import sys, latfarm_agent.phone; print('numpy' in sys.modules)"
+    code = "import sys, latfarm_agent.phones.phone; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"False"

@@ -12,7 +12,7 @@ import pytest
 from latfarm_agent import keeper
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
-from latfarm_agent.phone import REFERENCE, RUNTIME, phone_bench
+from latfarm_agent.phones.phone import REFERENCE, RUNTIME, phone_bench
 from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import (
     PATIENT,

@@ -11,7 +11,7 @@ from latfarm_agent import cli
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench import Bench
 from latfarm_agent.errors import UsageError
-from latfarm_agent.phone import phone_bench
+from latfarm_agent.phones.phone import phone_bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -230,7 +230,7 @@ def test_the_command_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("latfarm_agent.adb_device._RECONNECT_S", 0.2)
+    monkeypatch.setattr("latfarm_agent.phones.device._RECONNECT_S", 0.2)
     path = tmp_path / "phones.json"
     options = asked().runtimes["adb"].options
     path.write_text(json.dumps({"threads": [1, 4], "runtimes": {"adb": {"options": options}}}))

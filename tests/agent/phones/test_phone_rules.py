@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.conditions import Standing
 from latfarm_agent.errors import UsageError
-from latfarm_agent.phone_rules import PhoneRules, mode, unfit
-from latfarm_agent.phone_state import MARK, Identity, PhoneState, sections
+from latfarm_agent.phones.rules import PhoneRules, mode, unfit
+from latfarm_agent.phones.state import MARK, Identity, PhoneState, sections
 from tests.agent.phones.kit import BATTERY, FOREGROUND, POWER, PROPS, THERMAL
 
 CLOCKS = """\

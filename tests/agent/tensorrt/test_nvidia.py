@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.conditions import Sensors
-from latfarm_agent.nvidia import GpuReading, NvidiaBoard, run_tool
-from latfarm_agent.nvml import Nvml, open_nvml
+from latfarm_agent.nvidia.gpu import GpuReading, NvidiaBoard, run_tool
+from latfarm_agent.nvidia.nvml import Nvml, open_nvml
 
 TOOLS = {
     "nvpmodel": "NV Power Mode: MAXN\n0\n",
@@ -160,6 +160,6 @@ def test_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_tool(["no-such-tool-anywhere"]) == ""
     assert run_tool([sys.executable, "-c", "print('told')"]) == "told\n"
     assert run_tool([sys.executable, "-c", "raise SystemExit(3)"]) == ""
-    monkeypatch.setattr("latfarm_agent.nvidia._TOOL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("latfarm_agent.nvidia.gpu._TOOL_TIMEOUT_S", 0.05)
     assert run_tool([sys.executable, "-c", "input(); import time; time.sleep(60)"]) == ""
     assert run_tool([sys.executable, "-c", "import time; time.sleep(60)"]) == ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from latfarm_agent.nvml import POWER_CAP, Nvml, open_nvml
+from latfarm_agent.nvidia.nvml import POWER_CAP, Nvml, open_nvml
 
 
 @pytest.fixture(name="nvml")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.bench import _of_sessions
-from latfarm_agent.nvidia import GpuReading
+from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import Device
 from latfarm_agent.runtimes.onnxruntime.wire import external_tensors

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from latfarm_agent import tegra
-from latfarm_agent.tegra import Clocks, Stats, Tegrastats
+from latfarm_agent.nvidia import tegra
+from latfarm_agent.nvidia.tegra import Clocks, Stats, Tegrastats
 
 NANO_4_6 = (
     "RAM 1521/3964MB (lfb 310x4MB) SWAP 0/1982MB (cached 0MB) IRAM 0/252kB(lfb 252kB) "

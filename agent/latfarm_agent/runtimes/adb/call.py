@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from latfarm_agent.adb_device import ROOT, AdbDevice, AdbError, Answer
+from latfarm_agent.phones.device import ROOT, AdbDevice, AdbError, Answer
 from latfarm_agent.runtimes.adb.options import Binary
 from latfarm_agent.runtimes.base import RuntimeFailure
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
-from latfarm_agent.adb_device import AdbDevice, AdbError, file_sha256
+from latfarm_agent.phones.device import AdbDevice, AdbError, file_sha256
 from latfarm_agent.runtimes.adb.call import Caller
 from latfarm_agent.runtimes.adb.mnn import MnnBenchmark
 from latfarm_agent.runtimes.adb.ncnn import NcnnBenchmark

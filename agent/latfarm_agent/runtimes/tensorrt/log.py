@@ -7,7 +7,7 @@ from collections import deque
 from statistics import median
 from typing import Callable, Iterator, Mapping
 
-from latfarm_agent.nvidia import GpuReading
+from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tensorrt.session import Times
 

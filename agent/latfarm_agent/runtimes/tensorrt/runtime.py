@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from latfarm_agent.nvidia import NvidiaBoard
+from latfarm_agent.nvidia.gpu import NvidiaBoard
 from latfarm_agent.runtimes.base import Description, Job, LayerTime, Prepared, RuntimeFailure
 from latfarm_agent.runtimes.cuda import Cuda, Device
 from latfarm_agent.runtimes.tensorrt.build import Built, Journal, Plan, build, make_logger

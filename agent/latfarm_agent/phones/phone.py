@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latfarm_agent.adb_device import AdbDevice, AdbError, DeviceLostError
 from latfarm_agent.conditions import UNKNOWN, CoreTicks, Reading, Sensors, Standing, shown
 from latfarm_agent.errors import UsageError
-from latfarm_agent.phone_rules import PhoneRules, mode, unfit
-from latfarm_agent.phone_state import DYNAMIC, STATIC, Identity, PhoneState
+from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
+from latfarm_agent.phones.rules import PhoneRules, mode, unfit
+from latfarm_agent.phones.state import DYNAMIC, STATIC, Identity, PhoneState
 
 if TYPE_CHECKING:
     from latfarm_agent.agent_config import AgentConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Sequence
 
-from latfarm_agent.power_files import number, paths, text
-from latfarm_agent.power_math import COUNTER
+from latfarm_agent.power.files import number, paths, text
+from latfarm_agent.power.integration import COUNTER
 
 FOLDER = "sys/class/powercap"
 

@@ -23,8 +23,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from latfarm_agent.adb_process import OutputTooLargeError, converse
 from latfarm_agent.errors import AgentError
+from latfarm_agent.phones.process import OutputTooLargeError, converse
 
 ROOT = "/data/local/tmp/latfarm"
 """The one folder on the phone that is ours; any user of adb may write and run files there."""

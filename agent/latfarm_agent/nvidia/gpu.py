@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Sequence
 
-from latfarm_agent import tegra
-from latfarm_agent.nvml import POWER_CAP, Nvml, open_nvml
+from latfarm_agent.nvidia import tegra
+from latfarm_agent.nvidia.nvml import POWER_CAP, Nvml, open_nvml
 
 _POLICY_KEPT_S = 5.0
 _TOOL_TIMEOUT_S = 5.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from latfarm_agent.power_files import number, paths, text
-from latfarm_agent.power_math import POWER
+from latfarm_agent.power.files import number, paths, text
+from latfarm_agent.power.integration import POWER
 
 FOLDER = "sys/class/power_supply"
 

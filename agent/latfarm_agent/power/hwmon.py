@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Callable, Sequence
 
-from latfarm_agent.power_files import number, paths, text
-from latfarm_agent.power_math import COUNTER, POWER
+from latfarm_agent.power.files import number, paths, text
+from latfarm_agent.power.integration import COUNTER, POWER
 
 CHIPS = ("ina3221", "ina2", "ina7", "ltc294", "pac19", "isl28", "scmi", "scpi", "amd_energy")
 """Prefixes of the drivers that measure what a board takes. Others (a graphics card's, a disk's, a

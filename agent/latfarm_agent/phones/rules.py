@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_agent.errors import UsageError
-from latfarm_agent.phone_state import PhoneState
+from latfarm_agent.phones.state import PhoneState
 
 _PACKAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+")
 _STATUSES = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Callable, Mapping, Protocol, Sequence
 
 from latfarm_agent.errors import UsageError
-from latfarm_agent.power_hwmon import find_hwmon, whole_of
-from latfarm_agent.power_math import COUNTER, Record
-from latfarm_agent.power_nvml import Nvml, find_nvml
-from latfarm_agent.power_rapl import find_rapl
-from latfarm_agent.power_supply import find_power_supplies
+from latfarm_agent.power.gpu import Nvml, find_nvml
+from latfarm_agent.power.hwmon import find_hwmon, whole_of
+from latfarm_agent.power.integration import COUNTER, Record
+from latfarm_agent.power.rapl import find_rapl
+from latfarm_agent.power.supply import find_power_supplies
 
 AUTO = "auto"
 NONE = "none"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from latfarm_agent.power_math import COUNTER, POWER
+from latfarm_agent.power.integration import COUNTER, POWER
 
 
 class Nvml(Protocol):

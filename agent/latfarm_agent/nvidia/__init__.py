@@ -1,0 +1,1 @@
+"""What NVIDIA's boards tell of their clocks, temperatures and power modes."""

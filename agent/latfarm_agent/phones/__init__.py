@@ -1,0 +1,1 @@
+"""Phones behind this host, over adb."""

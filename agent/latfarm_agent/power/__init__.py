@@ -1,0 +1,1 @@
+"""What a board's own power rails read while it computes."""
