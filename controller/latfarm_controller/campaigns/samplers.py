@@ -15,7 +15,7 @@ from latfarm_predictors.table import identity
 from latfarm_predictors.workload import Workload, workload
 
 from latfarm_controller import zoo
-from latfarm_controller.zoo.prior import MAX_MACS, SHARES, KernelPrior
+from latfarm_controller.zoo.prior import MAX_MACS, SHARES, KernelPrior, base_of
 
 
 class Sampler(Protocol):
@@ -36,7 +36,8 @@ class Scope:
     """What a sampler may draw besides what is excluded.
 
     Attributes:
-        kinds: kinds of kernels, keys of `zoo.prior.SHARES`; all where empty.
+        kinds: kinds of kernels, keys of `zoo.prior.SHARES` (`conv` and `dwconv` hold the unaligned
+            and the wide ones); all where empty.
         most_macs: multiply-adds of the largest.
     """
 
@@ -49,7 +50,7 @@ class Scope:
 
     def holds(self, kind: str) -> bool:
         """Whether a kind may be drawn."""
-        return not self.kinds or kind in self.kinds
+        return not self.kinds or base_of(kind) in self.kinds
 
 
 EVERYTHING = Scope()

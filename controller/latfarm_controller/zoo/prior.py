@@ -21,21 +21,27 @@ from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
 from latfarm_controller.zoo.family import Family
 
-# Share of each kind of kernel in a draw: workload families, and grouped convolutions of 1 x 1, as
-# ShuffleNet has them, apart from those of k x k, as RegNet has them: other code runs, and almost
-# all that a plain draw finds are of the latter.
+# Share of each kind of kernel in a draw: workload families, and apart from them what a runtime has
+# other code for and a plain draw hardly finds: grouped convolutions of 1 x 1 (as ShuffleNet has
+# them, those of k x k are RegNet's), convolutions whose channels 4 does not divide, and windows
+# beyond the 3 x 3 and 5 x 5 that libraries have code of their own for: LiteRT's quantised depthwise
+# convolution of 9 x 9 takes several times what its work says.
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.42,
-        "grouped_conv": 0.05,
+        "conv": 0.35,
+        "grouped_conv": 0.04,
         "grouped_pointwise": 0.03,
-        "dwconv": 0.10,
-        "fc": 0.07,
-        "pool": 0.07,
+        "dwconv": 0.07,
+        "unaligned_conv": 0.05,
+        "unaligned_dwconv": 0.05,
+        "wide_conv": 0.04,
+        "wide_dwconv": 0.05,
+        "fc": 0.06,
+        "pool": 0.05,
         "global_pool": 0.02,
-        "eltwise": 0.08,
-        "concat": 0.05,
-        "norm": 0.05,
+        "eltwise": 0.05,
+        "concat": 0.04,
+        "norm": 0.04,
         "lrn": 0.02,
         "softmax": 0.01,
         "move": 0.03,
@@ -44,11 +50,16 @@ SHARES: Mapping[str, float] = MappingProxyType(
 MAX_BYTES = 600_000_000
 MAX_MACS = 4_000_000_000
 
+_UNALIGNED, _WIDE = "unaligned_", "wide_"
+_LANES = 4
+_OWN_CODE = 5 * 5
 _RESOLUTIONS = tuple(range(96, 321, 32))
 _SMALL_RESOLUTIONS = (32, 32, 48, 64, 96)
 _DIVISORS = {8: 0.62, 4: 0.13, 1: 0.25}
 """Of channels. Runtimes leave their blocked layouts where 4 does not divide them: onnxruntime's
 depthwise convolutions then take 5 to 8 times as long, and published networks have such layers."""
+_REDRAWN = 0.35
+"""Of networks have each layer's channels and window redrawn, as architecture search does."""
 _TURNS = {"synthetic": 4}  # it stands for the many constructions that no other family has
 _MOST_A_NETWORK = {"conv": 4}  # of each kind; 2 of all others
 _WEIGHT = 0.5  # power of a kernel's work by which it is preferred within its network
@@ -61,7 +72,19 @@ def kind_of(kernel: Kernel) -> str:
     family = family_of(kernel.graph, main)
     if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
         return "grouped_pointwise"
+    if family in ("conv", "dwconv"):
+        if math.prod(main.attrs["kernel_shape"]) > _OWN_CODE:
+            return _WIDE + family
+        tensors = (main.inputs[0], main.outputs[0])
+        channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]
+        if any(count % _LANES and count > _LANES for count in channels):
+            return _UNALIGNED + family
     return family
+
+
+def base_of(kind: str) -> str:
+    """The kind as a user names it: unaligned and wide ones belong to the others."""
+    return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE)
 
 
 class KernelPrior:
@@ -187,8 +210,8 @@ class KernelPrior:
         classes = None if draw.random() < 0.7 else round(math.exp(draw.uniform(2.3, 8.5)))
         divisor = draw.choices(tuple(_DIVISORS), tuple(_DIVISORS.values()))[0]
         seed = draw.randrange(2**31)
-        if draw.random() < 0.15:
-            design: Design = RandomDesign(seed, change=0.3, divisor=divisor, classes=classes)
+        if draw.random() < _REDRAWN:
+            design: Design = RandomDesign(seed, change=0.5, divisor=divisor, classes=classes)
         else:
             width = math.exp(draw.uniform(math.log(0.25), math.log(1.6)))
             design = Design(width, divisor, classes, seed)

@@ -6,7 +6,14 @@ from collections import Counter
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.zoo.prior import MAX_BYTES, MAX_MACS, SHARES, KernelPrior, kind_of
+from latfarm_controller.zoo.prior import (
+    MAX_BYTES,
+    MAX_MACS,
+    SHARES,
+    KernelPrior,
+    base_of,
+    kind_of,
+)
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.workload import workload
@@ -35,7 +42,9 @@ def test_shares_are_met(rules: FusionRules) -> None:
     for kind, share in SHARES.items():
         if kind not in ("norm", "move"):  # fused away, or nearly so
             assert counts[kind] >= 0.9 * int(400 * share), kind
-    assert counts["conv"] >= 0.4 * 400
+    bases = Counter(base_of(kind_of(kernel)) for kernel in kernels)
+    assert bases["conv"] >= 0.4 * 400
+    assert bases["dwconv"] >= 0.15 * 400
     assert set(counts) <= set(SHARES)
 
 
