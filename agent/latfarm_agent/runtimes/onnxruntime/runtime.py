@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any, ClassVar, Sequence
@@ -59,7 +60,9 @@ _UNSUPPORTED = (
     "opset",
 )
 _ERRORS_ONLY = 3
-_OPTIMISED_LIMIT_BYTES = 256 << 20
+_OPTIMISED_LIMIT_BYTES = 1 << 30
+_SPARE_DISK = 4
+"""Times the model's size that must be free for the optimised file."""
 _PROFILE_WARMUP = 3
 # Providers that launch kernels and go on: the host's clock tells nothing about them.
 _ASYNCHRONOUS = (
@@ -188,7 +191,7 @@ class OnnxRuntime:
         # The optimised file holds all weights again: not for models that would fill the disk. And a
         # session with compiled pieces has none.
         saves = target is None or not target.compiles
-        if saves and job.model_path.stat().st_size <= _OPTIMISED_LIMIT_BYTES:
+        if saves and _may_save(job):
             options.optimized_model_filepath = str(optimised)
         session = self._open(ort, job, options, target)
         places = None if target is None else read_places(session)
@@ -250,6 +253,12 @@ class OnnxRuntime:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = _ERRORS_ONLY
         return options
+
+
+def _may_save(job: Job) -> bool:
+    size_bytes = job.model_path.stat().st_size
+    spare_bytes = shutil.disk_usage(job.scratch_dir).free
+    return size_bytes <= _OPTIMISED_LIMIT_BYTES and _SPARE_DISK * size_bytes <= spare_bytes
 
 
 def _import() -> Any:

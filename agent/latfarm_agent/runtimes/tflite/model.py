@@ -6,10 +6,12 @@ import mmap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Collection, Sequence
 
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
 from latfarm_agent.runtimes.tflite import schema
+
+_REAL = "_real"
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,8 @@ class Operator:
     """An operator of the main subgraph.
 
     `name`: that of the first tensor that it makes, which no other operator has; where several make
-    tensors of one name, the operator's number follows: "name@3". `op`: its kind, "Conv2D".
+    tensors of one name, the operator's number follows: "name@3". What computes "x" in floating
+    point is named "x", and the operator that quantises it "x@4". `op`: its kind, "Conv2D".
     `code`: as the interpreter spells it, "CONV_2D". `inputs`, `outputs`: numbers of tensors.
     """
 
@@ -44,18 +47,29 @@ def operators_of(interpreter: Any, path: Path) -> list[Operator]:
         else ""
         for entry in told
     ]
-    times = Counter(made)
+    real = [_made_real(name, str(entry["op_name"]), set(made)) for name, entry in zip(made, told)]
+    times = Counter(made) + Counter(real)
     return [
         Operator(
             index,
-            name if name and times[name] == 1 else f"{name}@{index}",
+            whole or (name if name and times[name] == 1 else f"{name}@{index}"),
             op_name(str(entry["op_name"])),
             str(entry["op_name"]),
             tuple(int(tensor) for tensor in entry["inputs"]),
             tuple(int(tensor) for tensor in entry["outputs"]),
         )
-        for index, (entry, name) in enumerate(zip(told, made))
+        for index, (entry, name, whole) in enumerate(zip(told, made, real))
     ]
+
+
+def _made_real(name: str, code: str, names: Collection[str]) -> str:
+    """The tensor of the network that an operator computes in floating point; "" for all others.
+
+    In a quantised file it makes "x_real", which is then quantised to "x". Values that are only made
+    real again are no result of the operator that made them.
+    """
+    whole = name[: -len(_REAL)] if name.endswith(_REAL) else ""
+    return whole if whole in names and code != "DEQUANTIZE" else ""
 
 
 def op_name(code: str) -> str:
