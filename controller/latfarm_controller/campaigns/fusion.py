@@ -30,6 +30,10 @@ from latfarm_controller.campaigns.fusion_cases import (
     empty_model,
     pair_case,
 )
+from latfarm_controller.campaigns.fusion_chains import (
+    Chained,
+    chain_settings,
+)
 from latfarm_controller.campaigns.fusion_connections import (
     Connection,
     choose_fork,
@@ -46,8 +50,10 @@ from latfarm_controller.campaigns.fusion_decision import (
 from latfarm_controller.campaigns.fusion_operators import SIZES
 from latfarm_controller.campaigns.fusion_results import (
     PairResult,
+    chain_answer,
     combined,
     score,
+    sizes_mislead,
 )
 from latfarm_controller.campaigns.fusion_rounds import (
     CaseRounds,
@@ -74,7 +80,9 @@ class FusionOptions(Options):
     `pairs`: "core", "all", or pairs of operator names. `method`: by which of two ways times are
     read: ours, or inequation 1 as nn-Meter prints it, at the first of the sizes, whatever a call or
     a transfer costs. `undecided`: how a pair that neither profile nor times settle is used for
-    splitting: by the larger likelihood, or always fused, or separate.
+    splitting: by the larger likelihood, or always fused, or separate. `chains`: whether our method
+    counts kernels along chains of tiny ops first, see `fusion_chains`. `blind`: whether a pair that
+    a profile has settled is measured on as any other, to judge how times alone fare.
     """
 
     method: Method = "latfarm"
@@ -86,7 +94,9 @@ class FusionOptions(Options):
     gate: float = Field(default=5.0, gt=0)
     sureness: float = Field(default=2.0, gt=0)
     undecided: Literal["likelihood", "fuse", "separate"] = "likelihood"
+    chains: bool = True
     profile: bool = True
+    blind: bool = False
     settings: SettingsChange = SettingsChange()
 
 
@@ -108,13 +118,20 @@ class FusionCampaign(PlannedCampaign):
         else:
             pairs = names
         try:
-            self._cases = [
-                CaseRounds(pair_case(first, second, size))
-                for size in options.sizes
-                for first, second in pairs
+            tested = [
+                pair_case(first, second, size) for size in options.sizes for first, second in pairs
             ]
         except GraphError as error:
             raise UsageError(f"campaign fusion: key 'pairs': {error}") from error
+        self._tested = tested
+        self._cases = [CaseRounds(case) for case in tested]
+        self._by_rule: dict[tuple[str, str], list[CaseRounds]] = {}
+        for entry in self._cases:
+            self._by_rule.setdefault(entry.case.rule, []).append(entry)
+        counts = options.chains and options.method == "latfarm"
+        self._chained = Chained(pairs if counts else (), options)
+        self._trusts_chains = True
+        self._chain_settings = chain_settings(self._settings)
         self._empty = empty_model()
         self._empties: list[float] = []
         self._truth: dict[tuple[str, str], bool] = {}
@@ -155,10 +172,21 @@ class FusionCampaign(PlannedCampaign):
         self._empties += _times(requests, answers)
         if self._options.profile:
             yield from self._profiles()
+        yield from self._chained.rounds(self._ask_chain, self._next, self.call_overhead_ms)
         yield from self._plain_rounds()
         if self._transfers.costly:
             yield from self._padded_rounds()
         yield from self._connections()
+
+    def _ask_chain(self, graph: Graph, label: str) -> MeasurementRequest:
+        return self.asker.request(graph, PURPOSE, self._chain_settings, label=label)
+
+    def _settled(self) -> set[tuple[str, str]]:
+        sized = {
+            rule: [c.decision(self._options) for c in cases]
+            for rule, cases in self._by_rule.items()
+        }
+        return self._chained.settled(sized)
 
     def _plain_rounds(self) -> Plan:
         options = self._options
@@ -167,16 +195,14 @@ class FusionCampaign(PlannedCampaign):
             if self._transfers.costly:
                 break
             cases = [c for c in self._cases if not c.error]
+            if number >= 2:
+                # Where a profile or chains tell, times at a size serve to be compared with them.
+                settled = self._settled()
+                if not options.blind:
+                    settled |= set(self._truth)
+                cases = [c for c in cases if c.case.rule not in settled]
             if number >= options.rounds:
-                # More rounds only serve where no profile has settled the pair.
-                cases = [
-                    c
-                    for c in cases
-                    if c.case.rule not in self._truth and c.worth_repeating(options)
-                ]
-            elif number >= 2:
-                # Where a profile has told the truth, times only serve to be scored against it.
-                cases = [c for c in cases if c.case.rule not in self._truth]
+                cases = [c for c in cases if c.worth_repeating(options)]
             probing = ours and number < options.rounds
             if not cases and not (probing and self._chains):
                 break
@@ -205,7 +231,9 @@ class FusionCampaign(PlannedCampaign):
     def _padded_rounds(self) -> Plan:
         """The same pairs between pads, until they are settled or no round is left."""
         options, book = self._options, self._book
-        for entry in self._cases:
+        settled = self._settled()
+        open_ = [c for c in self._cases if c.case.rule not in settled]
+        for entry in open_:
             case = entry.case
             try:
                 for graph in (case.single_first, case.single_second, case.connected):
@@ -215,12 +243,12 @@ class FusionCampaign(PlannedCampaign):
         while True:
             cases = [
                 c
-                for c in self._cases
+                for c in open_
                 if not c.error
                 and (len(c.padded) < options.rounds or c.worth_repeating(options, book))
                 and self._tries.get(c.case.label, 0) < 2 * options.max_rounds
             ]
-            cases += [c for c in self._cases if c not in cases and c.try_again(options, book)]
+            cases += [c for c in open_ if c not in cases and c.try_again(options, book)]
             if not cases:
                 return
             for c in cases:
@@ -233,7 +261,7 @@ class FusionCampaign(PlannedCampaign):
                 if answer.ok and answer.latency_ms is not None:
                     book.told(request.graph.hash, answer.latency_ms)
             for slot in slots:
-                slot.take(answers, 0.0, between_pads=True)
+                slot.take(answers, None, between_pads=True)
 
     def _ask(self, graph: Graph, label: str, *, profile: bool = False) -> MeasurementRequest:
         return self.asker.request(graph, PURPOSE, self._settings, label=label, profile=profile)
@@ -255,7 +283,7 @@ class FusionCampaign(PlannedCampaign):
             self._profiled = "opaque" if layers else "unavailable"
             return
         self._profiled = "yes"
-        cases = [c.case for c in self._cases if c.case.size_name == size]
+        cases = [case for case in self._tested if case.size_name == size]
         joins = {
             c.label: join_connection(JoinCase(c.first, c.first, c.second, size))
             for c in cases
@@ -299,9 +327,9 @@ class FusionCampaign(PlannedCampaign):
     def _connections(self) -> Plan:
         used = {r.rule for r in self.results() if r.used}
         fused = [
-            c.case
-            for c in self._cases
-            if c.case.rule in used and c.case.size_name == self._options.sizes[0] and not c.error
+            case
+            for case, c in zip(self._tested, self._cases, strict=True)
+            if case.rule in used and case.size_name == self._options.sizes[0] and not c.error
         ]
         join = None if self._join is not None else choose_join(fused)
         fork = choose_fork(fused)
@@ -335,17 +363,26 @@ class FusionCampaign(PlannedCampaign):
 
         (Conv, Conv) is a control: no runtime computes two convolutions in one kernel. Where its
         times say so, they show a change of layout that connecting saves, and the times of all
-        pairs of windowed ops are not believed.
+        pairs of windowed ops are not believed. Where sizes say so of pairs that chains tell apart,
+        connecting saves something else, and sizes are not believed of any pair.
         """
-        rules: dict[tuple[str, str], list[CaseRounds]] = {}
-        for case in self._cases:
-            rules.setdefault(case.case.rule, []).append(case)
-        control = rules.get(("Conv", "Conv"), [])
-        decisions = [c.decision(self._options, self._pads) for c in control]
-        blocked = self._options.method == "latfarm" and combined(decisions)[0] == "fused"
+        ours = self._options.method == "latfarm"
+        sized = {
+            rule: combined([c.decision(self._options, self._pads) for c in cases])[0]
+            for rule, cases in self._by_rule.items()
+        }
+        chained = {
+            rule: chain_answer(list(self._chained.decisions(rule).values())) for rule in sized
+        }
+        control = ("Conv", "Conv")
+        blocked = ours and sized.get(control) == "fused"
+        misled = ours and sizes_mislead([(sized[rule], chained[rule]) for rule in sized])
+        # A chain's separators have the layout of its windowed ops, so that nothing is saved on
+        # that: it holds where sizes do not, but not where chains too say so of the control.
+        self._trusts_chains = chained.get(control) != "fused"
         return [
-            self._result(rule, cases, layout=blocked and WINDOWED.issuperset(rule))
-            for rule, cases in rules.items()
+            self._result(rule, cases, layout=misled or (blocked and WINDOWED.issuperset(rule)))
+            for rule, cases in self._by_rule.items()
         ]
 
     @property
@@ -356,11 +393,14 @@ class FusionCampaign(PlannedCampaign):
         self, rule: tuple[str, str], cases: Sequence[CaseRounds], *, layout: bool
     ) -> PairResult:
         decisions = {c.case.label: c.decision(self._options, self._pads) for c in cases}
-        time_fused, size_dependent = combined(list(decisions.values()))
+        chained = self._chained.decisions(rule)
+        time_fused, size_dependent = combined(list(decisions.values()), list(chained.values()))
         paper = paper_says(cases[0].plain, self._options.alpha)
         if self._options.method == "paper":
             time_fused, size_dependent = paper, False
-        layout = layout and time_fused == "fused"
+        settled = self._trusts_chains and chain_answer(list(chained.values())) != "undecided"
+        layout = layout and time_fused == "fused" and not settled
+        decisions |= chained
         if layout:
             time_fused = "undecided"
         truth = self._truth.get(rule)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.graph import Graph
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion_cases import PairCase
+from latfarm_controller.campaigns.fusion_cases import OrderCase, PairCase
 from latfarm_controller.campaigns.fusion_connections import Connection, telling_joins
-from latfarm_controller.campaigns.fusion_rounds import Ask, PadBook
-from latfarm_controller.campaigns.plans import Batch, Plan
+from latfarm_controller.campaigns.fusion_decision import which_order
+from latfarm_controller.campaigns.fusion_rounds import Ask, Next, PadBook
+from latfarm_controller.campaigns.plans import Plan
 
 TELLING_ROUNDS = 15
-
-Next = Callable[[Sequence[MeasurementRequest], int], Batch]
+ORDER_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,35 @@ class Branches:
             yield from self._round(connections)
         for connection in connections:
             connection.decide_by_time()
-        if join is not None and join.answer:
+        if join is None:
+            return
+        yield from self._order(join, fused)
+        if not join.clear and not join.answer:
+            # The pair by itself is fused: nothing but a clear answer says that a join is not.
+            join.answer = 1
+        if join.answer and not join.clear:
             yield from self._tell(join, fused)
+
+    def _order(self, join: Connection, fused: Sequence[PairCase]) -> Plan:
+        """The first branch of a join or the last one: told by a wide one in either place."""
+        case = next((c for c in fused if c.second.binary and c.first.name == "conv"), None)
+        if case is None or case.second.name == "concat":
+            return
+        order = OrderCase(case.second)
+        first_ms: list[float] = []
+        last_ms: list[float] = []
+        for _ in range(ORDER_ROUNDS):
+            requests = [
+                self.ask(graph, graph.name) for graph in (order.wide_first, order.wide_last)
+            ]
+            answers = yield self.next_batch(requests, len(requests))
+            first, last = (answers[r.request_id] for r in requests)
+            if first.ok and last.ok:
+                first_ms.append(first.latency_ms or 0.0)
+                last_ms.append(last.latency_ms or 0.0)
+        branch = which_order(first_ms, last_ms)
+        if branch is not None:
+            join.answer, join.clear, join.source = branch, True, "time"
 
     def _tell(self, join: Connection, fused: Sequence[PairCase]) -> Plan:
         """The first branch of a join or the last one: told by branches that take it in unlike."""

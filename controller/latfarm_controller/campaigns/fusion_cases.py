@@ -212,3 +212,39 @@ class ForkCase:
             other = b.input(b.type_of(wide).shape) if operator.binary else ""
             outputs.append(operator.second(b, wide, other, size))
         return b.build(outputs)
+
+
+@dataclass(frozen=True)
+class OrderCase:
+    """A join of a wide branch and of one that is but a number per channel, in either order.
+
+    The branch that a join runs with saves its own tensor's trip: the wide one's or next to nothing.
+    The two models hold the same ops, so that nothing but the runtime's choice tells their times
+    apart. A global pooling leaves the result small, where outputs are slow.
+    """
+
+    join: Operator
+    size_name: str = "large"
+
+    @cached_property
+    def wide_first(self) -> Graph:
+        """The wide branch is the first."""
+        return self._graph("wide,flat", (True, False))
+
+    @cached_property
+    def wide_last(self) -> Graph:
+        """The wide branch is the last."""
+        return self._graph("flat,wide", (False, True))
+
+    def _graph(self, name: str, wide: tuple[bool, bool]) -> Graph:
+        assert self.join.second is not None
+        size = SIZES[self.size_name]
+        b = GraphBuilder(f"{name}>{self.join.name}")
+        branches = []
+        for is_wide in wide:
+            side = size.side if is_wide else 1
+            # The order of an addition's operands is no part of a graph's hash: one channel is.
+            channels = size.narrow + (wide[0] and not is_wide)
+            branches.append(b.conv(b.input((1, channels, side, side)), size.channels, 1))
+        first, last = branches
+        return b.build([b.global_avg_pool(self.join.second(b, first, last, size))])

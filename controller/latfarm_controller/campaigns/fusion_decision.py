@@ -72,6 +72,7 @@ class Decision:
     score_spread_ms: float
     log_odds: float
     rounds: int
+    base_spread_ms: float = math.inf
 
     @property
     def ratio(self) -> float:
@@ -127,6 +128,8 @@ def decide(
     gate: float = 5.0,
     sureness: float = 2.0,
     offsets_ms: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    paired: bool = False,
+    least_base_ms: float = 0.0,
 ) -> Decision:
     """Apply the rule to a case's rounds.
 
@@ -137,6 +140,9 @@ def decide(
         sureness: `undecided` unless the rule holds or fails by this many standard errors.
         offsets_ms: to be taken off Op1, Op2 and the connected model beside the empty model's time:
             by how much their pads differ from those that stand for the empty model.
+        paired: the gate is about min(T1, T2) as each round shows it, in place of T12: where all of
+            a round's models share most of their time, what disturbs it cancels.
+        least_base_ms: an op that takes less is no kernel of its own even when it stands alone.
     """
     good = [t for t in triples if t.ok]
     if not good:
@@ -157,9 +163,11 @@ def decide(
         standard_error(connected),
         median(_own_error(t.connected) for t in good) / math.sqrt(len(good)),
     )
+    base_error = max(standard_error(bases), per_round / math.sqrt(len(good)))
     score = gain - alpha * base
     answer: Answer
-    if base <= gate * connected_error or abs(score) <= sureness * score_error:
+    known_ms = max(gate * (base_error if paired else connected_error), least_base_ms)
+    if base <= known_ms or abs(score) <= sureness * score_error:
         answer = "undecided"
     else:
         answer = "fused" if score > 0 else "separate"
@@ -172,6 +180,7 @@ def decide(
         score_error,
         _log_odds(gain, base, score_error),
         len(good),
+        base_error,
     )
 
 
@@ -232,6 +241,23 @@ def closest_plan(
     if best == 1 and 2 in distance and distance[2] - distance[1] <= spread_ms:
         return 1, False
     return best, clear
+
+
+def which_order(
+    first_ms: Sequence[float], last_ms: Sequence[float], sureness: float = 3.0
+) -> Branch | None:
+    """Into which branch a join is merged, by a wide branch's times as the first and as the last.
+
+    The faster order is the one in which it runs with the wide branch. None: no order is surely
+    faster; what makes up less than a hundredth of the whole is chance.
+    """
+    gaps = [last - first for first, last in zip(first_ms, last_ms, strict=True)]
+    if len(gaps) < 3:
+        return None
+    gap = median(gaps)
+    if abs(gap) <= max(sureness * standard_error(gaps), 0.01 * median(first_ms)):
+        return None
+    return 1 if gap > 0 else 2
 
 
 def together(layers: Sequence[LayerTime], first: Node, second: Node) -> bool | None:

@@ -8,6 +8,12 @@ from typing import Any
 
 from latfarm_controller.campaigns.fusion_decision import Answer, Decision
 
+Verdict = tuple[Answer, bool]
+"""A pair's answer, and whether it depends on the size."""
+CLEAR_ROUNDS, CLEAR_ODDS = 5, 4.0
+LEAST_MISLED, MISLED_SHARE = 2, 0.05
+"""What a large tensor must show to be believed against a chain: rounds, and log odds."""
+
 
 @dataclass(frozen=True)
 class PairResult:
@@ -98,10 +104,40 @@ def score(results: Sequence[PairResult], *, paper: bool = False) -> dict[str, An
     }
 
 
-def combined(decisions: Sequence[Decision]) -> tuple[Answer, bool]:
-    """One answer from a pair's sizes, and whether they disagree: then the clearest one holds."""
+def combined(decisions: Sequence[Decision], chained: Sequence[Decision] = ()) -> Verdict:
+    """One answer from a pair's sizes, the larger ones last, and chains; whether sizes disagree.
+
+    Chains count kernels, while at a size a kernel may save nothing or connecting something else:
+    they hold. Only where the sizes tell that it depends on them, with all rounds taken and clearly,
+    is a pair fused that is apart in a chain. Of sizes the clearest one holds.
+    """
     settled = [d for d in decisions if d.answer != "undecided"]
-    if not settled:
-        return "undecided", False
-    best = max(settled, key=lambda d: d.margin)
-    return best.answer, len({d.answer for d in settled}) > 1
+    depends = len({d.answer for d in settled}) > 1
+    best = max(settled, key=lambda d: d.margin, default=None)
+    chain = chain_answer(chained)
+    if chain == "undecided":
+        return (best.answer if best else "undecided"), depends
+    if chain == "separate" and depends:
+        large = [d for d in decisions[len(decisions) // 2 :] if d.answer == "fused"]
+        if any(d.rounds >= CLEAR_ROUNDS and d.margin >= CLEAR_ODDS for d in large):
+            return "fused", True
+    return chain, depends
+
+
+def chain_answer(chained: Sequence[Decision]) -> Answer:
+    """The first answer of a pair's chains: dense convolution stands for the op, and is first."""
+    return next((d.answer for d in chained if d.answer != "undecided"), "undecided")
+
+
+def sizes_mislead(told: Sequence[tuple[Answer, Answer]]) -> bool:
+    """Whether times at sizes take pairs for fused that chains tell apart: more than by chance.
+
+    A runtime that keeps tensors in a layout of its own saves two conversions wherever two ops are
+    connected, be they of whatever kind.
+
+    Args:
+        told: of each pair what its sizes and what its chains say.
+    """
+    apart = [sized for sized, chain in told if chain == "separate" and sized != "undecided"]
+    wrong = apart.count("fused")
+    return wrong >= LEAST_MISLED and wrong > MISLED_SHARE * len(apart)

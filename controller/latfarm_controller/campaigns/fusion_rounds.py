@@ -18,16 +18,59 @@ from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion_cases import PairCase
 from latfarm_controller.campaigns.fusion_decision import Decision, Triple, decide
+from latfarm_controller.campaigns.fusion_operators import Operator
 from latfarm_controller.campaigns.padding_bounds import Model, Sum, needed
 from latfarm_controller.campaigns.padding_models import Separator, padded, padding_only
+from latfarm_controller.campaigns.plans import Batch
 
 SHARED = 3
 """Op1 is measured anew after so many pairs: near in time, yet not once for each."""
 
 Ask = Callable[[Graph, str], MeasurementRequest]
 Answers = Mapping[str, Measurement]
+Next = Callable[[Sequence[MeasurementRequest], int], Batch]
+"""Makes the next batch of requests; the number is how many are thought to be left, these too."""
+
+
+class Case(Protocol):
+    """A pair to be measured: as itself, see `fusion_cases.PairCase`, or along a chain."""
+
+    @property
+    def first(self) -> Operator:
+        """Op1."""
+
+    @property
+    def second(self) -> Operator:
+        """Op2."""
+
+    @property
+    def size_name(self) -> str:
+        """Cases of one size share the model of an op alone."""
+
+    @property
+    def rule(self) -> tuple[str, str]:
+        """The pair of ops as in the rules."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+
+    @property
+    def wide_shape(self) -> tuple[int, ...]:
+        """The tensor between both ops."""
+
+    @property
+    def single_first(self) -> Graph:
+        """Op1 alone."""
+
+    @property
+    def single_second(self) -> Graph:
+        """Op2 alone."""
+
+    @property
+    def connected(self) -> Graph:
+        """Op1 followed by Op2."""
 
 
 class Limits(Protocol):
@@ -115,7 +158,7 @@ class PadBook:
 class CaseRounds:
     """A pair at a size, with the rounds measured of it so far, as it is and between pads."""
 
-    case: PairCase
+    case: Case
     plain: list[Triple] = field(default_factory=list)
     padded: list[Triple] = field(default_factory=list)
     separator: Separator = "MaxPool"
@@ -176,16 +219,22 @@ class Slot:
     connected: str
     empty: str
 
-    def take(self, answers: Answers, empty_ms: float, *, between_pads: bool) -> None:
-        """Keep the round, unless an op of it cannot be run at all or a measurement failed."""
+    def take(self, answers: Answers, empty_ms: float | None, *, between_pads: bool) -> None:
+        """Keep the round, unless an op of it cannot be run at all or a measurement failed.
+
+        Args:
+            answers: the round's.
+            empty_ms: stands in for an empty model that was not measured; None: nothing does.
+            between_pads: the models were.
+        """
         parts = [answers[i] for i in (self.first, self.second, self.connected)]
         empty = answers[self.empty]
-        asked = [*parts, empty] if between_pads else parts
+        asked = parts if empty_ms is not None else [*parts, empty]
         failed = next((m for m in asked if m.outcome is Outcome.MODEL_ERROR), None)
         if failed is not None:
             self.case.error = failed.error_message or failed.error_code or "failed"
             return
-        if between_pads and not empty.ok:
+        if empty_ms is None and not empty.ok:
             return
         known_ms = empty.latency_ms if empty.ok else empty_ms
         triple = Triple(parts[0], parts[1], parts[2], known_ms or 0.0)
@@ -198,12 +247,28 @@ def plain_round(
 ) -> tuple[list[MeasurementRequest], list[Slot]]:
     """One round of pairs as they are: Op1, (Op1, Op2) and Op2 next to each other."""
     round_ = _Round(ask)
-    last: PairCase | None = None
+    last: Case | None = None
     for entry in cases:
         case = entry.case
         if last is None or case.size_name != last.size_name:
             round_.empty = round_.ask(empty, "empty")
         if round_.begins(case, last):
+            round_.first = round_.ask(case.single_first, f"{case.first.name}@{case.size_name}")
+        round_.pair(entry, case.connected, case.single_second)
+        last = case
+    return round_.requests, round_.slots
+
+
+def chained_round(
+    cases: Sequence[tuple[CaseRounds, Graph]], ask: Ask
+) -> tuple[list[MeasurementRequest], list[Slot]]:
+    """One round of chained pairs, each with the chain that stands for its empty model."""
+    round_ = _Round(ask)
+    last: Case | None = None
+    for entry, bare in cases:
+        case = entry.case
+        if round_.begins(case, last):
+            round_.empty = round_.ask(bare, case.size_name)
             round_.first = round_.ask(case.single_first, f"{case.first.name}@{case.size_name}")
         round_.pair(entry, case.connected, case.single_second)
         last = case
@@ -251,7 +316,7 @@ class _Round:
         self.requests.append(self._ask(graph, label))
         return self.requests[-1].request_id
 
-    def begins(self, case: PairCase, last: PairCase | None) -> bool:
+    def begins(self, case: Case, last: Case | None) -> bool:
         """Whether Op1 is to be measured anew before this case."""
         fresh = (
             last is None

@@ -1,0 +1,297 @@
+"""Which pairs of ops run as one kernel, told from times alone, against what each runtime says.
+
+    make bench-fusion                                    simulated boards and this host's runtimes
+    make bench-fusion BENCH_FLAGS="--write --simulate npu --seeds 8 --noise 0.03"
+    make bench-fusion BENCH_FLAGS="--write -p local-onnxruntime1.31-fp32-1t"
+
+Each platform's agent is started, and fusion detection driven without a controller. The truth of a
+simulated board is its hidden rules, of a runtime the graph or profile that it shows; neither is
+told to the method: `blind`. A runtime that shows no single layers, or one for all (opaque), has no
+score. Beside ours stands inequation 1 of nn-Meter as printed, from the same measurements.
+
+`--write` keeps the rows in `fusion.json`, each with its conditions, and rows of other platforms
+that stand there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import platform as host
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from latfarm_controller import builders
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion_results import PairResult
+from latfarm_controller.errors import BuildError
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from benchmarks import simulated_boards
+
+RESULTS = Path(__file__).with_suffix(".json")
+LEASE_MS = 600_000
+TRIES = 3
+HOST_RUNTIMES = ("onnxruntime", "openvino", "litert", "ncnn", "mnn")
+SIMULATED = ("npu", "gpu", "cpu", "drawn")
+
+
+class Board:
+    """One leased platform of an agent; builds, uploads and measures what a campaign asks."""
+
+    def __init__(self, client: AgentClient, name: str, model_format: str, dtype: str) -> None:
+        self.name = name
+        self.slowdowns: list[float] = []
+        self.failed: dict[str, int] = {}
+        self._client = client
+        self._built = (model_format, dtype)
+        self._blobs: dict[str, str] = {}
+
+    async def measure(self, request: MeasurementRequest) -> Measurement:
+        """A measurement; what the farm would ask again after a failure of its own is asked again.
+
+        A graph that cannot be built is a failure of the model, as it is for a campaign.
+        """
+        graph = request.graph
+        if graph.hash not in self._blobs:
+            try:
+                data = builders.build(graph, *self._built)
+            except BuildError as error:
+                return self._unbuilt(request, str(error))
+            self._blobs[graph.hash] = hashlib.sha256(data).hexdigest()
+            await self._client.upload(self._blobs[graph.hash], data)
+        for _ in range(TRIES):
+            await self._client.renew(LEASE_MS)
+            answer = await self._client.measure(request, self._blobs[graph.hash])
+            await self._client.acknowledge([request.request_id])
+            if answer.outcome is not Outcome.INFRASTRUCTURE_ERROR:
+                break
+            self.failed[answer.error_code] = self.failed.get(answer.error_code, 0) + 1
+        self.slowdowns.append(float(answer.conditions.get("slowdown", 1.0)))
+        return answer
+
+    def _unbuilt(self, request: MeasurementRequest, message: str) -> Measurement:
+        return Measurement(
+            request.request_id,
+            request.graph.hash,
+            self.name,
+            request.purpose,
+            Outcome.MODEL_ERROR,
+            error_code="MODEL_UNSUPPORTED",
+            error_message=message,
+        )
+
+
+async def detect(address: str, wanted: str, options: FusionOptions) -> tuple[FusionCampaign, Board]:
+    """Fusion detection on the platform of an agent whose name holds `wanted`."""
+    async with AgentClient(address, "fusion") as client:
+        described = await client.describe()
+        target = next((p for p in described.platforms if wanted in p.name), None)
+        if target is None:
+            known = ", ".join(p.name for p in described.platforms)
+            raise SystemExit(f"no platform {wanted} here; there are {known}")
+        await client.acquire(LEASE_MS)
+        board = Board(client, target.name, target.model_format, target.dtype)
+        campaign = FusionCampaign(target.name, options)
+        while not campaign.done:
+            for request in campaign.ask(64):
+                campaign.tell([await board.measure(request)])
+        await client.release()
+    return campaign, board
+
+
+def of_hidden_rules(
+    results: Sequence[PairResult], profile: Mapping[str, Any], *, paper: bool
+) -> dict[str, Any]:
+    """Precision and recall against a simulated board's own rules, which know no constants."""
+    real = {tuple(pair) for pair in profile["fused_pairs"]}
+    known = [
+        (
+            (r.rule[0].removesuffix(":const"), r.rule[1].removesuffix(":const")) in real,
+            r.paper if paper else r.time_fused,
+        )
+        for r in results
+    ]
+    return scored(known)
+
+
+def scored(known: Sequence[tuple[bool, str]]) -> dict[str, Any]:
+    """Counts and shares of pairs, each its truth and what was found."""
+    hits = sum(truth and found == "fused" for truth, found in known)
+    claimed = sum(found == "fused" for _, found in known)
+    fused = sum(truth for truth, _ in known)
+    return {
+        "pairs": len(known),
+        "fused": fused,
+        "found": hits,
+        "wrongly_fused": claimed - hits,
+        "undecided": sum(found == "undecided" for _, found in known),
+        "precision": hits / claimed if claimed else None,
+        "recall": hits / fused if fused else None,
+    }
+
+
+def row_of(campaign: FusionCampaign, board: Board, seconds: float) -> dict[str, Any]:
+    """What is kept of a platform."""
+    outcome = campaign.outcome()
+    results = campaign.results()
+    return {
+        "platform": board.name,
+        "truth": outcome["profile"],
+        "ours": outcome["black_box"],
+        "paper": outcome["paper"],
+        "wrong": [
+            {"pair": "+".join(r.rule), "judged": r.judged, "cases": cases_of(r)}
+            for r in results
+            if r.judged not in ("hit", "right", "")
+        ],
+        "untold": sum(r.time_fused == "undecided" for r in results),
+        "branches": {
+            "multi_inbound": campaign.rules().multi_inbound,
+            "multi_outbound": campaign.rules().multi_outbound,
+        },
+        "rounds": max(d.rounds for r in results for d in r.cases.values()),
+        "measurements": len(board.slowdowns),
+        "conditions": {
+            "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processor": host.processor() or host.machine(),
+            "load_average": round(os.getloadavg()[0], 1),
+            "slowdown_median": round(median(board.slowdowns), 3),
+            "slowdown_most": round(max(board.slowdowns), 3),
+            "failed": board.failed,
+            "minutes": round(seconds / 60.0, 2),
+        },
+    }
+
+
+def cases_of(result: PairResult) -> dict[str, str]:
+    """What each size and chain of a pair says, and the share of the cheaper op that was saved."""
+    return {label: f"{d.answer} {d.ratio:.2f}" for label, d in result.cases.items()}
+
+
+def run(wanted: str, options: FusionOptions, simulate: Path | None, cpu: int | None) -> Any:
+    """Start an agent, detect, stop it; the campaign, the board and how long it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        agent = LocalAgentOptions(
+            Path(folder) / "agent", Path(folder) / "agent.log", simulate=simulate, cpu=cpu
+        )
+        with LocalAgent(agent) as started:
+            begun = time.monotonic()
+            campaign, board = asyncio.run(detect(started.address, wanted, options))
+            return campaign, board, time.monotonic() - begun
+
+
+def simulated_row(kind: str, seed: int, noise: float, pairs: str) -> dict[str, Any]:
+    """A simulated board, without any profile, against its hidden rules."""
+    profile = simulated_boards.profile(kind, noise=noise, seed=seed)
+    options = FusionOptions.model_validate({"pairs": pairs, "profile": False})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "board.json"
+        name = simulated_boards.write(kind, path, noise=noise, seed=seed)
+        campaign, board, seconds = run(name, options, path, None)
+    results = campaign.results()
+    row = row_of(campaign, board, seconds) | {
+        "truth": "hidden rules",
+        "ours": of_hidden_rules(results, profile, paper=False),
+        "paper": of_hidden_rules(results, profile, paper=True),
+        "true_branches": {
+            name: profile.get(name, 0) for name in ("multi_inbound", "multi_outbound")
+        },
+    }
+    real = {tuple(pair) for pair in profile["fused_pairs"]}
+    row["wrong"] = [
+        {"pair": "+".join(r.rule), "judged": r.time_fused}
+        for r in results
+        if r.time_fused
+        != ("fused" if tuple(o.removesuffix(":const") for o in r.rule) in real else "separate")
+    ]
+    return row | {"platform": f"{row['platform']}, noise {noise:.0%}"}
+
+
+def real_row(name: str, pairs: str, cpu: int | None) -> dict[str, Any]:
+    """A runtime of this host, its own graph or profile as the truth."""
+    options = FusionOptions.model_validate({"pairs": pairs, "blind": True})
+    campaign, board, seconds = run(name, options, None, cpu)
+    return row_of(campaign, board, seconds)
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row of the printed table."""
+    cells = [f"{row['platform']:38}", f"{row['truth']:>12}"]
+    for way in ("ours", "paper"):
+        found = row[way]
+        cells += [
+            f"{'-' if found[share] is None else format(found[share], '.2f'):>6}"
+            for share in ("precision", "recall")
+        ]
+    found = row["ours"]
+    cells += [f"{found['pairs']:>5} {found['fused']:>5} {row['untold']:>9} {row['rounds']:>6}"]
+    cells += [f"{row['measurements']:>12} {row['conditions']['minutes']:>7}"]
+    return " ".join(cells)
+
+
+HEADER = (
+    f"{'platform':38} {'truth':>12} {'prec':>6} {'recall':>6} {'paper':>6} {'recall':>6} "
+    f"{'pairs':>5} {'fused':>5} {'undecided':>9} {'rounds':>6} {'measurements':>12} {'minutes':>7}"
+)
+
+
+def keep(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Put rows into the file, in place of older ones of the same platforms."""
+    known = json.loads(path.read_text())["platforms"] if path.is_file() else []
+    named = {row["platform"]: row for row in (*known, *rows)}
+    path.write_text(json.dumps({"platforms": list(named.values())}, indent=2) + "\n")
+
+
+def main() -> int:
+    """Run what was chosen, print a table, keep it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--simulate", action="append", choices=SIMULATED, default=[])
+    parser.add_argument("-p", "--platform", action="append", default=[], help="or part of its name")
+    parser.add_argument("--seeds", type=int, default=8, help="of drawn boards")
+    parser.add_argument("--noise", type=float, action="append", default=[])
+    parser.add_argument("--pairs", choices=("core", "all"), default="core")
+    parser.add_argument("--cpu", type=int, default=None, help="core to measure on")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if not options.simulate and not options.platform:
+        options.simulate, options.platform = list(SIMULATED), list(HOST_RUNTIMES)
+    boards = [
+        (kind, seed, noise)
+        for noise in options.noise or (0.0, 0.03)
+        for kind in options.simulate
+        for seed in (range(options.seeds) if kind == "drawn" else (0,))
+    ]
+    print(HEADER)
+    missed = 0
+    for kind, seed, noise in boards:
+        row = simulated_row(kind, seed, noise, options.pairs)
+        print(line(row), flush=True)
+        missed += bool(row["wrong"]) or row["branches"] != row["true_branches"]
+        if options.write:
+            keep([row], RESULTS)
+    for name in options.platform:
+        row = real_row(name, options.pairs, options.cpu)
+        print(line(row), flush=True)
+        for wrong in row["wrong"]:
+            said = ", ".join(f"{label} {told}" for label, told in wrong["cases"].items())
+            print(f"  {wrong['judged']}: {wrong['pair']} ({said})")
+        if options.write:
+            keep([row], RESULTS)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
