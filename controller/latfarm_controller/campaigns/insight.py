@@ -23,7 +23,7 @@ from typing import Any, Literal
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.measurement import LayerTime, Measurement
 from latfarm_predictors.network_correction import boundary_mb
 from latfarm_predictors.samples import KernelSample
 
@@ -36,6 +36,8 @@ LAYOUT_OPS = frozenset(
     {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
 )
 """Layers that runtimes insert to change a tensor's layout or place; no model asks for them."""
+STEP = "scratch_"
+"""Begins the names that builders give to tensors between the steps of one op."""
 LEAST_SHARE = 0.02
 """Of a call's time that is the kernel's own, whatever noise says."""
 UNSEEN_SHARE = 0.2
@@ -47,6 +49,25 @@ COSTLY_SHARE = 0.25
 LEAST_MODELS = 3
 MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""
+
+
+def with_steps(layers: Sequence[LayerTime]) -> list[LayerTime]:
+    """Layers in their order, each with the steps before it that make no tensor of the network.
+
+    An op that a format has no word for is built as several (a batch normalisation as a product and
+    a sum). Only the last of them makes the op's own tensor and has its name.
+    """
+    found: list[LayerTime] = []
+    waiting_ms = 0.0
+    for layer in layers:
+        if all(name.startswith(STEP) for name in layer.name.split("+")):
+            waiting_ms += layer.latency_ms
+        else:
+            found.append(replace(layer, latency_ms=layer.latency_ms + waiting_ms))
+            waiting_ms = 0.0
+    if found and waiting_ms:
+        found[-1] = replace(found[-1], latency_ms=found[-1].latency_ms + waiting_ms)
+    return found or list(layers)
 
 
 def layout_share(
@@ -157,7 +178,7 @@ def in_context(
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     times_ms: dict[int, float] = {}
     shared: set[int] = set()
-    for layer in measurement.layers:
+    for layer in with_steps(measurement.layers):
         owners = {owner[name] for name in layer.name.split("+") if name in owner}
         if len(owners) > 1:
             shared |= owners

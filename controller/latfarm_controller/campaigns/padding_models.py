@@ -28,6 +28,8 @@ Their differences tell what a pad out (fork - base) and a pad in (twin - fork) c
 
 _CHANNELS_FIRST = frozenset({"Conv", "ConvTranspose", "BatchNormalization", *POOLS})
 _FLOATS = frozenset({"float32", "float16"})
+_IMAGE_CHANNELS = 4
+_IMAGE_PIXELS = 32 * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,22 @@ def padding_only(pad: Pad, form: Form) -> Graph:
     return b.build(outputs)
 
 
-def padded(kernel: Kernel, *, separator: Separator = "") -> Padded:
+def is_image(kind: TensorType) -> bool:
+    """Whether networks read such a tensor from outside: few channels, many pixels."""
+    if len(kind.shape) != 4:
+        return False
+    _, channels, height, width = kind.shape
+    return channels <= _IMAGE_CHANNELS and height * width >= _IMAGE_PIXELS
+
+
+def padded(kernel: Kernel, *, separator: Separator = "", images: bool = False) -> Padded:
     """The LUM between pads, one for each tensor that it reads or writes.
+
+    Args:
+        kernel: the LUM.
+        separator: what stands behind the pads in.
+        images: an image (`is_image`) is read as it is: inside a network, too, it is an input. Such
+            a model has no padding-only model beside it.
 
     Raises:
         GraphError: it cannot be padded; says why.
@@ -85,12 +101,15 @@ def padded(kernel: Kernel, *, separator: Separator = "") -> Padded:
     graph = kernel.graph
     if not graph.inputs:
         raise GraphError(f"{graph.name}: reads no activation")
-    pads_in = tuple(_pad(kernel, graph.type_of(t), separator) for t in graph.inputs)
+    inner = [t for t in graph.inputs if not (images and is_image(graph.type_of(t)))]
+    pads_in = tuple(_pad(kernel, graph.type_of(t), separator) for t in inner)
     pads_out = tuple(_pad(kernel, graph.type_of(t), separator) for t in graph.outputs)
     b = GraphBuilder(f"padded {graph.name}")
     names = {"": ""}
-    for tensor, pad in zip(graph.inputs, pads_in, strict=True):
-        names[tensor] = _enter(b, pad)
+    pads = dict(zip(inner, pads_in, strict=True))
+    for tensor in graph.inputs:
+        kind, pad = graph.type_of(tensor), pads.get(tensor)
+        names[tensor] = b.input(kind.shape, kind.dtype) if pad is None else _enter(b, pad)
     for tensor, weight in graph.weights.items():
         names[tensor] = b.weight(weight.type.shape, weight.type.dtype, weight.values)
     before = set(names.values())

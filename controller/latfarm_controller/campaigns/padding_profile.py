@@ -4,33 +4,64 @@ A profile of a kernel's own model shows what it takes from the slow memory that 
 outputs live in. A compiler that keeps tensors between layers in fast memory (as Vela does for the
 Ethos-U) charges the same kernel half of that inside a network. Between pads its inputs and outputs
 are tensors of a network, and the profiler tells its own layers by their names: no padding-only
-model is needed. A few kernels tell whether it matters; only then are all measured so.
+model is needed. An image stays the model's input: a network's first kernel, too, reads it from
+outside. A few kernels of each kind tell whether it matters; only then are all measured so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import exp, expm1, log
 from random import Random
-from statistics import median
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
+from latfarm_predictors.groups import family_group
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement, Settings
-from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.samples import KernelSample, mad_of
+from latfarm_predictors.workload import workload
 
-from latfarm_controller.campaigns.insight import LEAST_SHARE
+from latfarm_controller.campaigns.insight import LEAST_SHARE, with_steps
 from latfarm_controller.campaigns.kernels import SETTINGS
 from latfarm_controller.campaigns.padding_models import Padded, Separator, padded
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 PURPOSE = "padding"
-PROBES = 16
+PROBES = 32
 LEAST_PROBES = 6
+LEAST_OF_GROUP = 3
+"""Probes of each group of kernels, where it has so many."""
 DIFFERENT = 0.25
-"""Where a kernel alone is off by more than this from what it takes between pads, in the median."""
+"""Where kernels alone are off by more than this from what they take between pads."""
+_MOST_GAP = 1.0
+_LEAST_SPREAD = 0.1
+
+
+def draw(groups: Mapping[str, Sequence[str]], count: int, seed: int) -> list[str]:
+    """Keys drawn from each group by its size, but at least `LEAST_OF_GROUP`, where there are any.
+
+    Whether a kernel alone is another thing depends on what kind it is: some draws of a few out of
+    all would miss the kinds that differ.
+
+    Args:
+        groups: keys by group.
+        count: how many to draw; more where the groups' least are more.
+        seed: of the draw within each group.
+    """
+    random = Random(seed)
+    shuffled = {name: random.sample(list(keys), len(keys)) for name, keys in groups.items()}
+    taken = {name: min(LEAST_OF_GROUP, len(keys)) for name, keys in shuffled.items()}
+    while sum(taken.values()) < count:
+        left = [name for name, keys in shuffled.items() if taken[name] < len(keys)]
+        if not left:
+            break
+        taken[max(left, key=lambda name: len(shuffled[name]) / (taken[name] + 1))] += 1
+    return [key for name, keys in shuffled.items() for key in keys[: taken[name]]]
 
 
 def own_share(model: Padded, measurement: Measurement) -> float | None:
@@ -40,7 +71,7 @@ def own_share(model: Padded, measurement: Measurement) -> float | None:
     """
     total_ms = own_ms = 0.0
     nodes = {node.name for node in model.graph.nodes}
-    for layer in measurement.layers:
+    for layer in with_steps(measurement.layers):
         total_ms += layer.latency_ms
         covered = set(layer.name.split("+")) & nodes
         if covered & model.own:
@@ -79,22 +110,28 @@ class WithinPadsCampaign(PlannedCampaign):
         super().__init__(platform)
         self._rules = rules
         self._alone = {s.kernel.kernel_id: s for s in alone if s.insight == "profile"}
+        self._groups: dict[str, list[str]] = {}
+        for key, sample in self._alone.items():
+            kernel = sample.kernel
+            name = family_group(workload(kernel).family, kernel.type)
+            self._groups.setdefault(name, []).append(key)
         self._overhead_ms = overhead_ms
         self._settings = settings
         self._seed = seed
         self._models: dict[str, Padded] = {}
         self._found: dict[str, KernelSample] = {}
         self._hidden: set[str] = set()
+        self._silent: set[str] = set()
         self._asked = 0
         self._board_ms = 0.0
 
     def plan(self) -> Plan:
         """The probes; then the others, where the probes differ from what they take alone."""
-        order = list(self._alone)
-        Random(self._seed).shuffle(order)
-        yield from self._measure(order[:PROBES], len(order[:PROBES]))
+        probes = draw(self._groups, PROBES, self._seed)
+        yield from self._measure(probes, len(probes))
         if self.differs:
-            yield from self._measure(order[PROBES:], len(order))
+            others = [key for key in self._alone if key not in set(probes)]
+            yield from self._measure(others, len(self._alone))
 
     @property
     def differs(self) -> bool:
@@ -103,12 +140,32 @@ class WithinPadsCampaign(PlannedCampaign):
 
     @property
     def difference(self) -> float | None:
-        """By which share kernels alone are off in the median; None for too few to tell."""
-        gaps = [
-            abs(self._alone[key].latency_ms / sample.latency_ms - 1.0)
-            for key, sample in self._found.items()
+        """By which share kernels alone are off, noise left out; None for too few to tell.
+
+        What a network's sum of kernels would be off by: the mean of each group's kernels, up and
+        down together, since noise goes both ways; over the groups by their sizes, up or down. One
+        kernel counts for a factor of e at most.
+        """
+        gaps = {
+            name: [max(-_MOST_GAP, min(_MOST_GAP, gap)) for gap in self._gaps(keys)]
+            for name, keys in self._groups.items()
+        }
+        if sum(len(found) for found in gaps.values()) < LEAST_PROBES:
+            return None
+        sizes = {name: len(self._groups[name]) for name, found in gaps.items() if found}
+        mean = sum(size * abs(fmean(gaps[name])) for name, size in sizes.items())
+        return expm1(mean / sum(sizes.values()))
+
+    def _gaps(self, keys: Sequence[str]) -> list[float]:
+        """Log of alone over between pads, for those of some kernels that are known.
+
+        One that no layer shows costs next to nothing there; how much less, no profile says.
+        """
+        return [
+            log(self._alone[key].latency_ms / self._found[key].latency_ms)
+            for key in keys
+            if key in self._found and key not in self._silent
         ]
-        return median(gaps) if len(gaps) >= LEAST_PROBES else None
 
     def _measure(self, keys: Sequence[str], total: int) -> Plan:
         requests = {}
@@ -131,7 +188,7 @@ class WithinPadsCampaign(PlannedCampaign):
         separators: tuple[Separator, ...] = ("", "MaxPool", "AveragePool")
         for separator in separators:
             try:
-                model = padded(kernel, separator=separator)
+                model = padded(kernel, separator=separator, images=True)
             except GraphError:
                 return None
             if not model.fuses(self._rules):
@@ -148,14 +205,42 @@ class WithinPadsCampaign(PlannedCampaign):
         inside_ms = min(shown_ms, max((answer.latency_ms or 0.0) - self._overhead_ms, 0.0))
         alone = self._alone[key]
         least_ms = LEAST_SHARE * alone.latency_ms
-        own_ms = max(share * max(inside_ms, least_ms), least_ms)
+        own_ms = share * max(inside_ms, least_ms)
+        if own_ms < least_ms:
+            self._silent.add(key)
+            own_ms = least_ms
         spread = (answer.mad_ms or 0.0) / (answer.latency_ms or 1.0)
         self._found[key] = KernelSample(alone.kernel, own_ms, own_ms * spread, None, "profile")
 
     def samples(self) -> list[KernelSample]:
-        """Kernels between pads where that matters; the others as they are alone."""
-        found = self._found if self.differs else {}
-        return [found.get(key, sample) for key, sample in self._alone.items()]
+        """Kernels between pads where that matters; the others as they are alone.
+
+        Where it matters, what pads cannot isolate is scaled as its group's others were, and as
+        doubtful as these were different.
+        """
+        if not self.differs:
+            return list(self._alone.values())
+        found = []
+        for name, keys in self._groups.items():
+            gaps = self._nearest_gaps(name)
+            middle, spread = median(gaps), max(pstdev(gaps), _LEAST_SPREAD)
+            for key in keys:
+                sample = self._found.get(key)
+                if sample is None:
+                    own_ms = self._alone[key].latency_ms * exp(-middle)
+                    sample = replace(
+                        self._alone[key],
+                        latency_ms=own_ms,
+                        mad_ms=own_ms * mad_of(spread),
+                        cold_ms=None,
+                    )
+                found.append(sample)
+        return found
+
+    def _nearest_gaps(self, name: str) -> list[float]:
+        """The gaps of a group; of all kernels, where few of the group are known."""
+        gaps = self._gaps(self._groups[name])
+        return gaps if len(gaps) >= LEAST_OF_GROUP else self._gaps(list(self._alone))
 
     def outcome(self) -> Mapping[str, Any]:
         """Whether it matters, and each kernel's time between pads where it does."""
@@ -166,9 +251,13 @@ class WithinPadsCampaign(PlannedCampaign):
             "measurements": self._asked,
             "board_ms": self._board_ms,
             "hidden": len(self._hidden),
+            "scaled": len(self._alone) - len(self._found) if self.differs else 0,
             "times": {
-                key: {"latency_ms": sample.latency_ms, "mad_ms": sample.mad_ms}
-                for key, sample in (self._found if self.differs else {}).items()
+                sample.kernel.kernel_id: {
+                    "latency_ms": sample.latency_ms,
+                    "mad_ms": sample.mad_ms,
+                }
+                for sample in (self.samples() if self.differs else ())
             },
         }
 

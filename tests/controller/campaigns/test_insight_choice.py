@@ -13,7 +13,7 @@ from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms, exa
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.insight import choose, insight_story, untold_share
 from latfarm_controller.campaigns.padding_models import padded
-from latfarm_controller.campaigns.padding_profile import PROBES, own_share
+from latfarm_controller.campaigns.padding_profile import own_share
 from latfarm_controller.campaigns.registry import make_campaign
 from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.store.base import CampaignRecord
@@ -113,7 +113,8 @@ def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
     assert told["counts"] == {"profile": 24}
     assert "padding" not in outcome
     # Some kernels were profiled between pads too, which told nothing new.
-    assert outcome["within_pads"]["measurements"] == PROBES
+    assert 22 <= outcome["within_pads"]["measurements"] <= 24
+    assert abs(outcome["within_pads"]["difference"]) < 0.05
     assert not outcome["within_pads"]["used"]
     assert outcome["within_pads"]["times"] == {}
     assert error(data) < 0.01
@@ -129,8 +130,10 @@ def test_kernels_are_profiled_between_pads_where_that_differs(tmp_path: Path) ->
     found = outcome["within_pads"]
     assert found["used"]
     assert found["difference"] > 1.0
-    assert found["measurements"] == 24
-    assert len(found["times"]) >= 22
+    assert 22 <= found["measurements"] <= 24
+    # What no pad isolates is scaled as its like: no kernel is left as it is alone.
+    assert len(found["times"]) == 24
+    assert found["scaled"] <= 2
     assert error(data) < 0.05
     assert {sample.insight for sample in data.kernels} == {"profile"}
 
