@@ -109,7 +109,7 @@ def measured_platforms(options: argparse.Namespace) -> bool:
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
             with controller() as client:
-                campaign, times = measure(client, platform, graphs, options)
+                campaign, times, _ = measure(client, platform, graphs, options)
             found = judge(open_bundle(load_config().bundles_dir, platform), graphs, times)
             found |= {
                 "sampler": options.sampler,

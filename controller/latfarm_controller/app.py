@@ -22,6 +22,7 @@ from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.watch import Watch
 from latfarm_controller.pools import Pools
 from latfarm_controller.questions import Questions
+from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 
 
@@ -32,6 +33,7 @@ class Controller:
         self, config: Config, store: Store, fleet: Fleet, farm: Farm, watch: Watch | None = None
     ) -> None:
         self._bundles_dir = config.bundles_dir
+        self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet
         self._watch = watch or Watch()
@@ -129,7 +131,12 @@ class Controller:
             UsageError: nothing is known of it, or it has no such campaign.
         """
         return await asyncio.to_thread(
-            reporting.report, self._store, self._bundles_dir, platform, campaign_id
+            reporting.report,
+            self._store,
+            self._bundles_dir,
+            platform,
+            campaign_id,
+            self._kept_reports,
         )
 
     async def close(self) -> None:

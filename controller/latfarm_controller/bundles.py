@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from latfarm_predictors.predictor import PlatformPredictor
 
 SUFFIX = ".zip"
+FITTED = ".fitted"
+"""Folder among the platforms' of what follows from bundles alone; see `fitted_cache`."""
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
 
@@ -60,9 +63,30 @@ def open_bundle(bundles_dir: Path, platform: str) -> PlatformPredictor:
         UsageError: see `choose`.
         BundleError: the bundle is damaged or of another version.
     """
-    from latfarm_predictors.bundle import load_bundle
+    return load(choose(bundles_dir, platform))
 
-    return load_bundle(choose(bundles_dir, platform))
+
+def load(path: Path) -> PlatformPredictor:
+    """A predictor that keeps what it fits when first asked for beside the bundles of its home.
+
+    Raises:
+        BundleError: the bundle is damaged or of another version.
+    """
+    from latfarm_predictors.bundle import load_bundle
+    from latfarm_predictors.fitted_cache import FittedCache
+
+    predictor = load_bundle(path)
+    if path.is_file():
+        kept = FittedCache(path.parent.parent / FITTED, digest(path))
+        predictor.baselines.keep_in(kept)
+        if predictor.confidence is not None:
+            predictor.confidence.keep_in(kept)
+    return predictor
+
+
+def digest(path: Path) -> str:
+    """Of a bundle's file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def next_path(bundles_dir: Path, platform: str) -> Path:

@@ -20,26 +20,56 @@ from latfarm_controller.reports.platform_record import (
     unseen_networks,
 )
 from latfarm_controller.reports.platform_report import platform_facts
+from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import TrainingSet
 from latfarm_controller.training_cover import bases, gather
 
 
-def report(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -> dict[str, Any]:
+def report(
+    store: Store,
+    bundles_dir: Path,
+    platform: str,
+    campaign: str = "",
+    kept: ReportCache | None = None,
+) -> dict[str, Any]:
     """All facts of a platform's report, as plain JSON types; see `reports.platform_report`.
 
-    Blocks for seconds: baselines are fitted anew, without what they are judged on.
+    Blocks for seconds: baselines are fitted anew, without what they are judged on. What was told
+    before is told again where neither measurements nor bundle have changed since.
 
     Args:
         store: where measurements are.
         bundles_dir: where bundles are.
         platform: whose report.
         campaign: id or name of the campaign to tell of; the newest characterisation where empty.
+        kept: where facts are kept; nowhere if None.
 
     Raises:
         UsageError: nothing at all is known of the platform, or it has no such campaign.
         StoreError: the measurements cannot be read.
     """
+    inputs = ""
+    if kept is not None:
+        inputs = _inputs(store, bundles_dir, platform)
+        told = kept.get(platform, campaign, inputs)
+        if told is not None:
+            return told
+    facts = _facts(store, bundles_dir, platform, campaign)
+    if kept is not None:
+        # as of before they were gathered: what came meanwhile makes the next report a new one
+        kept.put(platform, campaign, inputs, facts)
+    return facts
+
+
+def _inputs(store: Store, bundles_dir: Path, platform: str) -> str:
+    """Changes with anything that the platform's report is made of."""
+    path = bundles.newest(bundles_dir).get(platform)
+    bundle = "" if path is None else f"{path.name} {bundles.digest(path)}"
+    return f"{store.revision(platform)} {bundle}"
+
+
+def _facts(store: Store, bundles_dir: Path, platform: str, campaign: str) -> dict[str, Any]:
     # Many small fits: a thread for every core of a busy host would only wait for the others.
     import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
     import scipy.linalg  # noqa: F401
@@ -135,10 +165,10 @@ def _bundle(path: Path | None, told: list[str]) -> tuple[Any, dict[str, Any]]:
     if path is None:
         told.append("There is no predictor yet: the report tells what was measured.")
         return None, {}
-    from latfarm_predictors.bundle import load_bundle, read_provenance
+    from latfarm_predictors.bundle import read_provenance
 
     try:
-        return load_bundle(path), read_provenance(path)
+        return bundles.load(path), read_provenance(path)
     except BundleError as error:
         told.append(f"The newest bundle cannot be read: {error}")
         return None, {}

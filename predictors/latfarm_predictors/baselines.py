@@ -10,18 +10,20 @@ Each is named in `BASELINES` and asked by `PlatformPredictor.predict_baseline`. 
 They are saved with a platform's predictor and read back when first asked for: who only predicts
 pays nothing for them. Those of `RECIPES` are fitted when first asked for, to the measurements that
 a predictor keeps (`Evidence`): their forests would make training slower, and a bundle larger,
-several times over. That takes seconds, and scikit-learn.
+several times over. That takes seconds, and scikit-learn; `keep_in` names where they are kept then.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from latfarm_predictors.baseline_names import BASELINES, MNN
+from latfarm_predictors.bundle_state import DAMAGE
 from latfarm_predictors.errors import NoBaselineError, NotEnoughDataError
 from latfarm_predictors.evidence import Evidence
 from latfarm_predictors.fusion import FusionRules
@@ -35,6 +37,9 @@ from latfarm_predictors.models.network_model import NETWORK_MODELS, NetworkModel
 from latfarm_predictors.models.per_type import PerType
 from latfarm_predictors.samples import NetworkSample, Training
 from latfarm_predictors.table import Array, Table
+
+if TYPE_CHECKING:
+    from latfarm_predictors.fitted_cache import Kept
 
 __all__ = ["BASELINES", "Baselines", "KernelBaseline", "threads_of"]
 
@@ -75,6 +80,7 @@ class Baselines:
         self._seed = seed
         self._later: Callable[[], State] | None = None
         self._per_type: dict[str, PerType] = {}
+        self._kept: Kept | None = None
         self._busy = Lock()
 
     @staticmethod
@@ -123,6 +129,10 @@ class Baselines:
         baselines._later = read
         return baselines
 
+    def keep_in(self, kept: Kept) -> None:
+        """Keep there what is fitted when first asked for, and look there before."""
+        self._kept = kept
+
     @property
     def names(self) -> tuple[str, ...]:
         """Those that are there, `OWN` and `RECIPES` left out."""
@@ -158,9 +168,20 @@ class Baselines:
             )
         with self._busy:
             if name not in self._per_type:
-                model = PerType(name, seed=self._seed)
-                self._per_type[name] = model.fit(evidence.table, evidence.latency_ms)
+                self._per_type[name] = self._fit_per_type(name, evidence)
             return self._per_type[name]
+
+    def _fit_per_type(self, name: str, evidence: Evidence) -> PerType:
+        """Fit one of `RECIPES`, or read it where it was kept."""
+        key = f"per-type {name}, seed {self._seed}"
+        state = None if self._kept is None else self._kept.get(key)
+        if state is not None:
+            with suppress(*DAMAGE):  # of another version that forgot to say so: fitted anew
+                return PerType.from_state(state)
+        model = PerType(name, seed=self._seed).fit(evidence.table, evidence.latency_ms)
+        if self._kept is not None:
+            self._kept.put(key, model.state())
+        return model
 
     def network(self, name: str) -> NetworkModel:
         """A baseline of whole networks; errors as `kernel`."""

@@ -20,20 +20,16 @@ predictor.json and arrays.npz; it is read still.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from latfarm_predictors.baselines import Baselines
 from latfarm_predictors.bundle_files import SUMS, read_files, sums_of, write_files
-from latfarm_predictors.errors import BundleError, PredictorsError
+from latfarm_predictors.bundle_state import DAMAGE, as_json, packed, state_of_files
+from latfarm_predictors.errors import BundleError
 from latfarm_predictors.models.base import State
 from latfarm_predictors.predictor import PlatformPredictor
 from latfarm_predictors.predictor_state import BASELINES_PART, predictor_of
@@ -43,18 +39,6 @@ VERSION = 2
 READABLE = (1, 2)
 
 _HEADER = "bundle.json"
-_DAMAGE = (
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    OSError,
-    RecursionError,
-    zipfile.BadZipFile,
-    PredictorsError,
-)
-"""What reading a tree that is none raises."""
 
 
 def save_bundle(
@@ -95,7 +79,7 @@ def load_bundle(path: str | Path) -> PlatformPredictor:
             for name, content in files.items()
             if name.startswith("texts/")
         }
-        state = _state(files["predictor.json"], files["arrays.npz"], texts)
+        state = state_of_files(files["predictor.json"], files["arrays.npz"], texts)
         later = None
         if header["version"] > 1:
             later = Baselines.later(
@@ -104,7 +88,7 @@ def load_bundle(path: str | Path) -> PlatformPredictor:
         predictor = predictor_of(state, later)
         if predictor.platform != header["platform"]:
             raise ValueError(f"the header names {header['platform']}, not {predictor.platform}")
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise BundleError(f"{path}: not a usable bundle: {error!r}") from error
     predictor.bundle = _name(str(header["platform"]), files[SUMS])
     return predictor
@@ -164,15 +148,15 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
     beside = state.parts[BASELINES_PART]
     others = {name: part for name, part in state.parts.items() if name != BASELINES_PART}
     texts: dict[str, str] = {}
-    tree, arrays = _packed(replace(state, parts=others), texts)
-    baselines, baseline_arrays = _packed(beside, texts)
+    tree, arrays = packed(replace(state, parts=others), texts)
+    baselines, baseline_arrays = packed(beside, texts)
     files = {
         "predictor.json": tree,
-        "rules.json": _json(predictor.rules.to_json()),
+        "rules.json": as_json(predictor.rules.to_json()),
         "arrays.npz": arrays,
         "baselines.json": baselines,
         "baselines.npz": baseline_arrays,
-        "provenance.json": _json(dict(provenance)),
+        "provenance.json": as_json(dict(provenance)),
         **{f"texts/{name}.txt": text.encode() for name, text in sorted(texts.items())},
     }
     header = {
@@ -181,7 +165,7 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
         "platform": predictor.platform,
         "files": sorted(files),
     }
-    files[_HEADER] = _json(header)
+    files[_HEADER] = as_json(header)
     files[SUMS] = sums_of(files)
     return files
 
@@ -201,67 +185,6 @@ class _Baselines:
             BundleError: it is none.
         """
         try:
-            return _state(self._tree, self._arrays, {})
-        except _DAMAGE as error:
+            return state_of_files(self._tree, self._arrays, {})
+        except DAMAGE as error:
             raise BundleError(f"{self._path}: its baselines are not usable: {error!r}") from error
-
-
-def _packed(state: State, texts: dict[str, str]) -> tuple[bytes, bytes]:
-    """A state's tree and its arrays as the contents of two files; texts are added to `texts`."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    tree = _flatten(state, "", arrays, texts)
-    packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **arrays)
-    return _json(tree), packed.getvalue()
-
-
-def _state(tree: bytes, packed: bytes, texts: Mapping[str, str]) -> State:
-    """What `_packed` was given."""
-    with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    return _grow(json.loads(tree), "", arrays, texts)
-
-
-def _json(data: Any) -> bytes:
-    try:
-        return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-    except (TypeError, ValueError) as error:
-        raise BundleError(f"a bundle holds plain JSON values: {error}") from error
-
-
-def _flatten(
-    state: State, place: str, arrays: dict[str, npt.NDArray[Any]], texts: dict[str, str]
-) -> dict[str, Any]:
-    """The tree's plain values; arrays and texts go to their own files, named by place."""
-    for name, array in state.arrays.items():
-        arrays[f"{place}{name}"] = array
-    for name, text in state.texts.items():
-        texts[f"{place}{name}".replace("/", ".")] = text
-    return {
-        "kind": state.kind,
-        "values": dict(state.values),
-        "arrays": sorted(state.arrays),
-        "texts": sorted(state.texts),
-        "parts": {
-            name: _flatten(part, f"{place}{name}/", arrays, texts)
-            for name, part in state.parts.items()
-        },
-    }
-
-
-def _grow(
-    tree: Mapping[str, Any],
-    place: str,
-    arrays: Mapping[str, npt.NDArray[Any]],
-    texts: Mapping[str, str],
-) -> State:
-    return State(
-        kind=str(tree["kind"]),
-        values=tree["values"],
-        arrays={name: arrays[f"{place}{name}"] for name in tree["arrays"]},
-        texts={name: texts[f"{place}{name}".replace("/", ".")] for name in tree["texts"]},
-        parts={
-            name: _grow(part, f"{place}{name}/", arrays, texts)
-            for name, part in tree["parts"].items()
-        },
-    )

@@ -154,7 +154,7 @@ class PlatformConfidence:
         total, centre = np.zeros(draws), 0.0
         for rows, confidence, own in self._parts(table):
             part = table.take(rows)
-            latency = confidence.model.predict(part)[0]
+            latency = confidence.latency_ms(part)
             reach = confidence.reach_ms(part, metric)
             if not own:
                 factor, _ = widened_quantile(confidence.scores[metric], coverage)

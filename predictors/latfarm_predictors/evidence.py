@@ -8,17 +8,23 @@ bundle many times as large as the rows do.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from latfarm_predictors.bundle_state import DAMAGE
 from latfarm_predictors.confidence import PlatformConfidence, family_rows
 from latfarm_predictors.layer_confidence import LEAST_ROWS, LayerConfidence
 from latfarm_predictors.models.base import State
 from latfarm_predictors.samples import Training
 from latfarm_predictors.table import Array, Rows, Table
+
+if TYPE_CHECKING:
+    from latfarm_predictors.fitted_cache import Kept
 
 KIND = "evidence"
 TREES = 150
@@ -47,6 +53,7 @@ class Evidence:
     _fitted: dict[str, LayerConfidence] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _kept: list[Kept] = field(default_factory=list, init=False, repr=False, compare=False)
     _fitting: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -63,6 +70,10 @@ class Evidence:
     def __reduce__(self) -> tuple[type[Evidence], tuple[Table | Array, ...]]:
         """For pickle and copy: what was fitted can be fitted again."""
         return Evidence, (self.table, *(getattr(self, name) for name in _OWN))
+
+    def keep_in(self, kept: Kept) -> None:
+        """Keep there what is fitted when first asked for, and look there before."""
+        self._kept[:] = [kept]
 
     @cached_property
     def rows(self) -> dict[str, Rows]:
@@ -86,15 +97,28 @@ class Evidence:
         """Of one family; "" stands for all kernels."""
         if family not in self._fitted:
             rows = self.rows[family] if family else np.arange(len(self), dtype=np.intp)
-            latency, half = self.latency_ms[rows], self.padding_ms[rows]
-            self._fitted[family] = LayerConfidence.of(
-                self.table.take(rows),
-                latency,
-                low_ms=np.maximum(latency - half, 0.0),
-                high_ms=latency + half,
-                trees=TREES,
-            )
+            self._fitted[family] = self._fit_rows(family, rows)
         return self._fitted[family]
+
+    def _fit_rows(self, family: str, rows: Rows) -> LayerConfidence:
+        """Of these kernels, or as it was kept."""
+        key = f"confidence {family}, {TREES} trees"
+        for kept in self._kept:
+            state = kept.get(key)
+            if state is not None:
+                with suppress(*DAMAGE):  # of another version that forgot to say so: fitted anew
+                    return LayerConfidence.from_state(state)
+        latency, half = self.latency_ms[rows], self.padding_ms[rows]
+        found = LayerConfidence.of(
+            self.table.take(rows),
+            latency,
+            low_ms=np.maximum(latency - half, 0.0),
+            high_ms=latency + half,
+            trees=TREES,
+        )
+        for kept in self._kept:
+            kept.put(key, found.state())
+        return found
 
     def state(self) -> State:
         """As plain data."""

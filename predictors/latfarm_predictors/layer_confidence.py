@@ -7,7 +7,7 @@ to 0..1 over the calibration rows, plus a small beta; out-of-bag calibration spa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from latfarm_predictors.features import distances
 from latfarm_predictors.intervals import widened_quantile
+from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.annette import operations, raw_features
 from latfarm_predictors.models.annette_forest import Statistical
-from latfarm_predictors.models.base import check_targets
+from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -30,6 +31,7 @@ BETA = 0.01
 
 LEAST_ROWS = 10
 _BLOCK = 1024
+_REMEMBERED = 8
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class LayerConfidence:
     median_scores: Mapping[Metric, Array]
     unseen_ms: Array
     unseen_reach_ms: Mapping[Metric, Array]
+    _told: Memo[bytes, tuple[Array, Mapping[Metric, Array]]] = field(
+        default_factory=lambda: Memo(_REMEMBERED), init=False, repr=False, compare=False
+    )
 
     @staticmethod
     def of(
@@ -197,9 +202,45 @@ class LayerConfidence:
             reach,
         )
 
+    def state(self) -> State:
+        """As plain data."""
+        arrays = {"points": self.known.points, "least": self.known.least, "span": self.known.span}
+        for metric in METRICS:
+            arrays[f"scores_{metric}"] = self.scores[metric]
+            arrays[f"median_scores_{metric}"] = self.median_scores[metric]
+            arrays[f"reach_{metric}"] = self.unseen_reach_ms[metric]
+        arrays["unseen_ms"] = self.unseen_ms
+        return State(
+            "layer-confidence",
+            values={
+                "neighbours": self.neighbours,
+                "difficulties": {name: asdict(each) for name, each in self.difficulties.items()},
+            },
+            arrays=arrays,
+            parts={"model": self.model.state()},
+        )
+
+    @staticmethod
+    def from_state(state: State) -> LayerConfidence:
+        """Read what `state` gave; tells the same bits."""
+        arrays, values = state.arrays, state.values
+        return LayerConfidence(
+            Statistical.from_state(state.parts["model"]),
+            Neighbourhood(arrays["points"], arrays["least"], arrays["span"]),
+            int(values["neighbours"]),
+            {metric: Difficulty(**values["difficulties"][metric]) for metric in METRICS},
+            {metric: arrays[f"scores_{metric}"] for metric in METRICS},
+            {metric: arrays[f"median_scores_{metric}"] for metric in METRICS},
+            arrays["unseen_ms"],
+            {metric: arrays[f"reach_{metric}"] for metric in METRICS},
+        )
+
     def on_medians(self) -> LayerConfidence:
         """The same metrics calibrated without padding intervals (Fig. 10 compares the two)."""
-        return replace(self, scores=self.median_scores)
+        other = replace(self, scores=self.median_scores)
+        # of the same model: what it told is the same
+        object.__setattr__(other, "_told", self._told)
+        return other
 
     def own_intervals(self, metric: Metric, coverage: float = 0.9) -> LayerIntervals:
         """Intervals of the measured layers, each as if it had not been measured."""
@@ -207,16 +248,36 @@ class LayerConfidence:
         half = factor * self.unseen_reach_ms[metric]
         return LayerIntervals(self.unseen_ms, half, np.full(len(half), promised, dtype=np.bool_))
 
+    def latency_ms(self, table: Table) -> Array:
+        """What the statistical model says of each layer, shape (n,)."""
+        return self._tell(table)[0]
+
     def reach_ms(self, table: Table, metric: Metric) -> Array:
         """Half-width in ms that a score of 1 gives each layer, shape (n,)."""
-        if metric == "O":
+        return self._tell(table)[1][metric]
+
+    def _tell(self, table: Table) -> tuple[Array, Mapping[Metric, Array]]:
+        """Latencies and half-widths of all metrics: one walk through the forest for all that ask.
+
+        What was told of the last tables is remembered: each metric asks for itself, of layers and
+        of networks. The model sees nothing of a layer but its features.
+        """
+        key = self.model.features(table).tobytes()
+        told = self._told.find([key])[0]
+        if told is None:
+            trees = self.model.tree_latency_ms(table)
+            variance, work = trees.var(axis=0), operations(table)
             distance = self.known.distance(raw_features(table), self.neighbours)
-            return self.difficulties["O"].sigma(distance)
-        variance = self.model.tree_latency_ms(table).var(axis=0)
-        if metric == "LV":
-            return self.difficulties["LV"].sigma(variance)
-        work = operations(table)
-        return work * self.difficulties["TV"].sigma(variance / work**2)
+            told = (
+                trees.mean(axis=0),
+                {
+                    "TV": work * self.difficulties["TV"].sigma(variance / work**2),
+                    "LV": self.difficulties["LV"].sigma(variance),
+                    "O": self.difficulties["O"].sigma(distance),
+                },
+            )
+            self._told.keep([(key, told)])
+        return told[0].copy(), told[1]
 
     def intervals(
         self, workloads: Sequence[Workload] | Table, metric: Metric, coverage: float = 0.9
@@ -226,7 +287,7 @@ class LayerConfidence:
         factor, promised = widened_quantile(self.scores[metric], coverage)
         half = factor * self.reach_ms(table, metric)
         return LayerIntervals(
-            self.model.predict(table)[0], half, np.full(len(table), promised, dtype=np.bool_)
+            self.latency_ms(table), half, np.full(len(table), promised, dtype=np.bool_)
         )
 
 

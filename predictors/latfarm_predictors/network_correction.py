@@ -5,6 +5,7 @@ something: on real chain networks the ratio network / sum spans 0.83-1.68 and ha
 corrections compete, from nothing to a small Gaussian process, on the sum of warm kernels and on a
 sum that takes kernels partly cold; leave-one-out decides, for the simpler one when in doubt. The
 residuals that calibrate intervals come from repeating the whole competition without each network.
+Their widths follow what networks that spend their time alike were wrong by (`likeness.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import numpy as np
 
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
+from latfarm_predictors.likeness import Likeness
 from latfarm_predictors.models.base import State
 from latfarm_predictors.table import Array, Table
+from latfarm_predictors.workload_rows import FAMILIES
 
 MEGABYTE = 1e6
 _PRIVATE_CACHE_MB = 0.7
@@ -28,6 +31,9 @@ _RIDGES = (1.0, 3.0, 10.0, 30.0)
 _LEAST = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
 _WORTH = 0.95
 _CAP = 0.5
+_FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
+COLUMNS = 8
+"""Of `kernel_columns`."""
 _STRETCH = 0.25
 
 
@@ -46,6 +52,8 @@ class NetworkFigures:
         small_ms: latency in kernels too short for their overhead to be hidden.
         weighty_ms: latency in kernels with large weights.
         conv_ms: latency in convolutions.
+        shares: of the kernels' latency, by their family in the order of `FAMILIES`; empty where
+            that is not told.
     """
 
     warm_ms: float
@@ -58,6 +66,7 @@ class NetworkFigures:
     small_ms: float
     weighty_ms: float
     conv_ms: float
+    shares: tuple[float, ...] = ()
 
     @property
     def cold_share(self) -> float:
@@ -77,9 +86,10 @@ def boundary_mb(graph: Graph) -> float:
 
 
 def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array) -> Array:
-    """All that a network's figures are made of, shape (7, n): see `figures` for the first three.
+    """What a network's figures are made of, shape (COLUMNS, n); see `figures` for the first three.
 
-    The others are bytes of weights, inputs and outputs, and whether it is a convolution.
+    The others are bytes of weights, inputs and outputs, whether it is a convolution, and the place
+    of its family in `FAMILIES`.
     """
     conv = table.of_family("conv", "grouped_conv", "dwconv")
     return np.stack(
@@ -91,6 +101,7 @@ def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array
             table.input_bytes,
             table.output_bytes,
             conv,
+            np.array([_FAMILY_PLACE.get(name, -1) for name in table.families], dtype=np.float64),
         ]
     )
 
@@ -120,13 +131,16 @@ def figures(
 
 def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> NetworkFigures:
     """The same from `kernel_columns`, a column for each kernel in the order in which they run."""
-    latency_ms, cold_ms, sigma, weight_bytes, input_bytes, output_bytes, conv = columns
+    latency_ms, cold_ms, sigma, weight_bytes, input_bytes, output_bytes, conv, family = columns
     weights = weight_bytes / MEGABYTE
     traffic = float((input_bytes + output_bytes).sum()) / MEGABYTE
     boundary = 0.0
     if len(latency_ms):
         boundary = float(input_bytes[0] + output_bytes[-1]) / MEGABYTE
     spread = latency_ms * sigma
+    # the first is of families that are not known here
+    by_family = np.bincount((family + 1.0).astype(np.intp), latency_ms, len(FAMILIES) + 1)
+    shares = by_family / max(float(by_family.sum()), 1e-300)
     return NetworkFigures(
         warm_ms=float(latency_ms.sum()) + overhead_ms,
         cold_ms=float(np.maximum(cold_ms, latency_ms).sum()) + overhead_ms,
@@ -138,6 +152,7 @@ def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> Ne
         small_ms=float(latency_ms[latency_ms < small_ms].sum()),
         weighty_ms=float(latency_ms[weights > _LARGE_WEIGHT_MB].sum()),
         conv_ms=float(latency_ms[conv > 0.0].sum()),
+        shares=tuple(shares[1:].tolist()),
     )
 
 
@@ -292,6 +307,7 @@ class NetworkCorrection:
     def __init__(self) -> None:
         self._fit, _ = _fit("none", False, 0.0, np.zeros((0, 8)), np.zeros(0))
         self.share = ErrorShare()
+        self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
         self.scores: Array = np.zeros(0)
 
@@ -310,14 +326,12 @@ class NetworkCorrection:
         count = len(networks)
         if count == 0:
             return self
-        self._fit, left_out = _compete(networks, latency_ms)
-        self.share = self._share(networks, left_out)
+        self._learn(networks, latency_ms)
         residuals, scores = np.empty(count), np.empty(count)
         for index in range(count):
             others = [n for i, n in enumerate(networks) if i != index]
             inner = NetworkCorrection()
-            inner._fit, inner_left_out = _compete(others, np.delete(latency_ms, index))
-            inner.share = inner._share(others, inner_left_out)
+            inner._learn(others, np.delete(latency_ms, index))
             predicted, sigma = inner.predict([networks[index]])
             residuals[index] = np.log(latency_ms[index] / predicted[0])
             scores[index] = abs(residuals[index]) / sigma[0]
@@ -326,17 +340,16 @@ class NetworkCorrection:
 
     def predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
         """Latency in ms and log-sigma, each of shape (n,)."""
-        shift, leverage = self._fit.shift(_design(networks))
-        independent, common = _relative(networks)
-        rho, tau = self.share.rho, self.share.tau
-        variance = (1.0 - rho) * independent**2 + rho * common**2
-        sigma = np.sqrt(variance + tau**2 * (1.0 + leverage))
-        return _base(networks, self._fit.blend) * np.exp(shift), sigma
+        latency, sigma = self._predict(networks)
+        return latency, sigma * self._likeness.factor(_shares(networks))
 
     def state(self) -> State:
         """What was learned, as plain data."""
         values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
         arrays = {"residuals": self.residuals, "scores": self.scores}
+        if len(self._likeness.points):
+            arrays["like_points"] = self._likeness.points
+            arrays["like_squares"] = self._likeness.squares
         for entry in fields(_Fit):
             value = getattr(self._fit, entry.name)
             if isinstance(value, np.ndarray):
@@ -351,6 +364,8 @@ class NetworkCorrection:
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
+        if "like_points" in state.arrays:  # else of few networks, or of an older version
+            model._likeness = Likeness(state.arrays["like_points"], state.arrays["like_squares"])
         given: dict[str, Any] = {}
         for entry in fields(_Fit):
             stored = f"fit_{entry.name}"
@@ -360,10 +375,33 @@ class NetworkCorrection:
         model._fit = _Fit(**given)
         return model
 
+    def _learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:
+        """Choose and fit a correction, and how errors add up; no residuals and scores."""
+        self._fit, left_out = _compete(networks, latency_ms)
+        self.share = self._share(networks, left_out)
+        sigma = self._predict(networks)[1]
+        self._likeness = Likeness.of(_shares(networks), left_out, sigma)
+
+    def _predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
+        """Latency in ms, and log-sigma by the kernels' own doubt, each of shape (n,)."""
+        shift, leverage = self._fit.shift(_design(networks))
+        independent, common = _relative(networks)
+        rho, tau = self.share.rho, self.share.tau
+        variance = (1.0 - rho) * independent**2 + rho * common**2
+        sigma = np.sqrt(variance + tau**2 * (1.0 + leverage))
+        return _base(networks, self._fit.blend) * np.exp(shift), sigma
+
     def _share(self, networks: Sequence[NetworkFigures], residuals: Array) -> ErrorShare:
         if len(networks) < 5:
             return ErrorShare()
         return estimate_share(residuals, *_relative(networks))
+
+
+def _shares(networks: Sequence[NetworkFigures]) -> Array:
+    """Shares of time by family, shape (n, f); f is 0 where some network does not tell them."""
+    if not networks or not all(network.shares for network in networks):
+        return np.zeros((len(networks), 0))
+    return np.array([network.shares for network in networks])
 
 
 def _relative(networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:

@@ -21,13 +21,13 @@ import numpy.typing as npt
 from latfarm_predictors.answer import Answer
 from latfarm_predictors.confidence import NetworkInterval
 from latfarm_predictors.errors import NoConfidenceError
-from latfarm_predictors.fusion import split
+from latfarm_predictors.fusion import find_parts
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.groups import VIEW
 from latfarm_predictors.layer_confidence import METRICS, Metric, outlier_scores
 from latfarm_predictors.layer_coverage import layer_coverage, outside
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import workload
+from latfarm_predictors.table import Array, Table, table_of_rows
+from latfarm_predictors.workload_rows import rows_of
 
 if TYPE_CHECKING:
     from latfarm_predictors.evidence import Evidence
@@ -139,7 +139,7 @@ def trust(
     """
     evidence = evidence_of(predictor)
     answer = predictor.predict(graph, coverage)
-    table = as_table([workload(kernel) for kernel in split(graph, predictor.rules)])
+    table = layers_of(predictor, graph)
     found = _covered(evidence, table, answer)
     spans = np.array([kernel.interval_ms for kernel in answer.kernels]).reshape(-1, 2)
     latency = np.array([kernel.latency_ms for kernel in answer.kernels])
@@ -186,10 +186,16 @@ def covered(predictor: PlatformPredictor, graph: Graph) -> float:
     """
     evidence = evidence_of(predictor)
     answer = predictor.predict(graph)
-    found = _covered(
-        evidence, as_table([workload(k) for k in split(graph, predictor.rules)]), answer
-    )
+    found = _covered(evidence, layers_of(predictor, graph), answer)
     return _mean(found, np.array([kernel.latency_ms for kernel in answer.kernels]))
+
+
+def layers_of(predictor: PlatformPredictor, *graphs: Graph) -> Table:
+    """All kernels of some networks, in the order in which predictions tell them."""
+    rules = predictor.rules
+    return table_of_rows(
+        [row for graph in graphs for row in rows_of(graph, find_parts(graph, rules))]
+    )
 
 
 def _covered(evidence: Evidence, table: Table, answer: Answer) -> Array:

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latfarm_predictors.evidence import Evidence
-from latfarm_predictors.fusion import split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.groups import VIEW
 from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.layer_confidence import LEAST_ROWS, METRICS, LayerConfidence, Metric
 from latfarm_predictors.layer_coverage import layer_coverage, own_coverage
-from latfarm_predictors.network_trust import NAMES, badly_covered, command, evidence_of
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import workload
+from latfarm_predictors.network_trust import (
+    NAMES,
+    badly_covered,
+    command,
+    evidence_of,
+    layers_of,
+)
+from latfarm_predictors.table import Array, Table
 
 if TYPE_CHECKING:
     from latfarm_predictors.predictor import PlatformPredictor
@@ -159,7 +163,7 @@ class _Layers:
             reach = _reach(predictor, evidence, coverage)
             covered = own_coverage(evidence.table)
             return _Layers(evidence.table.families, None, 2.0 * np.sinh(reach), covered)
-        table = as_table([workload(k) for graph in networks for k in split(graph, predictor.rules)])
+        table = layers_of(predictor, *networks)
         answers = predictor.predict_many(networks, coverage)
         kernels = [kernel for answer in answers for kernel in answer.kernels]
         # a view costs nothing: there is nothing to measure about it
@@ -195,11 +199,12 @@ def _family(
     inside: dict[str, float] = {}
     if len(rows) >= LEAST_ROWS:
         own = evidence.metrics({name}).families[name]
+        medians = own.on_medians()
         table = None if layers.table is None else layers.table.take(place)
         for metric in METRICS:
             if len(place):
                 widths[NAMES[metric]] = _width(own, metric, table, coverage)
-                plain[NAMES[metric]] = _width(own.on_medians(), metric, table, coverage)
+                plain[NAMES[metric]] = _width(medians, metric, table, coverage)
             told = own.own_intervals(metric, coverage)
             held = (told.low_ms <= latency) & (latency <= told.high_ms)
             inside[NAMES[metric]] = float(held.mean())

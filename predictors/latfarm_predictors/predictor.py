@@ -25,6 +25,7 @@ from latfarm_predictors.kernel_models import GroupSummary, KernelEstimates, Kern
 from latfarm_predictors.layers import Peaks
 from latfarm_predictors.models.base import State
 from latfarm_predictors.network_correction import (
+    COLUMNS,
     NetworkCorrection,
     NetworkFigures,
     boundary_mb,
@@ -149,7 +150,9 @@ class PlatformPredictor:
         """
         normal_quantile(coverage)
         found = self._book.find(graphs)
-        columns = np.array([kernel.column for kernel in found.kernels]).reshape(-1, 7).T.copy()
+        columns = (
+            np.array([kernel.column for kernel in found.kernels]).reshape(-1, COLUMNS).T.copy()
+        )
         networks = [
             column_figures(
                 columns.take(np.array(rows, dtype=np.intp), axis=1),

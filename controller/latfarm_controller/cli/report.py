@@ -47,7 +47,9 @@ def report(
 
     with controller(wait_s) as client:
         if not as_json:
-            output.err().print("baselines are fitted anew, without what they are judged on ...")
+            output.err().print(
+                "a report is made anew where measurements changed: baselines are fitted ..."
+            )
         facts = client.report(platform, campaign)
     if as_json:
         output.json_text(facts)

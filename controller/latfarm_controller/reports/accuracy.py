@@ -12,6 +12,7 @@ from math import exp
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from latfarm_predictors.baseline_sums import Asked
 from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph import Graph
@@ -95,11 +96,12 @@ def network_accuracy(record: PlatformRecord, baselines: Sequence[KernelBaseline]
 
 def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list[dict[str, Any]]:
     answers = predictor.predict_many([network.graph for network in networks], COVERAGE)
+    by_baseline = _baselines(predictor, [network.graph for network in networks])
     rows = []
-    for network, answer in zip(networks, answers, strict=True):
+    for place, (network, answer) in enumerate(zip(networks, answers, strict=True)):
         sample = network.sample
         if sample is not None:
-            others = _baselines(predictor, network.graph)
+            others = {name: told[place] for name, told in by_baseline.items()}
             rows.append(
                 _row(network, sample.latency_ms, answer.latency_ms, others)
                 | {"interval_ms": list(answer.interval_ms), "unsupported": list(answer.unsupported)}
@@ -107,12 +109,15 @@ def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list
     return rows
 
 
-def _baselines(predictor: PlatformPredictor, graph: Graph) -> dict[str, float]:
-    """Every baseline of the bundle."""
+def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, list[float]]:
+    """Every baseline of the bundle, and what it says of each network."""
+    if not graphs:
+        return {}
+    asked = Asked(predictor, graphs)
     found = {}
     for name in BASELINES:
         try:
-            found[name] = predictor.predict_baseline(graph, name)
+            found[name] = asked.latency_ms(name)
         except NoBaselineError:  # it was made by an older version, or from too few measurements
             continue
     return found

@@ -2,12 +2,13 @@
 
 A bundle's own baselines were fitted to all that was measured: they know the answers. Here each is
 fitted anew to three quarters of the kernels at a time, and answers for the rest; what it chose when
-it was tuned (tiles, numbers of features) is kept.
+it was tuned (tiles, numbers of features) is kept. Forests told when they were fitted what the trees
+say that did not see a kernel (out of bag).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,14 @@ import numpy as np
 from latfarm_predictors.baseline_names import BASELINES, MNN
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.evidence import Evidence
-from latfarm_predictors.fusion import split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.groups import family_group
 from latfarm_predictors.models.group_forests import GroupForests
-from latfarm_predictors.models.network_model import NETWORK_MODELS
+from latfarm_predictors.models.network_model import NETWORK_MODELS, NetworkModel
 from latfarm_predictors.network_correction import boundary_mb
+from latfarm_predictors.network_trust import layers_of
 from latfarm_predictors.samples import NetworkSample
-from latfarm_predictors.table import Array, Rows, Table, as_table
-from latfarm_predictors.workload import workload
+from latfarm_predictors.table import Array, Rows, Table
 
 if TYPE_CHECKING:
     from latfarm_predictors.predictor import PlatformPredictor
@@ -72,10 +72,11 @@ def network_sums(
     networks are fitted to the others.
     """
     known = {key: place for place, key in enumerate(_keys(evidence.table))}
+    whole = {name: maker.make(predictor.rules) for name, maker in NETWORK_MODELS.items()}
     found = []
     for number, network in enumerate(networks):
         graph = network.graph
-        table = as_table([workload(kernel) for kernel in split(graph, predictor.rules)])
+        table = layers_of(predictor, graph)
         fixed_ms = predictor.call_overhead_ms + predictor.transfer_ms_per_mb * boundary_mb(graph)
         places = np.array([known.get(key, -1) for key in _keys(table)], dtype=np.intp)
         seen = places >= 0
@@ -89,7 +90,7 @@ def network_sums(
         # One factor of hundreds of kernels, or nothing at all, was fitted of these.
         sums |= {name: predictor.predict_baseline(graph, name) for name in MNN if name in sums}
         others = [*networks[:number], *networks[number + 1 :]]
-        sums |= _by_networks(predictor, graph, others)
+        sums |= _by_networks(whole, graph, others)
         found.append({name: sums[name] for name in BASELINES if name in sums})
     return found
 
@@ -112,12 +113,12 @@ def _model(predictor: PlatformPredictor, name: str) -> Any | None:
 
 
 def _by_networks(
-    predictor: PlatformPredictor, graph: Graph, others: Sequence[NetworkSample]
+    models: Mapping[str, NetworkModel], graph: Graph, others: Sequence[NetworkSample]
 ) -> dict[str, float]:
     found = {}
-    for name, maker in NETWORK_MODELS.items():
+    for name, model in models.items():
         try:
-            found[name] = float(maker.make(predictor.rules).fit(others).predict([graph])[0][0])
+            found[name] = float(model.fit(others).predict([graph])[0][0])
         except PredictorsError:  # too few networks
             continue
     return found
@@ -129,7 +130,36 @@ def _keys(table: Table) -> list[tuple[object, ...]]:
     return list(zip(*(c if isinstance(c, tuple) else c.tolist() for c in columns), strict=True))
 
 
+def _out_of_bag(model: Any, table: Table) -> Array | None:
+    """What forests told, when they were fitted, of rows by the trees that did not see them.
+
+    None of other models, and of forests whose bundle does not hold it: it was made by an older
+    version.
+    """
+    if not isinstance(model, GroupForests):
+        return None
+    found = np.empty(len(table))
+    for name, rows in _grouped(model, table).items():
+        told = model.forests[name].out_of_bag_ms
+        if len(told) != (len(table) if not name else len(rows)):
+            return None
+        found[rows] = told if name else told[rows]
+    return np.maximum(found, _LEAST_MS)
+
+
+def _grouped(model: GroupForests, table: Table) -> dict[str, Rows]:
+    """The rows that each forest answers for."""
+    groups: dict[str, list[int]] = {}
+    for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
+        name = model.joined.get(family_group(family, kind), "")
+        groups.setdefault(name if name in model.forests else "", []).append(row)
+    return {name: np.array(rows, dtype=np.intp) for name, rows in groups.items()}
+
+
 def _out_of_fold(model: Any, table: Table, latency: Array) -> Array:
+    told = _out_of_bag(model, table)
+    if told is not None:
+        return told
     count = len(table)
     # By place and not by chance: the same kernels give the same figures.
     fold = np.arange(count) % FOLDS

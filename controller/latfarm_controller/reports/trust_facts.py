@@ -28,23 +28,23 @@ def trust_facts(record: PlatformRecord) -> dict[str, Any] | None:
     predictor = record.predictor
     if predictor is None:
         return None
-    from latfarm_predictors.network_trust import trust
+    from latfarm_predictors.network_trust import covered, trust
     from latfarm_predictors.platform_trust import platform_trust
 
     networks = distinct(record.unseen) or distinct(record.calibration)
     graphs = [network.graph for network in networks]
     try:
         platform = platform_trust(predictor, graphs)
-        found = [trust(predictor, graph) for graph in graphs]
+        worst = sorted((covered(predictor, graph), graph.name, graph) for graph in graphs)
+        found = [trust(predictor, graph) for _, _, graph in worst[:MOST_NETWORKS]]
     except PredictorsError as error:
         return {"missing": str(error), "platform": None, "networks": [], "of_unseen": False}
-    found.sort(key=lambda each: (each.coverage, each.network))
     return {
         "missing": "",
         "of_unseen": bool(record.unseen),
         "platform": platform.to_json(),
-        "known": len(found),
-        "networks": [_network(each) for each in found[:MOST_NETWORKS]],
+        "known": len(graphs),
+        "networks": [_network(each) for each in found],
     }
 
 

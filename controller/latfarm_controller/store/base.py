@@ -191,6 +191,13 @@ class Store(Protocol):
         """
         ...
 
+    def revision(self, platform: str) -> str:
+        """Changes whenever a platform's measurements or campaigns do, those put aside included.
+
+        Cheap: nothing is read but what tells measurements apart.
+        """
+        ...
+
     def export(self, path: Path, table: str = "measurements") -> int:
         """Write a table as CSV or Parquet by the path's suffix; rows written.
 

@@ -331,6 +331,18 @@ class DuckDBStore:
         )
         return [rows.measurement_from_row(row) for row in found]
 
+    def revision(self, platform: str) -> str:
+        """Changes whenever a platform's measurements or campaigns do."""
+        found = self._all(
+            "SELECT (SELECT [count(*), sum(hash(seq, ok, latency_ms, measured_at_s, campaign_id, "
+            "request_id))] FROM measurements WHERE platform = $platform), "
+            "(SELECT [count(*), sum(hash(seq))] FROM put_aside), "
+            "(SELECT [count(*), sum(hash(campaign_id, name, state, outcome, error, measurements))] "
+            "FROM campaigns WHERE platform = $platform)",
+            {"platform": platform},
+        )
+        return repr(found)
+
     def export(self, path: Path, table: str = "measurements") -> int:
         """Write a table as CSV or Parquet by the path's suffix; rows written."""
         with self._read(f"export to {path}") as cursor:

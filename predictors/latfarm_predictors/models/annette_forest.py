@@ -7,7 +7,7 @@ trees that never saw it say: the out-of-bag calibration of `confidence.py` rests
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,14 @@ class _RawForest(Forest):
         self.feature_share = 1.0
         self.out_of_bag_mean: Array = np.zeros(0)
         self.out_of_bag_variance: Array = np.zeros(0)
-        self._ensemble: Any = None
 
     def votes(self, table: Table) -> Array:
         """What each tree says, shape (trees, n)."""
-        return self._votes(self._features(table))
+        return self._grown.votes(self._features(table))
+
+    def features(self, table: Table) -> Array:
+        """What it looks at, shape (n, f)."""
+        return self._features(table)
 
     def _features(self, table: Table) -> Array:
         columns = np.concatenate([raw_features(table), self.vocabulary.columns(table)], axis=1)
@@ -45,19 +48,8 @@ class _RawForest(Forest):
         del features, latency  # scikit-learn's defaults, as published
         return 1.0
 
-    def _sklearn(self, share: float, trees: int) -> Any:
-        self._ensemble = super()._sklearn(share, trees)
-        return self._ensemble
-
-    def _grow(self, features: Array, latency: Array, *, judge: bool = False) -> None:
-        super()._grow(features, latency)
-        if judge:
-            seen = np.zeros((self._trees, len(features)), dtype=np.bool_)
-            for tree, rows in enumerate(self._ensemble.estimators_samples_):
-                seen[tree, rows] = True
-            votes = self._votes(features)
-            self.out_of_bag_mean, self.out_of_bag_variance = out_of_bag(votes, seen)
-        self._ensemble = None
+    def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
+        self.out_of_bag_mean, self.out_of_bag_variance = out_of_bag(votes, seen)
 
 
 def out_of_bag(votes: Array, seen: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -122,6 +114,10 @@ class Statistical:
         table = as_table(workloads)
         value, sigma = self._forest.predict(table)
         return self.work(table) * (1.0 / value if self.throughput else value) / _NS_PER_MS, sigma
+
+    def features(self, workloads: Sequence[Workload] | Table) -> Array:
+        """All that the forest sees of each layer, shape (n, f)."""
+        return self._forest.features(as_table(workloads))
 
     def tree_latency_ms(self, workloads: Sequence[Workload] | Table) -> Array:
         """Latency by each tree, shape (trees, n)."""

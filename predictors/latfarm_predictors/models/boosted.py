@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,7 +11,9 @@ import numpy.typing as npt
 
 from latfarm_predictors.features import Vocabulary, engineered
 from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
+from latfarm_predictors.models.boosted_trees import read_trees, total
 from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.trees import Trees
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -38,6 +41,7 @@ class Boosted:
         self._offset = 0.0
         self._text = ""
         self._booster: Any = None
+        self._trees: Trees | None = None
 
     def fit(
         self,
@@ -70,7 +74,7 @@ class Boosted:
         """See `Model.predict`; the deviation is the same for every kernel."""
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
-        residual = np.asarray(self._model().predict(self._features(table, base), num_threads=1))
+        residual = self._residual(self._features(table, base))
         return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
 
     def state(self) -> State:
@@ -135,11 +139,16 @@ class Boosted:
         grown = lightgbm.train(settings, data, num_boost_round=rounds)
         # predict from the text at once, so that a loaded model gives the same bits
         self._text = grown.model_to_string()
-        self._booster = None
+        self._booster = self._trees = None
 
-    def _model(self) -> Any:
-        if self._booster is None:
-            import lightgbm
+    def _residual(self, features: Array) -> Array:
+        """Sum of the trees, shape (n,): LightGBM's where it is loaded, else ours: the same bits."""
+        if "lightgbm" in sys.modules:
+            if self._booster is None:
+                import lightgbm
 
-            self._booster = lightgbm.Booster(model_str=self._text)
-        return self._booster
+                self._booster = lightgbm.Booster(model_str=self._text)
+            return np.asarray(self._booster.predict(features, num_threads=1))
+        if self._trees is None:
+            self._trees = read_trees(self._text)
+        return total(self._trees, features)

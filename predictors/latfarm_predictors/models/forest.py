@@ -7,19 +7,19 @@ arrays: a bundle with forests needs no scikit-learn to be used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.features import Vocabulary, table6
 from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.trees import Trees, grow, unseen_mean
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
 _FEATURE_SHARES = (0.35, 0.6, 1.0)
 _TUNING_TREES = 40
-_LEAF = -1
 
 
 class Forest:
@@ -40,14 +40,10 @@ class Forest:
         self._seed = seed
         self.feature_share = 0.6
         self.vocabulary = Vocabulary()
-        self._roots = np.zeros(0, dtype=np.int64)
-        self._feature = np.zeros(0, dtype=np.int64)
-        self._threshold: Array = np.zeros(0)
-        self._left = np.zeros(0, dtype=np.int64)
-        self._right = np.zeros(0, dtype=np.int64)
-        self._value: Array = np.zeros(0)
+        self._grown = Trees.none()
         self.out_of_bag_ms: Array = np.zeros(0)
-        """After `fit`: each training row's latency by the trees that did not see it; not kept."""
+        """Each training row's latency by the trees that did not see it, shape (n,). Empty after a
+        `refit`, of few trees, and of a bundle that an older version made."""
 
     def fit(
         self,
@@ -77,7 +73,7 @@ class Forest:
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Model.predict`; the deviation is that of the trees' log latencies."""
         table = as_table(workloads)
-        votes = self._votes(self._features(table))
+        votes = self._grown.votes(self._features(table))
         mean = votes.mean(axis=0)
         return mean, np.log(np.maximum(votes, 1e-12)).std(axis=0)
 
@@ -92,12 +88,13 @@ class Forest:
                 "appended_ops": list(self.vocabulary.appended),
             },
             arrays={
-                "roots": self._roots,
-                "feature": self._feature.astype(np.int16),
-                "threshold": _single_below(self._threshold),
-                "left": self._left.astype(np.int32),
-                "right": self._right.astype(np.int32),
-                "value": self._value,
+                "roots": self._grown.roots,
+                "feature": self._grown.feature.astype(np.int16),
+                "threshold": _single_below(self._grown.threshold),
+                "left": self._grown.left.astype(np.int32),
+                "right": self._grown.right.astype(np.int32),
+                "value": self._grown.value,
+                **({"out_of_bag_ms": self.out_of_bag_ms} if len(self.out_of_bag_ms) else {}),
             },
         )
 
@@ -110,12 +107,15 @@ class Forest:
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )
         arrays = state.arrays
-        model._roots = arrays["roots"].astype(np.int64)
-        model._feature = arrays["feature"].astype(np.int64)
-        model._threshold = arrays["threshold"].astype(np.float64)
-        model._value = arrays["value"]
-        model._left = arrays["left"].astype(np.int64)
-        model._right = arrays["right"].astype(np.int64)
+        model._grown = Trees(
+            arrays["roots"].astype(np.int64),
+            arrays["feature"].astype(np.int64),
+            arrays["threshold"].astype(np.float64),
+            arrays["left"].astype(np.int64),
+            arrays["right"].astype(np.int64),
+            arrays["value"],
+        )
+        model.out_of_bag_ms = arrays.get("out_of_bag_ms", model.out_of_bag_ms)
         return model
 
     def _features(self, table: Table) -> Array:
@@ -129,56 +129,24 @@ class Forest:
         check = order[int(0.7 * len(order)) : int(0.8 * len(order))]
         errors = []
         for share in _FEATURE_SHARES:
-            forest = self._sklearn(share, _TUNING_TREES).fit(features[train], latency[train])
-            ratio = forest.predict(features[check]) / latency[check]
+            forest, _ = grow(
+                features[train], latency[train], trees=_TUNING_TREES, share=share, seed=self._seed
+            )
+            ratio = forest.votes(features[check]).mean(axis=0) / latency[check]
             errors.append(float(np.mean((ratio - 1.0) ** 2)))
         return _FEATURE_SHARES[int(np.argmin(errors))]
 
-    def _sklearn(self, share: float, trees: int) -> Any:
-        from sklearn.ensemble import RandomForestRegressor
-
-        return RandomForestRegressor(
-            n_estimators=trees, max_features=share, n_jobs=1, random_state=self._seed
-        )
-
     def _grow(self, features: Array, latency: Array, *, judge: bool = False) -> None:
-        forest = self._sklearn(self.feature_share, self._trees)
-        if judge and self._trees >= 100:  # with fewer, a row may be in every bootstrap
-            forest.set_params(oob_score=True)
-        forest.fit(features, latency)
-        self.out_of_bag_ms = np.asarray(getattr(forest, "oob_prediction_", np.zeros(0)))
-        parts: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
-        roots, start = [], 0
-        for estimator in forest.estimators_:
-            tree = estimator.tree_
-            roots.append(start)
-            leaf = tree.children_left == _LEAF
-            parts[0].append(np.where(leaf, 0, tree.feature))
-            parts[1].append(np.where(leaf, np.inf, tree.threshold))
-            here = np.arange(start, start + tree.node_count)
-            # a leaf leads to itself, so that all rows may walk the same number of steps
-            parts[2].append(np.where(leaf, here, tree.children_left + start))
-            parts[3].append(np.where(leaf, here, tree.children_right + start))
-            # what no row ends in need not be kept
-            parts[4].append(np.where(leaf, tree.value[:, 0, 0], 0.0))
-            start += tree.node_count
-        self._roots = np.array(roots, dtype=np.int64)
-        self._feature = np.concatenate(parts[0]).astype(np.int64)
-        self._threshold = np.concatenate(parts[1]).astype(np.float64)
-        self._left = np.concatenate(parts[2]).astype(np.int64)
-        self._right = np.concatenate(parts[3]).astype(np.int64)
-        self._value = np.concatenate(parts[4]).astype(np.float64)
+        self._grown, seen = grow(
+            features, latency, trees=self._trees, share=self.feature_share, seed=self._seed
+        )
+        if judge:
+            self._judge(self._grown.votes(features), seen)
 
-    def _votes(self, features: Array) -> Array:
-        """Latency by tree and row, shape (trees, n)."""
-        place = np.repeat(self._roots[:, None], len(features), axis=1)
-        rows = np.arange(len(features))[None, :]
-        while True:
-            below = features[rows, self._feature[place]] <= self._threshold[place]
-            onward = np.where(below, self._left[place], self._right[place])
-            if np.array_equal(onward, place):
-                return np.asarray(self._value[place])
-            place = onward
+    def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
+        """Keep what the trees say of training rows that they did not see."""
+        if self._trees >= 100:  # with fewer, a row may be in every bootstrap
+            self.out_of_bag_ms = unseen_mean(votes, seen)
 
 
 def _single_below(threshold: Array) -> npt.NDArray[np.float32]:

@@ -18,11 +18,14 @@ import numpy as np
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.graph import Graph
+from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.analytic import Linear
 from latfarm_predictors.models.base import State
 from latfarm_predictors.samples import NetworkSample
-from latfarm_predictors.table import Array, as_table
-from latfarm_predictors.workload import workload_of
+from latfarm_predictors.table import Array, table_of_rows
+from latfarm_predictors.workload_rows import rows_of
+
+_REMEMBERED = 256
 
 
 class NetworkModel(Protocol):
@@ -72,6 +75,7 @@ class Totals:
     def __init__(self, rules: FusionRules, *, traffic: bool) -> None:
         self.rules = rules
         self.linear = Linear(traffic=traffic)
+        self._read: Memo[int, tuple[Graph, float, float]] = Memo(_REMEMBERED)
 
     def fit(self, networks: Sequence[NetworkSample]) -> Self:
         """See `NetworkModel.fit`."""
@@ -102,13 +106,19 @@ class Totals:
 
     def _totals(self, graphs: Sequence[Graph]) -> tuple[Array, Array]:
         """Multiply-adds and bytes of networks, each of shape (n,)."""
-        tables = [
-            as_table([workload_of(graph, part) for part in find_parts(graph, self.rules)])
-            for graph in graphs
-        ]
-        macs = np.array([table.macs.sum() for table in tables], dtype=np.float64)
-        moved = np.array([table.total_bytes.sum() for table in tables], dtype=np.float64)
-        return macs, moved
+        found = [self._totals_of(graph) for graph in graphs]
+        told = np.array(found, dtype=np.float64).reshape(len(graphs), 2)
+        return told[:, 0], told[:, 1]
+
+    def _totals_of(self, graph: Graph) -> tuple[float, float]:
+        """The same of one network; those of the last ones are remembered, for who fits anew."""
+        # the graph is kept with what was read of it: no other can have its identity meanwhile
+        known = self._read.find([id(graph)])[0]
+        if known is None:
+            table = table_of_rows(rows_of(graph, find_parts(graph, self.rules)))
+            known = (graph, float(table.macs.sum()), float(table.total_bytes.sum()))
+            self._read.keep([(id(graph), known)])
+        return known[1], known[2]
 
 
 @dataclass(frozen=True)

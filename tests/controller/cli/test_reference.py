@@ -57,6 +57,10 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
     without = {name for name, *_ in generator.commands()} - with_json
     assert without == {
         "latfarm certs",
+        "latfarm certs authority",
+        "latfarm certs authority begin",
+        "latfarm certs authority finish",
+        "latfarm certs authority switch",
         "latfarm certs init",
         "latfarm certs issue",
         "latfarm certs revoke",

@@ -35,6 +35,7 @@ from latfarm_predictors.testing.synthetic import (
     random_network,
 )
 from latfarm_predictors.workload import workload
+from sklearn.ensemble import RandomForestRegressor
 
 BOARD = SyntheticBoard()
 
@@ -120,7 +121,8 @@ def test_a_kernels_forest_is_the_plain_one_on_its_columns(
     model = KernelForest("conv", trees=20).fit(table, latency)
     features = model._features(table)
     assert features.shape == (len(rows), 7)
-    grown = model._sklearn(model.feature_share, 20).fit(features, latency)
+    grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
+    grown.fit(features, latency)
     np.testing.assert_allclose(model.predict(table)[0], grown.predict(features), rtol=1e-12)
 
 
@@ -311,7 +313,7 @@ def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
     model = Forest(trees=30).fit(works, latency)
     kept = model.state().arrays["threshold"]
     assert kept.dtype == np.float32
-    assert (kept.astype(np.float64) <= model._threshold).all()
+    assert (kept.astype(np.float64) <= model._grown.threshold).all()
     asked = [workload(random_kernel(rng, "conv")) for _ in range(300)]
     again = Forest.from_state(model.state())
     np.testing.assert_array_equal(again.predict(asked)[0], model.predict(asked)[0])

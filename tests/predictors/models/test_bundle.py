@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from latfarm_predictors.bundle import _packed, load_bundle, read_provenance, save_bundle
+from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.bundle_files import read_files, sums_of, write_files
+from latfarm_predictors.bundle_state import packed
 from latfarm_predictors.errors import BundleError, NoBaselineError, PredictorsError
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.predictor import BASELINES, PlatformPredictor
@@ -107,8 +108,13 @@ def nobody_looks(*_: object, **__: object) -> object:
 def refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle is refused, and nothing in it was looked at before."""
     with monkeypatch.context() as patch:
-        for name in ("json.loads", "np.load", "predictor_of", "Baselines.later"):
-            patch.setattr(f"latfarm_predictors.bundle.{name}", nobody_looks)
+        for name in (
+            "bundle.json.loads",
+            "bundle_state.np.load",
+            "bundle.predictor_of",
+            "bundle.Baselines.later",
+        ):
+            patch.setattr(f"latfarm_predictors.{name}", nobody_looks)
         with pytest.raises(BundleError, match=bundle.name.replace(".", r"\.")):
             load_bundle(bundle)
 
@@ -261,7 +267,7 @@ def test_baselines_are_read_when_first_asked_for(
         read.append(1)
         return numpy_load(*given, **named)
 
-    monkeypatch.setattr("latfarm_predictors.bundle.np.load", counted)
+    monkeypatch.setattr("latfarm_predictors.bundle_state.np.load", counted)
     loaded = load_bundle(stored / "one.zip")
     loaded.predict(GRAPHS[0])
     assert len(read) == 1
@@ -303,7 +309,7 @@ def test_a_bundle_of_version_1_is_read(
         parts={**models.parts, **forests.parts},
     )
     old = replace(state, values={**state.values, "linear": ["flops", "flops_mac"]}, parts=parts)
-    tree, arrays = _packed(old, {})
+    tree, arrays = packed(old, {})
     header = {"format": "latfarm-bundle", "version": 1, "platform": "synthetic-1t"}
     rewrite(stored, tmp_path / "old", predictor=tree, bundle=json.dumps(header).encode())
     for name in ("baselines.json", "baselines.npz"):

@@ -25,6 +25,7 @@ from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 from latfarm_predictors.workload import Workload, workload
 from scipy.optimize import check_grad
+from sklearn.ensemble import RandomForestRegressor
 
 MAKERS: dict[str, Callable[[], Model]] = {
     "flops": lambda: Linear(traffic=False),
@@ -230,7 +231,8 @@ def test_the_forest_is_the_one_scikit_learn_grew(train: tuple[Table, Array, Arra
     model = Forest(trees=20)
     model.fit(*train[:2])
     features = model._features(train[0])
-    grown = model._sklearn(model.feature_share, 20).fit(features, train[1])
+    grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
+    grown.fit(features, train[1])
     np.testing.assert_allclose(model.predict(train[0])[0], grown.predict(features), rtol=1e-12)
 
 

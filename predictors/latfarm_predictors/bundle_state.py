@@ -1,0 +1,97 @@
+"""A tree of models as the contents of files: its plain values as JSON, its arrays as one .npz.
+
+No pickle: nothing that is read can run anything.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.errors import BundleError, PredictorsError
+from latfarm_predictors.models.base import State
+
+DAMAGE = (
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OSError,
+    RecursionError,
+    zipfile.BadZipFile,
+    PredictorsError,
+)
+"""What reading a tree that is none raises."""
+
+
+def packed(state: State, texts: dict[str, str]) -> tuple[bytes, bytes]:
+    """A state's tree and its arrays as the contents of two files; texts are added to `texts`."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    tree = _flatten(state, "", arrays, texts)
+    held = io.BytesIO()
+    np.savez_compressed(held, allow_pickle=False, **arrays)
+    return as_json(tree), held.getvalue()
+
+
+def state_of_files(tree: bytes, held: bytes, texts: Mapping[str, str]) -> State:
+    """What `packed` was given."""
+    with np.load(io.BytesIO(held), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return _grow(json.loads(tree), "", arrays, texts)
+
+
+def as_json(data: Any) -> bytes:
+    """Readable JSON, the same for the same data.
+
+    Raises:
+        BundleError: it is no plain JSON.
+    """
+    try:
+        return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise BundleError(f"a bundle holds plain JSON values: {error}") from error
+
+
+def _flatten(
+    state: State, place: str, arrays: dict[str, npt.NDArray[Any]], texts: dict[str, str]
+) -> dict[str, Any]:
+    """The tree's plain values; arrays and texts go to their own files, named by place."""
+    for name, array in state.arrays.items():
+        arrays[f"{place}{name}"] = array
+    for name, text in state.texts.items():
+        texts[f"{place}{name}".replace("/", ".")] = text
+    return {
+        "kind": state.kind,
+        "values": dict(state.values),
+        "arrays": sorted(state.arrays),
+        "texts": sorted(state.texts),
+        "parts": {
+            name: _flatten(part, f"{place}{name}/", arrays, texts)
+            for name, part in state.parts.items()
+        },
+    }
+
+
+def _grow(
+    tree: Mapping[str, Any],
+    place: str,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    texts: Mapping[str, str],
+) -> State:
+    return State(
+        kind=str(tree["kind"]),
+        values=tree["values"],
+        arrays={name: arrays[f"{place}{name}"] for name in tree["arrays"]},
+        texts={name: texts[f"{place}{name}".replace("/", ".")] for name in tree["texts"]},
+        parts={
+            name: _grow(part, f"{place}{name}/", arrays, texts)
+            for name, part in tree["parts"].items()
+        },
+    )

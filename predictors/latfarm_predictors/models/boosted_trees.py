@@ -1,0 +1,103 @@
+"""Boosted trees read from LightGBM's text format, and evaluated without LightGBM.
+
+Only regression trees on numbers, as `boosted.py` grows them: no categories, and no features that
+are missing. The sum over trees is taken in their order: the same bits as LightGBM's own answer. Who
+only predicts need not wait for LightGBM, which takes longer to import than a network to predict.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.models.trees import Trees
+from latfarm_predictors.table import Array
+
+_CATEGORICAL, _ZERO_IS_MISSING = 1, 4
+"""Bits of a decision's type that this does not know (bits 2 and 3 together: what is missing)."""
+_MISSING_BITS = 12
+
+
+def read_trees(text: str) -> Trees:
+    """The trees of a model in LightGBM's text format.
+
+    Raises:
+        BundleError: it is no such text, or holds what is not known here.
+    """
+    leaves = _integers(text, "num_leaves")
+    split, decision = _integers(text, "split_feature"), _integers(text, "decision_type")
+    threshold, value = _numbers(text, "threshold"), _numbers(text, "leaf_value")
+    left, right = _integers(text, "left_child"), _integers(text, "right_child")
+    if not len(leaves) or leaves.min() < 1:
+        raise BundleError("the boosted trees cannot be read: there are none, or one without leaves")
+    inner = leaves - 1
+    sizes = {len(split), len(decision), len(threshold), len(left), len(right)}
+    if sizes != {int(inner.sum())} or len(value) != leaves.sum():
+        raise BundleError("the boosted trees cannot be read: nodes are missing")
+    if ((decision & _CATEGORICAL) | ((decision & _MISSING_BITS) == _ZERO_IS_MISSING)).any():
+        raise BundleError("the boosted trees cannot be read: they decide on more than numbers")
+    # of a tree: its inner nodes, then its leaves
+    count = 2 * leaves - 1
+    start = np.cumsum(count) - count
+    place = _ranges(start, inner)
+    own_start, own_inner = np.repeat(start, inner), np.repeat(inner, inner)
+    total = int(count.sum())
+    here = np.arange(total)
+    feature = np.zeros(total, dtype=np.int64)
+    limit, out = np.full(total, np.inf), np.zeros(total)
+    onward = [here.copy(), here.copy()]
+    for children, side in zip((left, right), onward, strict=True):
+        leaf = children < 0
+        # a node's children stand after it: no walk can go on for ever
+        fine = np.where(
+            leaf,
+            -children <= own_inner + 1,
+            (children > place - own_start) & (children < own_inner),
+        )
+        if not fine.all():
+            raise BundleError("the boosted trees cannot be read: a node leads nowhere")
+        side[place] = own_start + np.where(leaf, own_inner + ~children, children)
+    if len(split) and split.min() < 0:
+        raise BundleError("the boosted trees cannot be read: a node looks at no feature")
+    feature[place], limit[place] = split, threshold
+    leaf_place = _ranges(start + inner, leaves)
+    out[leaf_place] = value
+    return Trees(start, feature, limit, onward[0], onward[1], out)
+
+
+def total(trees: Trees, features: Array) -> Array:
+    """Sum of all trees for each row, shape (n,), added in the trees' order.
+
+    Raises:
+        BundleError: a tree looks at a feature that there is not.
+    """
+    if int(trees.feature.max(initial=0)) >= features.shape[1]:
+        raise BundleError("the boosted trees look at more features than kernels have")
+    votes = trees.votes(features)
+    # one after the other: a sum of numpy's own would pair them
+    return np.asarray(np.cumsum(votes, axis=0)[-1])
+
+
+def _ranges(start: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Places from each start on, so many of them."""
+    before = np.cumsum(count) - count
+    return np.arange(int(count.sum())) - np.repeat(before - start, count)
+
+
+def _numbers(text: str, name: str) -> Array:
+    """The values of all lines of that name, one after the other."""
+    try:
+        words = " ".join(re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)).split()
+        return np.array(words, dtype=np.float64)
+    except ValueError as error:
+        raise BundleError(f"the boosted trees cannot be read: {error}") from error
+
+
+def _integers(text: str, name: str) -> npt.NDArray[np.int64]:
+    found = _numbers(text, name)
+    if not (np.isfinite(found) & (np.abs(found) < 2**31)).all():
+        raise BundleError(f"the boosted trees cannot be read: a {name} is no index")
+    return found.astype(np.int64)
