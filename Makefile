@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
+.PHONY: help setup setup-farm demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -52,7 +52,7 @@ test-pythons: ## the agent and its conformance suite under each of PYTHONS, as f
 
 test-farm: setup-farm ## tests on virtual boards; as root, installs what it needs
 	@$(BIN)/python -m tests.farm.prepare --install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm --timeout 900 --durations 10 tests/farm $(TEST_FLAGS)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm $(TEST_FLAGS)
 
 check: setup-farm check-protos ## format, lint, types, import contracts, spelling, stubs, playbooks
 	@$(BIN)/ruff format --check .
@@ -96,6 +96,9 @@ bench-energy: setup ## energies of unseen networks on a simulated board whose tr
 
 bench-engines: setup ## MNN's four networks on every runtime and thread count; a quiet machine, please
 	@$(BIN)/python -m benchmarks.engines $(BENCH_FLAGS)
+
+bench-fusion: setup ## fused pairs told from times alone, on simulated boards and this host's runtimes
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fusion $(or $(BENCH_FLAGS),--write)
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)

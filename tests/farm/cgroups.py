@@ -133,7 +133,7 @@ class Cgroups:
 
 def bounds_memory() -> bool:
     """Whether boards' memory can be bounded on this host."""
-    probe = Cgroups("lfprobe")
+    probe = Cgroups(f"lfprobe{os.getpid()}")
     try:
         probe.limit_memory(1 << 30)
     except HostError:

@@ -1,12 +1,13 @@
 """Racks and boards for tests; on a host that cannot carry boards, a reason instead.
 
 With LATFARM_FARM=required in the environment, such a host fails the tests: for machines that are
-known to be able.
+known to be able. What tests record with `record_property` is told at the end.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,41 @@ from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
+LONGEST_FIRST = (
+    "test_enrolment.py",
+    "test_arm64_measurement.py",
+    "test_arm64_conformance.py",
+    "test_enrolment_pythons.py",
+    "test_monitoring_playbook.py",
+    "test_monitoring.py",
+    "test_virtual_board.py",
+)
+"""Files in the order in which they are handed to the processes of a run; the others follow."""
+
+PROBE_TIMEOUT_S = 60.0
 MakeBoard = Callable[..., VirtualBoard]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no long file be the last one: two processes then end at about the same time."""
+    ranks = {name: rank - len(LONGEST_FIRST) for rank, name in enumerate(LONGEST_FIRST)}
+    here = Path(__file__).parent
+    items.sort(key=lambda item: ranks.get(item.path.name, 0) if item.path.parent == here else 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell the figures that tests recorded, also those of other processes."""
+    found = sorted(
+        f"{report.nodeid.rpartition('::')[2]}: {name}: {value}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, value in report.user_properties
+    )
+    if found:
+        terminalreporter.section("figures")
+        for line in found:
+            terminalreporter.line(line)
 
 
 def cannot(reason: str) -> None:
@@ -36,14 +71,17 @@ def rack() -> Iterator[Rack]:
     reason = host.lacks()
     if reason:
         cannot(reason)
+    reason = rootfs.lacks()
+    if reason:
+        cannot(reason)
     rootfs.tree()  # without it nothing can be said about the host
     with ExitStack() as ends:
         try:
             rack = ends.enter_context(Rack())
-            probe = VirtualBoard("probe", rack=rack)
+            probe = VirtualBoard("probe", rack=rack, boot_timeout_s=PROBE_TIMEOUT_S)
             ends.callback(probe.close)
             reason = probe.try_out()
-        except HostError as error:
+        except (HostError, OSError) as error:
             reason = str(error)
         if reason:
             cannot(f"nothing runs in a container here: {reason}")
@@ -63,8 +101,18 @@ def arm64_rack(rack: Rack) -> Rack:
 
 @pytest.fixture(scope="session")
 def own_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Wheels of the agent and the messages, as this checkout has them."""
-    return wheels.own(tmp_path_factory.mktemp("own"))
+    """Wheels of the agent and the messages, as this checkout has them: one set for a whole run."""
+    base = tmp_path_factory.getbasetemp()
+    # A process of several has a folder of its own, below that of the run.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "own-wheels"
+    with rootfs.locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            partial = folder.with_suffix(".part")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            wheels.own(partial)
+            partial.rename(folder)
+    return sorted(folder.glob("latfarm_*.whl"))
 
 
 @pytest.fixture

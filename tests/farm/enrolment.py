@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ _RECAP = re.compile(
     r"\s+failed=(?P<failed>\d+)",
     re.MULTILINE,
 )
-_PLAY_S = 900.0
+_PLAY_S = 1800.0
 
 
 def lacks() -> str:
@@ -81,16 +81,26 @@ class Controller:
         self._inventory = folder / "inventory.json"
         self.stock(boards)
 
-    def stock(self, boards: Iterable[VirtualBoard]) -> None:
-        """Write the inventory anew."""
-        hosts = {}
-        for board in boards:
-            options = " ".join(board.ssh_options)
-            hosts[board.name] = {
-                "ansible_host": board.address,
-                "ansible_ssh_common_args": options,
-            }
-        groups = {"boards": {"vars": self._variables, "children": {"linux_cpu": {"hosts": hosts}}}}
+    def stock(
+        self,
+        boards: Iterable[VirtualBoard],
+        of: Mapping[str, Mapping[str, Any]] | None = None,
+        beside: Iterable[VirtualBoard] = (),
+    ) -> None:
+        """Write the inventory anew.
+
+        Args:
+            boards: of the type linux_cpu.
+            of: more variables of some, by name.
+            beside: machines that are no boards of the farm; the farm's variables hold for them too.
+        """
+        more = of or {}
+        hosts = {board.name: {**_reached(board), **more.get(board.name, {})} for board in boards}
+        others = {machine.name: _reached(machine) for machine in beside}
+        groups = {
+            "boards": {"vars": self._variables, "children": {"linux_cpu": {"hosts": hosts}}},
+            "beside": {"vars": self._variables, "hosts": others},
+        }
         self._inventory.write_text(json.dumps(groups))
 
     def play(self, name: str, *words: str, **variables: Any) -> Played:
@@ -151,6 +161,14 @@ class Controller:
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "LATFARM_HOME": str(self.home)}
+
+
+def _reached(board: VirtualBoard) -> dict[str, Any]:
+    """How Ansible reaches a board."""
+    return {
+        "ansible_host": board.address,
+        "ansible_ssh_common_args": " ".join(board.ssh_options),
+    }
 
 
 def _wheels(folder: Path) -> Path:

@@ -12,15 +12,16 @@ import json
 from pathlib import Path
 
 from tests.farm.host import HostError, command
+from tests.farm.rootfs import locked
 
 _NETWORK = ipaddress.ip_network("10.213.0.0/16")
 _NAMESPACES = Path("/run/netns")
+_LOCK = Path("/run/latfarm-boards.lock")
+"""Of this host's addresses: two processes must not choose the same ones."""
 
 
 class Bridge:
     """A rack's switch. The host is on it too, at `address`.
-
-    The caller holds the lock of all racks while it is made: two must not choose the same addresses.
 
     Args:
         rack: the rack's name, at most eight letters and digits.
@@ -32,6 +33,16 @@ class Bridge:
     def __init__(self, rack: str) -> None:
         self.rack = rack
         self.name = _bridge(rack)
+        try:
+            with locked(_LOCK):
+                self._choose()
+            Path(f"/proc/sys/net/ipv6/conf/{self.name}/disable_ipv6").write_text("1")
+        except OSError as error:
+            raise HostError(f"no bridge can be made: {error}") from error
+        command("ip", "link", "set", self.name, "up")
+
+    def _choose(self) -> None:
+        """Take a network that nobody here uses."""
         used = [
             ipaddress.ip_network(f"{entry['local']}/{entry['prefixlen']}", strict=False)
             for link in json.loads(command("ip", "-json", "-4", "address"))
@@ -45,9 +56,7 @@ class Bridge:
         # A cable's address decides its MAC address, so that what the neighbours' tables remember of
         # an earlier board stays true: otherwise an address used again is deaf for half a minute.
         command("ip", "link", "add", self.name, "address", _mac(self.address), "type", "bridge")
-        Path(f"/proc/sys/net/ipv6/conf/{self.name}/disable_ipv6").write_text("1")
         command("ip", "address", "add", f"{self.address}/24", "dev", self.name)
-        command("ip", "link", "set", self.name, "up")
 
     def cable(self, number: int) -> Cable:
         """Connect a new namespace.

@@ -1,9 +1,10 @@
 """Makes a host ready for virtual boards: `python -m tests.farm.prepare --install`, as root.
 
-Debian's packages that are missing are installed (without --install: named). Then root file systems
-of both architectures, the emulator and the wheels are made, all at the same time, so that the tests
-find them in the cache. Says in one line what else the host lacks, and is content with it: the tests
-then skip with the same words.
+Debian's packages that are missing are installed (without --install: named). Then all that tests on
+boards of the host's architecture have in common is made, at the same time, so that they find it in
+the cache. What boards of another one need takes longer: the first test that wants it makes it,
+while others go on; with --all it is made here. Says in one line what the host lacks, and is content
+with it: the tests then skip with the same words.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.farm import emulation, host, rootfs, wheels
@@ -25,10 +27,16 @@ EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
 FOR_TESTS = ("flatbuffers", "onnx", "pytest", "pytest-timeout")
 """What the conformance suite needs on a board beyond the agent."""
 
-
-ALSO = {"adb": "adb", "gcc": "gcc", "openssl": "openssl"}
+ALSO = {
+    "adb": "adb",
+    "gcc": "gcc",
+    "openssl": "openssl",
+    "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+}
 """Program -> Debian package, of tests that bring more than boards."""
 
+_POLICY = Path("/usr/sbin/policy-rc.d")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
@@ -52,7 +60,22 @@ def install() -> None:
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=600")
     host.command(*apt, "update", timeout_s=600.0)
     few = ("install", "--yes", "--no-install-recommends")
-    host.command(*apt, *few, *sorted(packages), timeout_s=1200.0)
+    with _nothing_started():
+        host.command(*apt, *few, *sorted(packages), timeout_s=1200.0)
+
+
+@contextmanager
+def _nothing_started() -> Iterator[None]:
+    """Packages bring programs for tests, no services for this host: Debian asks here whether."""
+    if _POLICY.exists():
+        yield
+        return
+    try:
+        _POLICY.write_text("#!/bin/sh\nexit 101\n")
+        _POLICY.chmod(0o755)
+        yield
+    finally:
+        _POLICY.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,9 +84,8 @@ def main(arguments: Sequence[str]) -> int:
         try:
             install()
         except host.HostError as error:
-            print(f"virtual boards: {error}", file=sys.stderr)
-            return 1
-    reason = host.lacks()
+            print(f"virtual boards: cannot install: {error}", file=sys.stderr)
+    reason = host.lacks() or rootfs.lacks()
     if reason:
         print(f"virtual boards: none on this host: {reason}", file=sys.stderr)
         return 0
@@ -72,13 +94,14 @@ def main(arguments: Sequence[str]) -> int:
         f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
         f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
     }
-    try:
-        emulation.enable("arm64")
-    except host.HostError as error:
-        print(f"virtual boards: none for arm64: {error}", file=sys.stderr)
-    else:
-        jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
-        jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
+    if "--all" in arguments:
+        try:
+            emulation.enable("arm64")
+        except host.HostError as error:
+            print(f"virtual boards: none for arm64: {error}", file=sys.stderr)
+        else:
+            jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
+            jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
     begun = time.monotonic()
     with ThreadPoolExecutor(len(jobs)) as pool:
         futures = {name: pool.submit(job) for name, job in jobs.items()}

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm.host import NATIVE, cache_dir, command
+from tests.farm.host import NATIVE, HostError, cache_dir, command
 
 SUITE = "bookworm"
 MIRROR_VARIABLE = "LATFARM_DEBIAN_MIRROR"
@@ -26,6 +26,7 @@ BASE = ("dbus", "iproute2", "openssh-server", "python3", "systemd", "systemd-sys
 _RECIPE = 2
 """Version of `_prepare`: counted up when it changes, so that no old tree is taken for a new one."""
 
+_FETCHER = "/usr/lib/apt/apt-helper"
 _MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 _TAR = ("tar", "--zstd", "--numeric-owner", "--xattrs", "--xattrs-include=*")
 _BUILD_TIMEOUT_S = 1500.0
@@ -64,16 +65,27 @@ def ensure(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE)
     Raises:
         HostError: it cannot be made.
     """
-    wanted = sorted({*BASE, *packages})
-    key = json.dumps([_RECIPE, arch, suite, wanted]).encode()
-    name = f"{suite}-{arch}-{hashlib.sha256(key).hexdigest()[:16]}"
-    folder = cache_dir() / "rootfs"
-    folder.mkdir(exist_ok=True)
-    packed = folder / f"{name}.tar.zst"
-    with locked(folder / f"{name}.lock"):
+    packed = _packed(arch, packages, suite)
+    packed.parent.mkdir(exist_ok=True)
+    with locked(packed.with_name(packed.name.replace(".tar.zst", ".lock"))):
         if not packed.exists():
-            _make(packed, arch, wanted, suite)
+            _make(packed, arch, sorted({*BASE, *packages}), suite)
     return packed
+
+
+def lacks() -> str:
+    """Why no board's disk can be had on this host, in one line; empty if one can, or is there."""
+    if _packed(NATIVE, (), SUITE).exists():
+        return ""
+    release = f"{mirror()}/dists/{SUITE}/InRelease"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            # As apt would fetch it, by the host's settings.
+            command(_FETCHER, "download-file", release, f"{folder}/found", timeout_s=300.0)
+        except HostError as error:
+            last = str(error).splitlines()[-1]
+            return f"there is no way to Debian's packages: {release}: {last}"
+    return ""
 
 
 def mirror() -> str:
@@ -107,6 +119,12 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _packed(arch: str, packages: Sequence[str], suite: str) -> Path:
+    key = json.dumps([_RECIPE, arch, suite, sorted({*BASE, *packages})]).encode()
+    name = f"{suite}-{arch}-{hashlib.sha256(key).hexdigest()[:16]}"
+    return cache_dir() / "rootfs" / f"{name}.tar.zst"
 
 
 def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:

@@ -1,16 +1,18 @@
 """The runtimes on an arm64 board: wheels for aarch64, Debian 12's Python, QEMU for the processor.
 
-Each runtime has a board of its own, on which its part of the conformance suite runs as it does
-here. What the boards show is behaviour; latencies under emulation mean nothing.
+Two boards take the runtimes in turn; each runtime's part of the conformance suite runs there as it
+does here. What the boards show is behaviour; latencies under emulation mean nothing.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -74,38 +76,43 @@ def read_report(path: Path, said: str) -> Report:
 
 @dataclass(frozen=True)
 class Boards:
-    """What all boards get, and those that are on."""
+    """What all boards get; those that have nothing to do, and may be off yet."""
 
-    rack: Rack
     site: Path
     agent: list[Path]
     bounded: bool
-    on: list[VirtualBoard]
+    idle: queue.SimpleQueue[VirtualBoard] = field(default_factory=queue.SimpleQueue)
 
     def conform(self, runtime: str, report: Path) -> Report:
-        """Run one runtime's part of the suite on a board of its own."""
-        memory_bytes = MEMORY_BYTES if self.bounded else None
-        board = VirtualBoard(f"arm-{runtime}", "arm64", rack=self.rack, memory_bytes=memory_bytes)
-        self.on.append(board)
-        with board:
-            wheels.install(board, self.site, self.agent)
-            board.push(wheels.ROOT / "pyproject.toml", f"{CHECKOUT}/pyproject.toml")
-            for name in ("conftest.py", "test_conformance.py"):
-                source = wheels.ROOT / "tests/agent/bench" / name
-                board.push(source, f"{CHECKOUT}/tests/agent/bench/{name}")
+        """Run one runtime's part of the suite on a board that is idle: there is one."""
+        board = self.idle.get(timeout=0)
+        try:
+            if not board.boots:
+                self._prepare(board)
             # Without a bound, a model that wants too much memory would take it from the host.
             left_out = "" if self.bounded else f"-k 'not {OUT_OF_MEMORY}'"
+            found = f"/opt/{runtime}.xml"
             pytest_there = (
                 f"cd {CHECKOUT} && OMP_NUM_THREADS=1 {wheels.PYTHON} -m pytest -q "
-                f"-p no:cacheprovider --junitxml=/opt/report.xml --timeout=600 "
+                f"-p no:cacheprovider --junitxml={found} --timeout=600 "
                 f"{left_out} {SUITE}::{CLASSES[runtime]} 2>&1"
             )
             done = board.run(pytest_there, check=False, timeout_s=LONGEST_S)
             try:
-                board.pull("/opt/report.xml", report)
+                board.pull(found, report)
             except HostError as error:
                 raise HostError(f"the suite did not run: {done.stdout[-3000:]}") from error
             return read_report(report, done.stdout)
+        finally:
+            self.idle.put(board)
+
+    def _prepare(self, board: VirtualBoard) -> None:
+        board.start()
+        wheels.install(board, self.site, self.agent)
+        board.push(wheels.ROOT / "pyproject.toml", f"{CHECKOUT}/pyproject.toml")
+        for name in ("conftest.py", "test_conformance.py"):
+            source = wheels.ROOT / "tests/agent/bench" / name
+            board.push(source, f"{CHECKOUT}/tests/agent/bench/{name}")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +125,8 @@ def reports(
     """The suite under way on the boards of all runtimes that are to be tested, two at a time."""
     folder = tmp_path_factory.mktemp("arm64")
     site = wheels.site(arm64_packages())
-    boards = Boards(arm64_rack, site, own_wheels, cgroups.bounds_memory(), [])
+    boards = Boards(site, own_wheels, cgroups.bounds_memory())
+    memory_bytes = MEMORY_BYTES if boards.bounded else None
     chosen = [
         str(item.callspec.params["runtime"])
         for item in request.session.items
@@ -126,17 +134,23 @@ def reports(
         and item.originalname == "test_conformance"
         and item.path == Path(__file__)
     ]
-    pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
-    try:
+    with ExitStack() as ends:
+        made = [
+            VirtualBoard(f"arm-{number}", "arm64", rack=arm64_rack, memory_bytes=memory_bytes)
+            for number in range(min(2, len(chosen), os.cpu_count() or 1))
+        ]
+        pool = ThreadPoolExecutor(len(made))
+        for board in made:
+            ends.callback(board.close)
+            boards.idle.put(board)
+        ends.callback(pool.shutdown)
+        for board in made:
+            ends.callback(board.kill)  # a suite that nobody waits for any more
+        ends.callback(pool.shutdown, wait=False, cancel_futures=True)
         yield {
             runtime: pool.submit(boards.conform, runtime, folder / f"{runtime}.xml")
             for runtime in chosen
         }
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for board in boards.on:
-            board.kill()  # a suite that nobody waits for any more
-        pool.shutdown()
 
 
 @pytest.mark.parametrize("runtime", sorted(CLASSES))

@@ -1,64 +1,84 @@
-"""A controller here measures on an arm64 board over the network; both prove who they are.
+"""An arm64 board joins like any other, by real wheels for aarch64, and measures; in emulation.
 
-The board's agent comes from wheels and serves all runtimes; this side builds the models. Latencies
-under emulation mean nothing, and are only asked to be there.
+The board is enrolled once, with all runtimes that have such wheels; this side builds the models.
+Latencies under emulation mean nothing, and are only asked to be there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient, Patience
-from latfarm_controller.agents.registry import Registry
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import TlsFiles, home_files
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import CertificateError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, wheels
+from tests.farm import agents, bytecode, enrolment, wheels
+from tests.farm.conftest import cannot
+from tests.farm.enrolment import Controller
 from tests.farm.prepare import EXTRAS, arm64_packages
 from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 
-pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
+# With its disk and wheels to be made first, the board takes its time.
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(2400)]
 
-LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
+NAME = "imx8-3"
 FEW = Settings(
     sessions=1, warmup_runs=1, warmup_ms=1.0, min_runs=3, max_runs=5, max_ms=50.0, precision=0.5
 )
+SITE = "/opt/latfarm/venv/lib/python3.11/site-packages"
+ALIKE = ("settings", "devices", "clock", "journal")
+"""Tasks that know no architecture: each takes seconds under emulation, and they ran on amd64."""
+
+SPACES = ("PrivateUsers", "PrivateDevices", "PrivateIPC", "PrivateNetwork")
+EMULATED = "[Service]\n" + "".join(f"{name}=no\n" for name in SPACES)
+"""An emulated process cannot make these name spaces for a service: they are tested on amd64."""
 
 
 @dataclass(frozen=True)
-class Served:
-    """A board whose agent serves."""
+class Enrolled:
+    """A board that has joined."""
 
     board: VirtualBoard
-    farm: agents.Farm
+    controller: Controller
     tls: TlsFiles
 
 
 @pytest.fixture(scope="module")
-def served(
+def enrolled(
     arm64_rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
+) -> Iterator[Enrolled]:
+    reason = enrolment.lacks()
+    if reason:
+        cannot(reason)
     site = wheels.site(arm64_packages())
-    farm = agents.Farm(tmp_path_factory.mktemp("farm"))
-    with VirtualBoard("imx8-3", "arm64", rack=arm64_rack) as board:
-        wheels.install(board, site, own_wheels)
-        yield Served(board, farm, agents.serve(board, farm))
+    with VirtualBoard(NAME, "arm64", rack=arm64_rack) as board:
+        controller = Controller(
+            *(tmp_path_factory.mktemp("controller"), own_wheels[0].parent, [board]),
+            latfarm_hardware=NAME,
+            latfarm_runtimes=list(EXTRAS),
+            latfarm_compile=False,
+            latfarm_environment={bytecode.VARIABLE: bytecode.FOLDER},
+            latfarm_health_timeout_s=600,
+        )
+        bytecode.bring(board, site, own_wheels, SITE)
+        for unit in ("latfarm-agent", "latfarm-worker"):
+            board.write(f"/etc/systemd/system/{unit}.service.d/emulated.conf", EMULATED)
+        played = controller.play("enroll.yml", "--skip-tags", ",".join(ALIKE))
+        assert played.well, played.out
+        ours = home_files(controller.home / "tls")
+        assert ours is not None
+        yield Enrolled(board, controller, TlsFiles(ours.ca, ours.cert, ours.key, NAME))
 
 
 def network() -> Graph:
@@ -76,11 +96,19 @@ async def ask(client: AgentClient, request: MeasurementRequest, data: bytes) -> 
     return measurement
 
 
-def test_measures_on_every_runtime(served: Served) -> None:
+def test_its_programs_are_of_its_architecture(enrolled: Enrolled) -> None:
+    board = enrolled.board
+    assert board.run("uname -m").stdout == "aarch64\n"
+    library = board.run("find /opt/latfarm -name 'onnxruntime_pybind11_state*.so'").stdout
+    assert "aarch64" in library
+    assert enrolled.controller.boards[NAME]["address"] == f"{board.address}:{agents.PORT}"
+
+
+def test_measures_on_every_runtime(enrolled: Enrolled) -> None:
     async def main() -> None:
-        async with agents.client(served.board, served.tls) as client:
+        async with agents.client(enrolled.board, enrolled.tls) as client:
             info = await client.describe()
-            assert info.name == "imx8-3"
+            assert info.name == NAME
             missing = {r.name: r.missing for r in info.runtimes if not r.available}
             assert not set(EXTRAS) & set(missing), missing
             plain = {
@@ -91,7 +119,7 @@ def test_measures_on_every_runtime(served: Served) -> None:
             assert set(plain) == set(EXTRAS)
             await client.acquire(600_000)
             for runtime, platform in plain.items():
-                assert platform.name.startswith("imx8-3-"), platform.name
+                assert platform.name.startswith(f"{NAME}-"), platform.name
                 request = MeasurementRequest(network(), platform.name, "network", FEW)
                 data = builders.build(request.graph, platform.model_format, platform.dtype)
                 measurement = await ask(client, request, data)
@@ -104,9 +132,9 @@ def test_measures_on_every_runtime(served: Served) -> None:
     asyncio.run(main())
 
 
-def test_profiles_what_the_arm_build_fuses(served: Served) -> None:
+def test_profiles_what_the_arm_build_fuses(enrolled: Enrolled) -> None:
     async def main() -> None:
-        async with agents.client(served.board, served.tls) as client:
+        async with agents.client(enrolled.board, enrolled.tls) as client:
             info = await client.describe()
             (runtime,) = (r for r in info.runtimes if r.name == "onnxruntime")
             platform = next(p for p in runtime.platforms if p.dtype == "fp32")
@@ -123,18 +151,18 @@ def test_profiles_what_the_arm_build_fuses(served: Served) -> None:
     asyncio.run(main())
 
 
-def test_strangers_are_not_served(served: Served, tmp_path: Path) -> None:
+def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = agents.Farm(tmp_path / "other").issue("controller", "controller")
-    address = f"{served.board.address}:{agents.PORT}"
-    known = TlsFiles(served.tls.ca, stranger.cert, stranger.key, served.tls.server_name)
+    address = f"{enrolled.board.address}:{agents.PORT}"
+    known = TlsFiles(enrolled.tls.ca, stranger.cert, stranger.key, enrolled.tls.server_name)
 
     async def call(tls: TlsFiles | None) -> None:
         async with AgentClient(address, "me", tls, patience=Patience(call_ms=5_000.0)) as client:
             await client.describe()
 
     async def main() -> None:
-        async with agents.client(served.board, served.tls) as client:
+        async with agents.client(enrolled.board, enrolled.tls) as client:
             await client.describe()  # it does serve
         for tls in (None, known):
             with pytest.raises(CertificateError):
@@ -143,28 +171,13 @@ def test_strangers_are_not_served(served: Served, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_command_line_asks_the_board(served: Served, tmp_path: Path) -> None:
+def test_the_command_line_asks_the_board(enrolled: Enrolled, tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     model.write_bytes(builders.build(network(), "onnx", "fp32"))
-    home = tmp_path / "home"
-    address = f"{served.board.address}:{agents.PORT}"
-    Registry(home / "boards.json").add("imx8-3", address, served.tls)
-    environment = dict(os.environ, LATFARM_HOME=str(home), LATFARM_LOCAL_AGENT="false")
-
-    def latfarm(*words: str) -> Any:
-        done = subprocess.run(
-            [*LATFARM, *words, "--json"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    listed = {entry["name"] for entry in latfarm("platforms") if entry.get("name")}
+    latfarm = enrolled.controller.latfarm
+    listed = {entry["name"] for entry in latfarm("platforms", "--json") if entry.get("name")}
     (platform,) = (name for name in listed if "onnxruntime" in name and name.endswith("fp32-1t"))
-    first = latfarm("query", str(model), "--platform", platform)
-    again = latfarm("query", str(model), "--platform", platform)
+    first = latfarm("query", str(model), "--platform", platform, "--json")
+    again = latfarm("query", str(model), "--platform", platform, "--json")
     assert (first["hit"], again["hit"]) == (False, True)
     assert first["latency_ms"] == again["latency_ms"] > 0

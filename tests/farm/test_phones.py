@@ -44,9 +44,9 @@ def asked() -> AgentConfig:
 
 
 @pytest.fixture(scope="module")
-def phones() -> Iterator[list[VirtualPhone]]:
+def phones(rack: Rack) -> Iterator[list[VirtualPhone]]:
     """Two phones on one host, and a server for its clients."""
-    with Rack() as rack, adb_server() as port, pytest.MonkeyPatch.context() as patch:
+    with adb_server() as port, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANDROID_ADB_SERVER_PORT", port)
         binaries()
         with VirtualPhone("phone-1", rack) as one, VirtualPhone("phone-2", rack) as two:

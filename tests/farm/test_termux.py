@@ -11,12 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from latfarm_agent.testing.tflite_samples import samples
 
 from tests.farm import host
+from tests.farm.wheels import ROOT
 
 _LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpriv is not here")
 
@@ -25,14 +27,23 @@ pytestmark = [
     pytest.mark.skipif(bool(_LACKS), reason=_LACKS),
 ]
 
+TMP = Path("/tmp")
 HIDE = """\
 set -e
 cd "$HIDDEN"
 touch file && chmod 000 file && mkdir folder && chmod 000 folder
 for path in stat loadavg vmstat cpuinfo version; do mount --bind file /proc/$path; done
 mount --bind folder /sys
-mount --bind folder /tmp
 mount --bind folder /dev/shm
+# Where our own Python lies below /tmp, there is a way to it, and to nothing else.
+if [ -n "$KEPT" ]; then
+  mkdir kept
+  for name in $KEPT; do mkdir "kept/$name" && mount --rbind "/tmp/$name" "kept/$name"; done
+  chmod 111 kept
+  mount --rbind kept /tmp
+else
+  mount --bind folder /tmp
+fi
 for path in os-release machine-id; do
   if [ -e /etc/$path ]; then mount --bind file /etc/$path; fi
 done
@@ -48,6 +59,12 @@ for path in ("/proc/stat", "/proc/vmstat", "/sys/class", "/tmp/x"):
     except OSError:
         continue
     sys.exit(f"{path} can be read")
+for act in (os.listdir, lambda path: open(f"{path}/x", "w")):
+    try:
+        act("/tmp")
+    except OSError:
+        continue
+    sys.exit("/tmp can be read or written to")
 import json
 from pathlib import Path
 from latfarm_agent.bench import Bench
@@ -64,6 +81,13 @@ print(json.dumps([board.board_id, dict(board.conditions), result.outcome, result
 """
 
 
+def below_tmp() -> set[str]:
+    """Names of what this Python and its packages need of /tmp."""
+    needed = {sys.executable, sys.prefix, sys.base_prefix, str(ROOT), *sys.path}
+    paths = {Path(text).resolve() for text in needed if text} | {Path(sys.executable)}
+    return {path.parts[2] for path in paths if path.parts[:2] == ("/", "tmp") and path != TMP}
+
+
 def test_the_agent_measures_there(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert")
     (tmp_path / "model.tflite").write_bytes(samples()["cnn-fp32"])
@@ -72,13 +96,12 @@ def test_the_agent_measures_there(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     # A folder that is still there when /tmp is covered.
-    if Path(sys.executable).is_relative_to("/tmp"):
-        pytest.skip("Termux has no /tmp, and the tests' own Python lives there")
-    with_us = Path(os.environ.get("TMPDIR", "/var/tmp")) / f"latfarm-termux-{os.getpid()}"
-    shutil.copytree(tmp_path, with_us)
+    with_us = Path(tempfile.mkdtemp(prefix="latfarm-termux-", dir="/var/tmp"))
+    shutil.copytree(tmp_path, with_us, dirs_exist_ok=True)
     environment = {
         "HIDDEN": str(with_us / "hidden"),
         "HOME": str(with_us / "home"),
+        "KEPT": " ".join(sorted(below_tmp())),
         "TMPDIR": str(with_us / "tmp"),
         "PATH": os.environ["PATH"],
         "OMP_NUM_THREADS": "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -266,11 +267,12 @@ def test_what_a_killed_process_left_is_removed(rack: Rack, board: VirtualBoard) 
         name, address = child.stdout.readline().split()
         with socket.create_connection((address, 22), timeout=5.0):
             pass
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        assert traces(name)
-    with rootfs.locked(host.work_dir() / ".lock"):
-        assert name in racks.reap()
+        # Locked: whoever else made a rack now would remove it before us.
+        with rootfs.locked(host.work_dir() / ".lock"):
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            assert traces(name)
+            assert name in racks.reap()
     assert traces(name) == []
     assert traces(rack.name)
     assert answers(board)
@@ -300,7 +302,7 @@ def test_disks_are_memory_where_they_cannot_be_layers(
 
 
 def test_boots_or_says_why(rack: Rack) -> None:
-    board = VirtualBoard("broken", rack=rack, boot_timeout_s=20.0)
+    board = VirtualBoard("broken", rack=rack, boot_timeout_s=60.0)
     try:
         assert board.try_out() == ""
         upper = rack.disks / board._cable.namespace / "upper"
@@ -342,9 +344,10 @@ def test_trees_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_networks_do_not_overlap(rack: Rack) -> None:
-    other = network.Bridge("00test")
+    name = secrets.token_hex(3)
+    other = network.Bridge(name)
     try:
         assert other.address.rsplit(".", 1)[0] != rack.address.rsplit(".", 1)[0]
     finally:
         other.remove()
-    assert traces("00test") == []
+    assert traces(name) == []

@@ -96,7 +96,7 @@ def site(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -> Pa
         if not folder.exists():
             wheels = sorted(download(wanted, python, arch).glob("*.whl"))
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as text:
-                _unpack(wheels, Path(text) / "site", python, arch)
+                unpack(wheels, Path(text) / "site", python, arch)
                 (Path(text) / "site").rename(folder)
     return folder
 
@@ -128,7 +128,7 @@ def install(board: VirtualBoard, packages: Path, agent: Sequence[Path] = ()) -> 
     if agent:
         python = Path(target).parent.name.removeprefix("python")
         with tempfile.TemporaryDirectory() as text:
-            _unpack(agent, Path(text) / "site", python, board.arch)
+            unpack(agent, Path(text) / "site", python, board.arch)
             board.push(Path(text) / "site", target)
         board.write(AGENT, _SCRIPT, 0o755)
 
@@ -146,7 +146,12 @@ def _target(python: str, arch: str) -> list[str]:
     return [*chosen, *(f"--platform={name}_{machine}" for name in names)]
 
 
-def _unpack(wheels: Sequence[Path], folder: Path, python: str, arch: str) -> None:
+def unpack(wheels: Sequence[Path], folder: Path, python: str, arch: str) -> None:
+    """Unpack wheels into a folder, as `site-packages` holds them.
+
+    Raises:
+        HostError: pip refuses.
+    """
     pip = (*_pip("install"), "--no-index", "--no-deps", *_target(python, arch))
     command(*pip, "--target", folder, *wheels, timeout_s=600.0)
     # Commands for a Python of this host, which the board does not have.

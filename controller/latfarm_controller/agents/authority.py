@@ -1,7 +1,8 @@
 """The farm's certificate authority: a folder of PEM files, and the openssl command.
 
 ```
-tls/ca.crt ca.key                  the authority; its key never leaves this machine
+tls/ca.crt ca.key                  the authority; its key never leaves this machine. While one takes
+                                   over from another (succession.py), ca.crt holds both
 tls/controller.crt controller.key  what this machine shows to boards, and to those who call it
 tls/client.crt client.key          what this machine's own commands show to another controller
 tls/issued/NAME.crt [NAME.key]     all that was issued here
@@ -93,22 +94,30 @@ class Authority:
             raise UsageError(f"{self.cert}: there is an authority already; it is left as it is")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
-            added = [word for text in extensions for word in ("-addext", text)]
-            self._openssl(
-                scratch, "req", "-x509", *_NEW_KEY, "-days", str(days), "-subj", "/CN=latfarm farm",
-                *added, "-keyout", "new.key", "-out", "new.crt",
-            )  # fmt: skip
-            _install(Path(scratch) / "new.key", self.key, 0o600)
-            _install(Path(scratch) / "new.crt", self.cert, 0o644)
+            self.make_root(scratch, "latfarm farm", days)
+            install(Path(scratch) / "new.key", self.key, 0o600)
+            install(Path(scratch) / "new.crt", self.cert, 0o644)
         self._write_revoked(set())
         here = ("localhost", "127.0.0.1", "::1", socket.gethostname())
-        self.issue("controller", CONTROLLER, dict.fromkeys([*here, *names]))
+        self.issue_own([*here, *names])
+        return [self.cert, self.key, self.folder / "controller.crt", self.folder / "controller.key"]
+
+    def make_root(self, scratch: str, name: str, days: int) -> None:
+        """Make `new.key` and the self-signed `new.crt` of an authority in a folder."""
+        extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
+        added = [word for text in extensions for word in ("-addext", text)]
+        self.openssl(
+            scratch, "req", "-x509", *_NEW_KEY, "-days", str(days), "-subj", f"/CN={name}",
+            *added, "-keyout", "new.key", "-out", "new.crt",
+        )  # fmt: skip
+
+    def issue_own(self, names: Sequence[str]) -> None:
+        """Issue this machine's own certificate, for these names and addresses."""
+        self.issue("controller", CONTROLLER, dict.fromkeys(names))
         for suffix in (".crt", ".key"):
             mode = 0o600 if suffix == ".key" else 0o644
             source = self.folder / "issued" / f"controller{suffix}"
-            _install(source, self.folder / f"controller{suffix}", mode, copy=True)
-        return [self.cert, self.key, self.folder / "controller.crt", self.folder / "controller.key"]
+            install(source, self.folder / f"controller{suffix}", mode, copy=True)
 
     def issue(
         self,
@@ -147,21 +156,21 @@ class Authority:
             asked = Path(scratch) / "new.csr"
             made = ("-keyout", "new.key") if request is None else ()
             if request is None:
-                self._openssl(
+                self.openssl(
                     scratch, "req", "-new", *_NEW_KEY, "-subj", f"/CN={name}", *made, "-out", asked
                 )
             else:
                 asked = request.absolute()
-            self._openssl(
+            self.openssl(
                 scratch, "x509", "-req", "-in", asked, "-CA", self.cert, "-CAkey", self.key,
                 "-set_serial", f"0x{secrets.token_hex(16)}", "-days", str(days), "-sha256",
                 "-extfile", extensions, "-out", "new.crt",
             )  # fmt: skip
             if request is None:
-                _install(Path(scratch) / "new.key", issued / f"{name}.key", 0o600)
+                install(Path(scratch) / "new.key", issued / f"{name}.key", 0o600)
             else:
                 (issued / f"{name}.key").unlink(missing_ok=True)
-            _install(Path(scratch) / "new.crt", issued / f"{name}.crt", 0o644)
+            install(Path(scratch) / "new.crt", issued / f"{name}.crt", 0o644)
         return issued / f"{name}.crt"
 
     def revoke(self, which: str) -> str:
@@ -193,7 +202,7 @@ class Authority:
 
     def _read(self, path: Path, revoked: frozenset[str]) -> Issued:
         der = _der(path)
-        text = self._openssl(
+        text = self.openssl(
             str(self.folder), "x509", "-noout", "-enddate", "-ext", "subjectAltName", "-in", path
         )
         ends = re.search(r"notAfter=(.*)", text)
@@ -220,7 +229,7 @@ class Authority:
         finally:
             place.unlink(missing_ok=True)
 
-    def _openssl(self, folder: str, *words: object) -> str:
+    def openssl(self, folder: str, *words: object) -> str:
         """Run openssl in a folder; keys appear in files alone, never in what is printed."""
         command = shutil.which("openssl")
         if command is None:
@@ -273,7 +282,7 @@ def _der(path: Path) -> bytes:
         raise UsageError(f"{path}: is no certificate in PEM") from error
 
 
-def _install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
+def install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
     """Put a file in its place in one step."""
     place = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:

@@ -12,6 +12,7 @@ from latfarm_controller.cli import inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.agents.authority import Authority
+    from latfarm_controller.agents.succession import Succession
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -26,8 +27,27 @@ app = typer.Typer(
       latfarm certs issue ada --role operator
       latfarm certs revoke board-7
       latfarm certs list
+      latfarm certs authority show
     """,
 )
+authority_app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""
+    Replace the authority while the farm works: begin, switch, finish.
+
+    After each step everybody needs the new ca.crt, after `switch` new certificates too, before the
+    next step is done. For boards ansible/rotate-certs.yml does all of it.
+
+    \b
+    Examples:
+      latfarm certs authority show
+      latfarm certs authority begin
+      latfarm certs authority switch
+      latfarm certs authority finish
+    """,
+)
+app.add_typer(authority_app, name="authority")
 
 
 def register(root: typer.Typer) -> None:
@@ -132,6 +152,99 @@ def list_certificates(as_json: inputs.Json = False) -> None:
         for one in found
     ]
     output.table("", ["name", "role", "state", "expires", "sha256"], rows)
+
+
+@authority_app.command()
+def show(as_json: inputs.Json = False) -> None:
+    """Who is trusted now, how far a change is, and who would be left behind by its end.
+
+    \b
+    Examples:
+      latfarm certs authority show
+      latfarm certs authority show --json
+    """
+    succession = _succession()
+    trusted, left = succession.trusted(), succession.left_behind()
+    if as_json:
+        output.json_text(
+            {
+                "step": str(succession.step),
+                "trusted": [
+                    {
+                        "name": one.name,
+                        "sha256": one.fingerprint,
+                        "expires_s": one.expires_s,
+                        "signs": one.signs,
+                    }
+                    for one in trusted
+                ],
+                "left_behind": left,
+            }
+        )
+        return
+    rows = [
+        [
+            one.name,
+            "signs" if one.signs else "trusted",
+            datetime.fromtimestamp(one.expires_s, UTC).date().isoformat(),
+            one.fingerprint[:16],
+        ]
+        for one in trusted
+    ]
+    output.table("", ["authority", "state", "expires", "sha256"], rows)
+    if left:
+        output.err().print(f"not signed by the first: {', '.join(left)}")
+
+
+@authority_app.command()
+def begin(
+    days: Annotated[int, typer.Option(min=1, help="how long the next authority holds")] = 3650,
+) -> None:
+    """Make the next authority and trust it beside the present one, which still signs.
+
+    \b
+    Examples:
+      latfarm certs authority begin
+    """
+    _succession().begin(days=days)
+    path = _authority().cert
+    output.err().print(f"{path} holds both authorities: give it to boards and people, then switch")
+
+
+@authority_app.command()
+def switch() -> None:
+    """Sign with the next authority; this machine's own certificate is issued anew at once.
+
+    \b
+    Examples:
+      latfarm certs authority switch
+    """
+    succession = _succession()
+    succession.switch()
+    left = ", ".join(succession.left_behind()) or "none of those listed here"
+    output.err().print(f"the next authority signs; to be issued anew, then finish: {left}")
+
+
+@authority_app.command()
+def finish(
+    force: Annotated[
+        bool, typer.Option("--force", help="also if valid certificates of the old one are known")
+    ] = False,
+) -> None:
+    """Trust the old authority no more: what it signed is worth nothing.
+
+    \b
+    Examples:
+      latfarm certs authority finish
+    """
+    _succession().finish(force=force)
+    output.err().print(f"one authority again; give boards and people the new {_authority().cert}")
+
+
+def _succession() -> Succession:
+    from latfarm_controller.agents.succession import Succession
+
+    return Succession(_authority())
 
 
 def _authority() -> Authority:

@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from latfarm_controller.enrolment import wheels
+from latfarm_controller.enrolment.pruning import keep
 from latfarm_controller.enrolment.target import Target
 from latfarm_controller.enrolment.wheels import Wheel
 from latfarm_controller.errors import UsageError, WheelError
@@ -96,7 +97,10 @@ def assemble(
         others = _others(mine, extras, target, folder)
         needed, _ = wheels.closure(mine, others, extras, target)
         pip = next(wheel for wheel in others if wheel.name == "pip")
-        return _pack(needed, pip, target, extras, _left_out(agent, extras, target), folder)
+        made = _pack(needed, pip, target, extras, _left_out(agent, extras, target), folder)
+        parts = {wheel.path.parent for wheel in (*mine, *others)}
+        keep(folder, f"{target.tag}-{'-'.join(extras)}", made.archive, parts)
+        return made
 
 
 def _own(folder: Path, own: Path | None) -> list[Path]:

@@ -155,3 +155,85 @@ def test_a_target_takes_no_wheel_for_a_newer_library() -> None:
     assert "--python-version=3.8" in options
     assert OLD.holds(Marker("platform_machine == 'aarch64' and python_version < '3.9'"))
     assert not OLD.holds(Marker("sys_platform == 'win32'"))
+
+
+def archives(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.tar")}
+
+
+def release(own: Path, number: int) -> None:
+    """Another release of ours."""
+    make_wheel(own, "latfarm-agent", requires=["latfarm-protos", "base", *["proto"] * number])
+
+
+def test_a_folder_keeps_the_present_release_and_the_one_before(
+    own: Path, index: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "w"
+    made = []
+    for number in range(1, 4):
+        release(own, number)
+        made.append(wheelhouse.assemble(NEW, [], folder, own).archive.name)
+    assert len(set(made)) == 3
+    assert archives(folder) == set(made[1:])
+    # What was the one before is the present one again: nothing is lost by that.
+    release(own, 2)
+    assert wheelhouse.assemble(NEW, [], folder, own).archive.name == made[1]
+    assert archives(folder) == set(made[1:])
+    release(own, 1)
+    again = wheelhouse.assemble(NEW, [], folder, own).archive
+    assert again.exists()
+    assert archives(folder) == {made[0], made[1]}
+
+
+def test_each_kind_of_board_keeps_its_own(own: Path, index: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    rare = wheelhouse.assemble(OLD, ["young"], folder, own).archive
+    for number in range(1, 5):
+        release(own, number)
+        wheelhouse.assemble(NEW, ["toy"], folder, own)
+    assert rare.exists()
+    assert len(archives(folder)) == 3
+    # One archive of two kinds: to Python 3.8 "young" is the same as nothing.
+    release(own, 1)
+    assert wheelhouse.assemble(OLD, [], folder, own).archive.exists()
+
+
+def test_fetched_wheels_go_with_the_last_release_of_them(
+    own: Path, index: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "w"
+
+    def fetched() -> set[str]:
+        return {path.name for path in (folder / "others").iterdir()}
+
+    wheelhouse.assemble(NEW, [], folder, own)
+    first = fetched()
+    wheelhouse.assemble(OLD, [], folder, own)  # another kind needs other wheels
+    of_old = fetched() - first
+    for version in ("2.1", "2.2", "2.3"):
+        make_wheel(own, "latfarm-protos", requires=[f"proto>={version}"])
+        wheelhouse.assemble(NEW, [], folder, own)
+    assert not first & fetched()
+    assert of_old <= fetched()
+    assert len(fetched()) == 3
+
+
+def test_nothing_outside_the_folder_is_removed(own: Path, index: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    wheelhouse.assemble(NEW, [], folder, own)
+    kept = json.loads((folder / "kept.json").read_text())
+    (releases,) = kept["kinds"].values()
+    (tmp_path / "precious").mkdir()
+    releases[0]["parts"].append("../precious")
+    (folder / "kept.json").write_text(json.dumps(kept))
+    for number in range(2, 5):
+        release(own, number)
+        wheelhouse.assemble(NEW, [], folder, own)
+    assert (tmp_path / "precious").exists()
+    # A list that cannot be read is begun anew, and costs no file.
+    before = archives(folder)
+    (folder / "kept.json").write_text("{")
+    release(own, 5)
+    wheelhouse.assemble(NEW, [], folder, own)
+    assert before < archives(folder)

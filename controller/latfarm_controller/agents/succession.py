@@ -1,0 +1,200 @@
+"""One authority takes over from another while the farm works.
+
+Three steps, so that at every moment each side trusts the authority of whoever it meets:
+
+```
+begin    ca.crt: old, new   ca.key: old   ca-next.key: new   give everybody the new ca.crt
+switch   ca.crt: new, old   ca.key: new                      issue all certificates anew
+finish   ca.crt: new        ca.key: new                      give everybody the new ca.crt
+```
+
+Both sides read `ca.crt` again when it changes. The first certificate in it is the one that signs.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import ssl
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from latfarm_protos.trust.identity import fingerprint_of
+
+from latfarm_controller.agents.authority import CA_DAYS, Authority, install
+from latfarm_controller.errors import UsageError
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_NAME = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
+
+
+class Step(StrEnum):
+    """How far the change is."""
+
+    SINGLE = "single"
+    BEGUN = "begun"
+    SWITCHED = "switched"
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """An authority that is trusted now. `expires_s` in Unix time; `signs`: new certificates."""
+
+    name: str
+    fingerprint: str
+    expires_s: float
+    signs: bool
+
+
+class Succession:
+    """The change of authority in a home's `tls` folder.
+
+    Every method raises:
+        UsageError: there is no authority, it is not this step's turn, or openssl fails.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._next_key = authority.folder / "ca-next.key"
+
+    @property
+    def step(self) -> Step:
+        """The last step that was done."""
+        if len(self._certificates()) < 2:
+            return Step.SINGLE
+        # Between the two halves of `switch` the key is still to come: it is not done.
+        return Step.BEGUN if self._next_key.exists() else Step.SWITCHED
+
+    def trusted(self) -> list[Trusted]:
+        """The authorities that are trusted, the one that signs first."""
+        return [self._read(text, number) for number, text in enumerate(self._certificates())]
+
+    def begin(self, *, days: int = CA_DAYS) -> None:
+        """Make the next authority and trust it; the present one still signs."""
+        self._expect(Step.SINGLE, "a change of authority is under way")
+        (old,) = self._certificates()
+        if not self._authority.key.exists():
+            raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
+        with self._scratch() as scratch:
+            # A subject of its own: certificates name by it who signed them.
+            name = f"latfarm farm {secrets.token_hex(4)}"
+            self._authority.make_root(scratch, name, days)
+            install(Path(scratch) / "new.key", self._next_key, 0o600)
+            self._write([old, (Path(scratch) / "new.crt").read_text(encoding="ascii")])
+
+    def switch(self) -> None:
+        """Sign with the next authority from now on; the one before is still trusted.
+
+        This machine's own certificate is issued anew, for the names that it had.
+        """
+        self._expect(Step.BEGUN, "there is no next authority to switch to: begin first")
+        first, second = self._certificates()
+        with self._scratch() as scratch:
+            mine = self._public(scratch, self._next_key)
+            new, old = (first, second) if self._key_of(scratch, first) == mine else (second, first)
+            if self._key_of(scratch, new) != mine:
+                raise UsageError(f"{self._next_key}: is the key of no certificate in ca.crt")
+        self._write([new, old])
+        self._next_key.replace(self._authority.key)
+        own = self._authority.folder / "controller.crt"
+        if own.exists():
+            self._authority.issue_own(self._names(own))
+
+    def finish(self, *, force: bool = False) -> None:
+        """Trust the old authority no more.
+
+        Args:
+            force: also where valid certificates of it are known, which are worth nothing then.
+
+        Raises:
+            UsageError: as all methods, or there are such certificates.
+        """
+        self._expect(Step.SWITCHED, "the next authority does not sign yet: begin and switch first")
+        left = self.left_behind()
+        if left and not force:
+            raise UsageError(
+                f"still signed by the old authority: {', '.join(left)}; issue them anew "
+                "(latfarm certs issue NAME --role ROLE --replace), revoke them, or give --force"
+            )
+        self._write(self._certificates()[:1])
+
+    def left_behind(self) -> list[str]:
+        """Names of the valid certificates issued here that the present authority did not sign."""
+        texts = self._certificates()
+        if len(texts) < 2:
+            return []
+        with self._scratch() as scratch:
+            signer = Path(scratch) / "signer.crt"
+            signer.write_text(texts[0], encoding="ascii")
+            return [
+                one.name
+                for one in self._authority.list()
+                if one.state == "valid" and not self._signed(scratch, signer, one.path)
+            ]
+
+    def _expect(self, step: Step, otherwise: str) -> None:
+        if self.step is not step:
+            raise UsageError(f"{self._authority.cert}: {otherwise} (state: {self.step})")
+
+    def _certificates(self) -> list[str]:
+        try:
+            text = self._authority.cert.read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            raise UsageError(
+                f"{self._authority.cert}: there is no authority here; latfarm certs init"
+            ) from error
+        found: list[str] = _PEM.findall(text)
+        if not 1 <= len(found) <= 2:
+            raise UsageError(f"{self._authority.cert}: must hold one authority or two")
+        return found
+
+    def _write(self, texts: list[str]) -> None:
+        with self._scratch() as scratch:
+            bundle = Path(scratch) / "bundle.crt"
+            bundle.write_text("".join(f"{text.strip()}\n" for text in texts), encoding="ascii")
+            install(bundle, self._authority.cert, 0o644)
+
+    def _read(self, text: str, number: int) -> Trusted:
+        with self._scratch() as scratch:
+            (Path(scratch) / "one.crt").write_text(text, encoding="ascii")
+            words = ("x509", "-noout", "-subject", "-enddate", "-nameopt", "multiline")
+            said = self._authority.openssl(scratch, *words, "-in", "one.crt")
+        name = re.search(r"commonName\s*=\s*(.*)", said)
+        ends = re.search(r"notAfter=(.*)", said)
+        if ends is None:
+            raise UsageError(f"{self._authority.cert}: openssl does not say when it ends")
+        return Trusted(
+            name[1].strip() if name else "",
+            fingerprint_of(ssl.PEM_cert_to_DER_cert(f"{text}\n")),
+            float(ssl.cert_time_to_seconds(ends[1].strip())),
+            number == 0,
+        )
+
+    def _names(self, cert: Path) -> list[str]:
+        """The host names and addresses that a certificate is for."""
+        words = ("x509", "-noout", "-ext", "subjectAltName", "-in", cert.absolute())
+        with self._scratch() as scratch:
+            return _NAME.findall(self._authority.openssl(scratch, *words))
+
+    def _public(self, scratch: str, key: Path) -> str:
+        return self._authority.openssl(scratch, "pkey", "-pubout", "-in", key.absolute())
+
+    def _key_of(self, scratch: str, text: str) -> str:
+        (Path(scratch) / "one.crt").write_text(text, encoding="ascii")
+        return self._authority.openssl(scratch, "x509", "-noout", "-pubkey", "-in", "one.crt")
+
+    def _signed(self, scratch: str, signer: Path, cert: Path) -> bool:
+        try:
+            words = ("verify", "-CAfile", signer.name, "-no-CApath", "-no-CAstore")
+            self._authority.openssl(scratch, *words, cert.absolute())
+        except UsageError:
+            return False
+        return True
+
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        if shutil.which("openssl") is None:
+            raise UsageError("the openssl command is needed: apt-get install openssl")
+        return tempfile.TemporaryDirectory(dir=self._authority.folder)

@@ -1,0 +1,99 @@
+"""The role of the farm's authority: what `latfarm certs` made or replaced stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.succession import Succession
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+NAMES = ("farm.example.org", "192.0.2.1")
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
+    ),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture(scope="module")
+def book() -> Iterator[Path]:
+    """A playbook of this role alone; it lies where roles are found."""
+    path = ROOT / "ansible" / f".test-authority-{os.getpid()}.yml"
+    play = {
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": False,
+        "roles": ["latfarm", "authority"],
+    }
+    try:
+        path.write_text(json.dumps([play]))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def changed(book: Path, home: Path) -> int:
+    """Runs the role; how many tasks changed something."""
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), str(book)],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "LATFARM_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    recap = re.search(r"changed=(\d+)", done.stdout)
+    assert recap is not None
+    return int(recap[1])
+
+
+def files(home: Path) -> dict[str, bytes]:
+    tls = home / "tls"
+    return {path.name: path.read_bytes() for path in tls.iterdir() if path.is_file()}
+
+
+def test_a_farm_that_was_made_by_hand_is_left_as_it_is(book: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    authority.init(NAMES)
+    made = files(tmp_path)
+    assert changed(book, tmp_path) == 0
+    assert files(tmp_path) == made
+
+
+def test_nothing_is_signed_anew_while_the_authority_changes(book: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    authority.init(NAMES)
+    succession = Succession(authority)
+    succession.begin()
+    succession.switch()
+    present = files(tmp_path)
+    assert changed(book, tmp_path) == 0
+    assert files(tmp_path) == present
+
+
+def test_a_farm_is_made_where_there_is_none(book: Path, tmp_path: Path) -> None:
+    assert changed(book, tmp_path) > 0
+    made = files(tmp_path)
+    assert set(made) == {"ca.crt", "ca.key", "controller.crt", "controller.key", "revoked.json"}
+    # The commands go on from there, and the role from what they leave.
+    Authority(tmp_path / "tls").issue("ada", "viewer")
+    succession = Succession(Authority(tmp_path / "tls"))
+    assert [one.name for one in succession.trusted()] == ["latfarm"]
+    succession.begin()
+    succession.switch()
+    assert succession.left_behind() == ["ada"]
+    assert changed(book, tmp_path) == 0

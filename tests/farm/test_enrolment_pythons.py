@@ -1,0 +1,132 @@
+"""Boards whose Python is another than Debian's join too: one of each Python that is found here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.farm import enrolment
+from tests.farm.conftest import cannot
+from tests.farm.enrolment import Controller
+from tests.farm.rack import Rack
+from tests.farm.virtual_board import VirtualBoard
+
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
+
+VERSIONS = ("3.8", "3.9", "3.10", "3.12", "3.13")
+LEFT_OUT = ("test", "site-packages", "idlelib", "tkinter", "lib2to3", "turtledemo", "config-*")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python of this host: its version, as "3.8", and where it is installed."""
+
+    version: str
+    prefix: Path
+
+    @property
+    def place(self) -> str:
+        """Where it is on a board; not in a home, which services do not see."""
+        return f"/opt/python{self.version}"
+
+    @property
+    def program(self) -> str:
+        """Its interpreter there."""
+        return f"{self.place}/bin/python{self.version}"
+
+
+def find(version: str) -> Interpreter | None:
+    """An interpreter that can be copied: in a folder of its own, not the system's."""
+    known = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    names = [shutil.which(f"python{version}"), *map(str, reversed(known))]
+    for name in filter(None, names):
+        ask = (name, "-c", "import sys; print(sys.base_prefix)")
+        done = subprocess.run(ask, capture_output=True, text=True)
+        prefix = Path(done.stdout.strip() or "/usr")
+        if done.returncode == 0 and prefix != Path("/usr"):
+            return Interpreter(version, prefix)
+    return None
+
+
+def bring(board: VirtualBoard, python: Interpreter, scratch: Path) -> None:
+    """Put an interpreter onto a board, with its standard library."""
+    tree = scratch / python.version
+    name = f"python{python.version}"
+    ignored = shutil.ignore_patterns(*LEFT_OUT, "__pycache__")
+    shutil.copytree(python.prefix / "lib" / name, tree / "lib" / name, ignore=ignored)
+    for library in (python.prefix / "lib").glob(f"libpython{python.version}*.so*"):
+        shutil.copy(library, tree / "lib")
+    (tree / "bin").mkdir()
+    shutil.copy(python.prefix / "bin" / name, tree / "bin" / name)
+    board.push(tree, python.place)
+    # One that is linked with its library looks for it where it was installed first.
+    board.write("/etc/ld.so.conf.d/python.conf", f"{python.place}/lib\n")
+    board.run("ldconfig")
+
+
+@dataclass(frozen=True)
+class Lab:
+    boards: dict[str, VirtualBoard]
+    controller: Controller
+
+
+@pytest.fixture(scope="module")
+def lab(
+    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    reason = enrolment.lacks()
+    if reason:
+        cannot(reason)
+    pythons = [python for python in map(find, VERSIONS) if python is not None]
+    if not pythons:
+        pytest.skip(f"none of the Pythons {', '.join(VERSIONS)} is here in a folder of its own")
+    scratch = tmp_path_factory.mktemp("pythons")
+    with ExitStack() as ends:
+        boards: dict[str, VirtualBoard] = {}
+        of = {}
+        for python in pythons:
+            name = f"py{python.version.replace('.', '')}"
+            board = boards[python.version] = VirtualBoard(name, rack=rack)
+            ends.callback(board.close)
+            # Ansible's own modules run on it too: nothing else on the board is needed.
+            of[name] = {
+                "latfarm_python": python.program,
+                "ansible_python_interpreter": python.program,
+            }
+        with ThreadPoolExecutor(len(boards)) as pool:
+            list(pool.map(VirtualBoard.start, boards.values()))
+        for python in pythons:
+            bring(boards[python.version], python, scratch)
+        controller = Controller(
+            *(tmp_path_factory.mktemp("controller"), own_wheels[0].parent, boards.values()),
+            latfarm_compile=False,
+        )
+        controller.stock(boards.values(), of)
+        yield Lab(boards, controller)
+
+
+def test_boards_of_each_python_join_at_once(lab: Lab) -> None:
+    played = lab.controller.play("enroll.yml")
+    assert played.well, played.out
+    for version, board in lab.boards.items():
+        well = lab.controller.latfarm("boards", "check", board.name, "--json")
+        assert well["well"], well
+        ran = board.run("systemctl show --property=MainPID --value latfarm-agent").stdout.strip()
+        used = board.run(f"readlink /proc/{ran}/exe").stdout.strip()
+        assert used == f"/opt/python{version}/bin/python{version}"
+        (name,) = (each for each in well["platforms"] if each.endswith("-fp32-1t"))
+        print(f"Python {version}: {name}")
+        assert name.startswith("linux-cpu-onnxruntime1.")
+
+
+def test_a_second_enrolment_changes_nothing(lab: Lab) -> None:
+    played = lab.controller.play("enroll.yml")
+    assert played.well, played.out
+    assert played.changed == {board.name: 0 for board in lab.boards.values()}

@@ -1,0 +1,314 @@
+"""ansible/monitoring.yml on a machine of its own: Prometheus watches a board that was enrolled.
+
+The tests follow one another: each begins where the one before it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tests.farm import debs, enrolment
+from tests.farm.conftest import cannot
+from tests.farm.enrolment import Controller
+from tests.farm.monitoring import PROFILE, until
+from tests.farm.rack import Rack
+from tests.farm.virtual_board import VirtualBoard
+from tests.monitoring.rendering import DASHBOARD
+
+pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
+
+PACKAGES = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
+BOARDS_OWN = ("chrony", "udev")
+PROFILE_FILE = "/srv/board.json"
+TARGETS = "/etc/prometheus/latfarm.d"
+GRAFANA = "/etc/grafana/provisioning"
+TRANSIENT = (
+    # What a machine keeps of itself, and apt of its lists.
+    *("/var/log", "/var/cache", "/var/lib/systemd", "/var/lib/apt", "/var/tmp", "/run", "/tmp"),
+    *("/proc", "/sys", "/dev", "/root/.ansible", "/srv"),
+)
+GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30).read().decode())"
+STAND_IN = {
+    "DEBIAN/control": (
+        "Package: grafana\nVersion: 0.1\nArchitecture: all\nMaintainer: latfarm\n"
+        "Description: accounts, folders and unit of a Grafana, without the program\n",
+        0o644,
+    ),
+    "DEBIAN/postinst": (
+        "#!/bin/sh\nset -e\n"
+        "getent group grafana >/dev/null || groupadd --system grafana\n"
+        "getent passwd grafana >/dev/null || useradd --system --gid grafana grafana\n",
+        0o755,
+    ),
+    "etc/grafana/provisioning/datasources/.keep": ("", 0o644),
+    "etc/grafana/provisioning/dashboards/.keep": ("", 0o644),
+    "lib/systemd/system/grafana-server.service": (
+        "[Service]\nUser=grafana\nExecStart=/bin/sleep infinity\n"
+        "[Install]\nWantedBy=multi-user.target\n",
+        0o644,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Lab:
+    watch: VirtualBoard
+    board: VirtualBoard
+    controller: Controller
+    before: set[str]
+
+
+def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played:
+    played = lab.controller.play(
+        name,
+        *words,
+        latfarm_monitoring_host=lab.watch.name,
+        latfarm_file_sd_dir=TARGETS,
+        prometheus_scrape_interval="1s",
+        prometheus_rate_window="10s",
+        prometheus_for_down="1s",
+        **variables,
+    )
+    assert played.well, played.out
+    return played
+
+
+def ask(lab: Lab, path: str, port: int = 9090) -> Any:
+    """What Prometheus, or who listens there, answers on its own loopback."""
+    done = lab.watch.run(["python3", "-c", GET, f"http://127.0.0.1:{port}{path}"], check=False)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return done.stdout
+
+
+def value(lab: Lab, expression: str) -> float | None:
+    """What an expression without a blank gives."""
+    found = ask(lab, f"/api/v1/query?query={expression}")
+    series = found["data"]["result"] if isinstance(found, dict) else []
+    return float(series[0]["value"][1]) if series else None
+
+
+def firing(lab: Lab) -> set[str]:
+    """Alerts that Alertmanager holds."""
+    found = ask(lab, "/api/v2/alerts", 9093)
+    return {alert["labels"]["alertname"] for alert in found} if isinstance(found, list) else set()
+
+
+def make_lab(watch: VirtualBoard, board: VirtualBoard, folder: Path, own: Path) -> Lab:
+    """A bare machine to watch from, and a board whose latencies are invented: nothing is big."""
+    debs.offer(watch, PACKAGES)
+    board.write(PROFILE_FILE, json.dumps({"platform": "sim1.0-fp32-1t", **PROFILE}))
+    controller = Controller(
+        *(folder, own, [board]),
+        latfarm_runtimes=[],
+        latfarm_work_options=["--simulate", PROFILE_FILE],
+        latfarm_compile=False,
+    )
+    controller.stock([board], beside=[watch])
+    return Lab(watch, board, controller, enrolment.files(watch, TRANSIENT))
+
+
+@pytest.fixture(scope="module")
+def lab(
+    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    reason = enrolment.lacks()
+    if reason:
+        cannot(reason)
+    with ExitStack() as ends:
+        machines = [VirtualBoard(name, rack=rack) for name in ("watch", "nuc-0")]
+        for machine in machines:
+            ends.callback(machine.close)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(VirtualBoard.start, machines))
+        watch, board = machines
+        yield make_lab(watch, board, tmp_path_factory.mktemp("controller"), own_wheels[0].parent)
+
+
+def test_a_preview_on_a_bare_machine_changes_nothing(lab: Lab) -> None:
+    played = play(lab, "monitoring.yml", "--check")
+    assert "Prometheus is not installed here" in played.out
+    assert "Alertmanager is not installed here" in played.out
+    assert enrolment.files(lab.watch, TRANSIENT) == lab.before
+
+
+def test_a_bare_machine_watches_after_one_run(lab: Lab) -> None:
+    played = play(lab, "monitoring.yml")
+    assert played.changed["watch"] > 0
+    assert "There is no Grafana on this machine" in played.out
+    assert lab.watch.failed_units() == []
+    assert until(lambda: "Ready" in ask(lab, "/-/ready"), "Prometheus")
+    assert until(lambda: ask(lab, "/-/ready", 9093).strip() == "OK", "Alertmanager")
+    groups = ask(lab, "/api/v1/rules")["data"]["groups"]
+    assert {group["name"] for group in groups} == {"latfarm-recordings", "latfarm-alerts"}
+    known = ask(lab, "/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+    assert [each["url"] for each in known] == ["http://127.0.0.1:9093/api/v2/alerts"]
+    # The authority's key stays on the controller, and only Prometheus reads its own.
+    key = lab.watch.run("stat -c '%U:%G %a' /etc/prometheus/latfarm-tls/prometheus.key").stdout
+    assert key == "root:prometheus 640\n"
+    assert lab.watch.run("find / -xdev -name ca.key").stdout == ""
+
+
+def test_a_second_run_and_a_preview_change_nothing(lab: Lab) -> None:
+    assert play(lab, "monitoring.yml").changed == {"watch": 0}
+    assert play(lab, "monitoring.yml", "--check").changed == {"watch": 0}
+
+
+def test_prometheus_scrapes_the_board_that_is_enrolled(lab: Lab) -> None:
+    play(lab, "enroll.yml")
+    (target,) = json.loads(lab.watch.run(f"cat {TARGETS}/nuc-0.json").stdout)
+    assert target["targets"] == [f"{lab.board.address}:9101"]
+    up = 'up{board="nuc-0",type="linux-cpu"}'
+    until(lambda: value(lab, up) == 1, lambda: ask(lab, "/api/v1/targets"))
+    assert until(lambda: value(lab, 'latfarm_agent_build_info{board="nuc-0"}') == 1, "metrics")
+    # Of the rules too: this one asks for the certificate that the board told of.
+    remains = 'latfarm:certificate_remaining:seconds{board="nuc-0",certificate="agent"}'
+    until(lambda: (value(lab, remains) or 0) > 300 * 86400, lambda: ask(lab, "/api/v1/rules"))
+
+
+def test_a_board_that_is_down_is_told_and_told_to_be_back(lab: Lab) -> None:
+    lab.board.run("systemctl stop latfarm-agent")
+    until(lambda: "LatfarmBoardDown" in firing(lab), lambda: ask(lab, "/api/v1/alerts"))
+    lab.board.run("systemctl start latfarm-agent")
+    until(lambda: value(lab, 'up{board="nuc-0"}') == 1, lambda: ask(lab, "/api/v1/targets"))
+    until(
+        lambda: value(lab, 'ALERTS{alertname="LatfarmBoardDown"}') is None,
+        lambda: ask(lab, "/api/v1/alerts"),
+    )
+
+
+def test_another_authority_takes_over_without_a_failed_scrape(lab: Lab) -> None:
+    begun = lab.watch.run("date +%s").stdout.strip()
+    read = "cat /etc/latfarm/tls/ca.crt"
+    pid = lab.board.run("systemctl show --property=MainPID --value latfarm-agent").stdout
+    old = lab.board.run(read).stdout
+    play(lab, "rotate-certs.yml", latfarm_authority="replace")
+    both = lab.board.run(read).stdout
+    assert old in both
+    assert both.count("BEGIN CERTIFICATE") == 2
+    until(lambda: value(lab, 'up{board="nuc-0"}') == 1, lambda: ask(lab, "/api/v1/targets"))
+    play(lab, "rotate-certs.yml", latfarm_authority="drop")
+    new = lab.board.run(read).stdout
+    assert both == new + old
+    assert lab.watch.run("cat /etc/prometheus/latfarm-tls/ca.crt").stdout == new
+    assert lab.board.run("systemctl show --property=MainPID --value latfarm-agent").stdout == pid
+    assert lab.controller.latfarm("certs", "authority", "show", "--json")["step"] == "single"
+    assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+    # Connections of before may live on: a new one shows that the new certificates are in use.
+    lab.watch.run("systemctl restart prometheus")
+    until(lambda: value(lab, 'up{board="nuc-0"}') == 1, lambda: ask(lab, "/api/v1/targets"))
+    seconds = int(lab.watch.run("date +%s").stdout) - int(begun)
+    assert value(lab, f'min_over_time(up{{board="nuc-0"}}[{seconds}s])') == 1
+
+
+def test_time_and_devices_as_far_as_a_container_goes(lab: Lab) -> None:
+    """Neither chrony's nor udev's service starts where the clock and /sys are the host's."""
+    install = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y"
+    debs.offer(lab.board, BOARDS_OWN)
+    lab.board.run(f"{install} {' '.join(BOARDS_OWN)}")
+    lab.watch.run(f"{install} chrony")
+    words = ("enroll.yml", "--tags", "devices,clock")
+    wanted: dict[str, Any] = {
+        "latfarm_ntp_servers": [lab.watch.address],
+        "latfarm_udev": ['KERNEL=="full"'],
+    }
+    played = play(lab, *words, **wanted)
+    assert "udev does not run (inactive): the rules hold from its next start" in played.out
+    assert "the clock is not synchronised: no server has answered yet" in played.out
+    assert play(lab, *words, **wanted).changed == {"nuc-0": 0}
+
+    # udev itself reads the rule, knows the group, and gives the device to it.
+    lab.board.run("udevadm test /sys/devices/virtual/mem/full")
+    assert lab.board.run("stat -c '%U:%G %a' /dev/full").stdout == "root:latfarm-devices 660\n"
+    # chrony itself reads the file, and asks the farm's server; the clock is left alone.
+    lab.watch.run("chronyd -x 'local stratum 8' 'allow' 'cmdport 0' 'port 123'")
+    asked = lab.board.run("chronyd -Q -t 60 'confdir /etc/chrony/conf.d' 2>&1").stdout
+    assert re.search(r"System clock wrong by -?0\.0\d+ seconds \(ignored\)", asked), asked
+    lab.watch.run("pkill --exact chronyd")
+
+
+def test_grafana_finds_data_source_and_dashboard(lab: Lab, tmp_path: Path) -> None:
+    """With a package of Grafana's account, folders and unit: there is none with the program."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("dpkg-deb is not here")
+    tree = tmp_path / "grafana"
+    for name, (text, mode) in STAND_IN.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+        (tree / name).chmod(mode)
+    package = tmp_path / "grafana.deb"
+    build = ("dpkg-deb", "--build", "--root-owner-group", str(tree), str(package))
+    subprocess.run(build, check=True, capture_output=True)
+    words = ("--tags", "grafana")
+    assert play(lab, "monitoring.yml", *words, "--check", grafana_package=str(package))
+    assert lab.watch.run("dpkg --list grafana", check=False).returncode != 0
+    assert play(lab, "monitoring.yml", *words, grafana_package=str(package)).changed["watch"] > 0
+
+    read = "setpriv --reuid grafana --regid grafana --clear-groups cat"
+    (source,) = yaml.safe_load(lab.watch.run(f"{read} {GRAFANA}/datasources/latfarm.yml").stdout)[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load(lab.watch.run(f"{read} {GRAFANA}/dashboards/latfarm.yml").stdout)[
+        "providers"
+    ]
+    assert ask(lab, "/-/ready") != ""
+    assert (source["type"], source["url"]) == ("prometheus", "http://127.0.0.1:9090")
+    shown = lab.watch.run(f"{read} {provider['options']['path']}/latfarm.json").stdout
+    assert shown == DASHBOARD.read_text()
+    assert set(re.findall(r'"uid": "(\w+)"', shown)) >= {source["uid"]}
+    assert lab.watch.run("systemctl is-active grafana-server").stdout == "active\n"
+    for more in ((), ("--check",)):
+        again = play(lab, "monitoring.yml", *more, grafana_package=str(package))
+        assert again.changed == {"watch": 0}
+
+
+def test_a_preview_of_a_departure_changes_nothing(lab: Lab) -> None:
+    before, revoked = enrolment.files(lab.board, TRANSIENT), lab.controller.revoked
+    played = play(lab, "unenroll.yml", "--check")
+    assert played.changed["nuc-0"] > 0
+    assert enrolment.files(lab.board, TRANSIENT) == before
+    assert set(lab.controller.boards) == {"nuc-0"}
+    assert lab.controller.revoked == revoked
+    assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+    assert value(lab, 'up{board="nuc-0"}') == 1
+
+
+def decisions(lab: Lab) -> list[tuple[str, str]]:
+    """What was decided about the board, newest first, and why."""
+    events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
+    return [(event["event"], event["reason"]) for event in events]
+
+
+def test_a_board_that_comes_back_works_again_unless_somebody_drained_it(lab: Lab) -> None:
+    play(lab, "unenroll.yml")
+    assert decisions(lab) == [("drained", "unenrolled")]
+    play(lab, "enroll.yml")
+    assert decisions(lab)[0] == ("resumed", "enrolled again")
+    lab.controller.latfarm("boards", "drain", "nuc-0", "--reason", "new fan", "--json")
+    held = play(lab, "enroll.yml", "--tags", "standing")
+    assert held.changed == {"nuc-0": 0}
+    assert "nuc-0 gets no work: drained by local: new fan." in held.out
+    assert "latfarm boards resume nuc-0" in held.out
+
+
+def test_prometheus_forgets_a_board_that_leaves(lab: Lab) -> None:
+    play(lab, "unenroll.yml")
+    assert lab.watch.run(f"ls {TARGETS}").stdout == ""
+    until(
+        lambda: ask(lab, "/api/v1/targets?state=active")["data"]["activeTargets"][1:] == [],
+        lambda: ask(lab, "/api/v1/targets"),
+    )
+    assert play(lab, "unenroll.yml", "--check").changed == {"nuc-0": 0}

@@ -1,0 +1,107 @@
+"""What a run needs of its host is made, or named in one line and done without."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.farm import conftest, emulation, host, prepare, rootfs, wheels
+from tests.farm.host import HostError
+
+pytestmark = pytest.mark.farm
+
+
+def refuse(*words: object, **options: object) -> Any:
+    raise HostError("apt-get: exit status 100: no network")
+
+
+@pytest.fixture
+def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which nothing is, and a mirror that is not there."""
+    monkeypatch.setenv(host.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(rootfs.MIRROR_VARIABLE, f"file://{tmp_path}/mirror")
+    return tmp_path
+
+
+def test_a_host_that_nothing_can_be_installed_on_is_told_so(
+    nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "install", refuse)
+    monkeypatch.setattr(host, "lacks", lambda: "virtual boards need Debian's packages zstd")
+    assert prepare.main(["--install"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "virtual boards: cannot install: apt-get: exit status 100: no network",
+        "virtual boards: none on this host: virtual boards need Debian's packages zstd",
+    ]
+
+
+def test_a_host_without_a_way_to_debian_is_told_so(
+    nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = rootfs.lacks()
+    assert reason.startswith("there is no way to Debian's packages")
+    assert f"{nothing}/mirror/dists/{rootfs.SUITE}/InRelease" in reason
+    assert "\n" not in reason
+    monkeypatch.setattr(host, "lacks", str)
+    assert prepare.main([]) == 0
+    assert reason in capsys.readouterr().err
+
+
+def test_what_is_in_the_cache_needs_no_way_to_debian(
+    nothing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rootfs, "_make", lambda packed, *_: packed.touch())
+    rootfs.ensure()
+    assert rootfs.lacks() == ""
+
+
+def test_a_failure_on_a_host_that_could_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (host, rootfs):
+        monkeypatch.setattr(module, "lacks", str)
+    monkeypatch.setattr(rootfs, "tree", refuse)
+    monkeypatch.setattr(wheels, "site", refuse)
+    assert prepare.main([]) == 1
+    assert "no network" in capsys.readouterr().err
+
+
+def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for module in (host, rootfs):
+        monkeypatch.setattr(module, "lacks", str)
+    monkeypatch.setattr(rootfs, "tree", lambda arch=host.NATIVE, packages=(): asked.append(arch))
+    monkeypatch.setattr(wheels, "site", lambda wanted, arch="arm64": asked.append(arch))
+    monkeypatch.setattr(emulation, "enable", asked.append)
+    assert prepare.main([]) == 0
+    assert set(asked) == {host.NATIVE}
+    assert prepare.main(["--all"]) == 0
+    assert set(asked) == {host.NATIVE, "arm64"}
+
+
+def test_packages_start_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(prepare, "_POLICY", policy)
+    with prepare._nothing_started():
+        assert subprocess.run([policy, "prometheus", "start"]).returncode == 101
+    assert not policy.exists()
+    policy.write_text("the host's own\n")
+    with prepare._nothing_started():
+        assert policy.read_text() == "the host's own\n"
+    assert policy.exists()
+
+
+def test_long_files_come_first() -> None:
+    folder = Path(conftest.__file__).parent
+    names = ["test_phones.py", "test_monitoring.py", "test_termux.py", "test_enrolment.py"]
+    items: list[Any] = [SimpleNamespace(path=folder / name) for name in names]
+    conftest.pytest_collection_modifyitems(items)
+    assert [item.path.name for item in items] == [
+        *("test_enrolment.py", "test_monitoring.py", "test_phones.py", "test_termux.py"),
+    ]
+    assert all((folder / name).exists() for name in conftest.LONGEST_FIRST)
