@@ -124,9 +124,3 @@ def test_boards_of_each_python_join_at_once(lab: Lab) -> None:
         (name,) = (each for each in well["platforms"] if each.endswith("-fp32-1t"))
         print(f"Python {version}: {name}")
         assert name.startswith("linux-cpu-onnxruntime1.")
-
-
-def test_a_second_enrolment_changes_nothing(lab: Lab) -> None:
-    played = lab.controller.play("enroll.yml")
-    assert played.well, played.out
-    assert played.changed == {board.name: 0 for board in lab.boards.values()}
