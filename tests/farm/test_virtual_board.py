@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ WantedBy=multi-user.target
 """
 LEAVES_A_BOARD = """
 import sys
+import tempfile
 from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 rack = Rack()
@@ -278,13 +280,20 @@ def test_what_a_killed_process_left_is_removed(rack: Rack, board: VirtualBoard) 
     assert answers(board)
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose sockets' names fit: those of Unix sockets have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="lf") as folder:
+        yield Path(folder)
+
+
 def test_disks_are_memory_where_they_cannot_be_layers(
-    rack: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rack: Rack, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("lower", "upper", "work", "mount"):
-        (tmp_path / name).mkdir()
-    layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    folder = tmp_path / "mount"
+        (short_path / name).mkdir()
+    layers = f"lowerdir={short_path}/lower,upperdir={short_path}/upper,workdir={short_path}/work"
+    folder = short_path / "mount"
     host.command("mount", "-t", "overlay", "-o", layers, "none", folder)
     try:
         monkeypatch.setenv(host.WORK_VARIABLE, str(folder))
