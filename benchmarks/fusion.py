@@ -35,7 +35,7 @@ from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.fusion_results import PairResult
+from latfarm_controller.campaigns.fusion_results import PairResult, scored
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -125,22 +125,6 @@ def of_hidden_rules(
         for r in results
     ]
     return scored(known)
-
-
-def scored(known: Sequence[tuple[bool, str]]) -> dict[str, Any]:
-    """Counts and shares of pairs, each its truth and what was found."""
-    hits = sum(truth and found == "fused" for truth, found in known)
-    claimed = sum(found == "fused" for _, found in known)
-    fused = sum(truth for truth, _ in known)
-    return {
-        "pairs": len(known),
-        "fused": fused,
-        "found": hits,
-        "wrongly_fused": claimed - hits,
-        "undecided": sum(found == "undecided" for _, found in known),
-        "precision": hits / claimed if claimed else None,
-        "recall": hits / fused if fused else None,
-    }
 
 
 def row_of(campaign: FusionCampaign, board: Board, seconds: float) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from latfarm_controller.campaigns.fusion_connections import (
 )
 from latfarm_controller.campaigns.fusion_decision import (
     Answer,
+    Decision,
     paper_says,
     prior_log_odds,
     profile_says_fused,
@@ -130,7 +131,6 @@ class FusionCampaign(PlannedCampaign):
             self._by_rule.setdefault(entry.case.rule, []).append(entry)
         counts = options.chains and options.method == "latfarm"
         self._chained = Chained(pairs if counts else (), options)
-        self._trusts_chains = True
         self._chain_settings = chain_settings(self._settings)
         self._empty = empty_model()
         self._empties: list[float] = []
@@ -367,22 +367,28 @@ class FusionCampaign(PlannedCampaign):
         connecting saves something else, and sizes are not believed of any pair.
         """
         ours = self._options.method == "latfarm"
-        sized = {
-            rule: combined([c.decision(self._options, self._pads) for c in cases])[0]
+        at_sizes = {
+            rule: {c.case.label: c.decision(self._options, self._pads) for c in cases}
             for rule, cases in self._by_rule.items()
         }
-        chained = {
-            rule: chain_answer(list(self._chained.decisions(rule).values())) for rule in sized
-        }
+        in_chains = {rule: self._chained.decisions(rule) for rule in self._by_rule}
+        sized = {rule: combined(list(found.values()))[0] for rule, found in at_sizes.items()}
+        chained = {rule: chain_answer(list(found.values())) for rule, found in in_chains.items()}
         control = ("Conv", "Conv")
         blocked = ours and sized.get(control) == "fused"
         misled = ours and sizes_mislead([(sized[rule], chained[rule]) for rule in sized])
         # A chain's separators have the layout of its windowed ops, so that nothing is saved on
         # that: it holds where sizes do not, but not where chains too say so of the control.
-        self._trusts_chains = chained.get(control) != "fused"
+        trusted = chained.get(control) != "fused"
         return [
-            self._result(rule, cases, layout=misled or (blocked and WINDOWED.issuperset(rule)))
-            for rule, cases in self._by_rule.items()
+            self._result(
+                rule,
+                at_sizes[rule],
+                in_chains[rule],
+                layout=(misled or (blocked and WINDOWED.issuperset(rule)))
+                and not (trusted and chained[rule] != "undecided"),
+            )
+            for rule in self._by_rule
         ]
 
     @property
@@ -390,17 +396,21 @@ class FusionCampaign(PlannedCampaign):
         return self._book if self._transfers.costly else None
 
     def _result(
-        self, rule: tuple[str, str], cases: Sequence[CaseRounds], *, layout: bool
+        self,
+        rule: tuple[str, str],
+        sized: Mapping[str, Decision],
+        chained: Mapping[str, Decision],
+        *,
+        layout: bool,
     ) -> PairResult:
-        decisions = {c.case.label: c.decision(self._options, self._pads) for c in cases}
-        chained = self._chained.decisions(rule)
-        time_fused, size_dependent = combined(list(decisions.values()), list(chained.values()))
+        """What was found of a pair; `layout`: its times may show a change of layout."""
+        cases = self._by_rule[rule]
+        time_fused, size_dependent = combined(list(sized.values()), list(chained.values()))
         paper = paper_says(cases[0].plain, self._options.alpha)
         if self._options.method == "paper":
             time_fused, size_dependent = paper, False
-        settled = self._trusts_chains and chain_answer(list(chained.values())) != "undecided"
-        layout = layout and time_fused == "fused" and not settled
-        decisions |= chained
+        layout = layout and time_fused == "fused"
+        decisions = {**sized, **chained}
         if layout:
             time_fused = "undecided"
         truth = self._truth.get(rule)

@@ -85,14 +85,20 @@ def score(results: Sequence[PairResult], *, paper: bool = False) -> dict[str, An
     An undecided pair counts as not found, so it lowers recall and leaves precision. None: no pair
     to tell it from.
     """
-    known = [
-        (r.graph_fused, r.paper if paper else r.time_fused)
-        for r in results
-        if r.graph_fused is not None
-    ]
+    return scored(
+        [
+            (r.graph_fused, r.paper if paper else r.time_fused)
+            for r in results
+            if r.graph_fused is not None
+        ]
+    )
+
+
+def scored(known: Sequence[tuple[bool, str]]) -> dict[str, Any]:
+    """Counts and shares of pairs, each its truth and what was found; see `score`."""
     hits = sum(truth and found == "fused" for truth, found in known)
     claimed = sum(found == "fused" for _, found in known)
-    real = sum(bool(truth) for truth, _ in known)
+    real = sum(truth for truth, _ in known)
     return {
         "pairs": len(known),
         "fused": real,

@@ -17,9 +17,8 @@ from latfarm_predictors.graph_builder import GraphBuilder
 
 from latfarm_controller.campaigns.fusion_decision import standard_error
 from latfarm_controller.campaigns.fusion_operators import CaseSize
+from latfarm_controller.campaigns.insight import COSTLY_SHARE
 
-COSTLY_SHARE = 0.25
-"""Of an op's call, without the empty model's: as much as caches alone may save is not enough."""
 _SURENESS = 2.0
 
 

@@ -45,7 +45,7 @@ UNSEEN_SHARE = 0.2
 UNTOLD_SHARE = 0.35
 """A profile that leaves more of a call open, or shows so much more, tells little of kernels."""
 COSTLY_SHARE = 0.25
-"""Of a call: caches alone may save as much between two layers of one network."""
+"""Of an op's call, without the empty model's: caches alone may save as much between two layers."""
 LEAST_MODELS = 3
 MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""

@@ -130,7 +130,8 @@ class WithinPadsCampaign(PlannedCampaign):
         probes = draw(self._groups, PROBES, self._seed)
         yield from self._measure(probes, len(probes))
         if self.differs:
-            others = [key for key in self._alone if key not in set(probes)]
+            probed = set(probes)
+            others = [key for key in self._alone if key not in probed]
             yield from self._measure(others, len(self._alone))
 
     @property

@@ -73,8 +73,9 @@ def kind_of(kernel: Kernel) -> str:
     if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
         return "grouped_pointwise"
     if family in ("conv", "dwconv"):
-        work = workload(kernel)
-        if work.kernel_h * work.kernel_w > _OWN_CODE:
+        window = main.attrs["kernel_shape"]
+        assert isinstance(window, tuple)
+        if math.prod(map(int, window)) > _OWN_CODE:
             return _WIDE + family
         tensors = (main.inputs[0], main.outputs[0])
         channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]

@@ -47,7 +47,8 @@ def operators_of(interpreter: Any, path: Path) -> list[Operator]:
         else ""
         for entry in told
     ]
-    real = [_made_real(name, str(entry["op_name"]), set(made)) for name, entry in zip(made, told)]
+    names = set(made)
+    real = [_made_real(name, str(entry["op_name"]), names) for name, entry in zip(made, told)]
     times = Counter(made) + Counter(real)
     return [
         Operator(
