@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.cli.connect import ControllerClient
 
 from tests.monitoring.rendering import ANSIBLE, DASHBOARD, render
+from tests.ports import free_port
 
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "openssl")
 GIVE_UP_S = 90.0
@@ -74,12 +74,6 @@ def get(url: str, **parameters: str) -> Any:
     query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
     with urllib.request.urlopen(url + query, timeout=30) as answer:
         return json.loads(answer.read())
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Process:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from tests.agent.phones.kit import ANSWERS, SHIM
 from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
+from tests.ports import free_port
 
 # The daemon's libraries must be of its own version; Debian 12 has older ones too.
 PACKAGES = (
@@ -127,8 +128,7 @@ class VirtualPhone:
 @contextmanager
 def adb_server() -> Iterator[str]:
     """A server for adb's clients of its own, on the port that it gives; ended afterwards."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     environment = dict(os.environ, ANDROID_ADB_SERVER_PORT=port)
     try:
         yield port

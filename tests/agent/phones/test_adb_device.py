@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +18,13 @@ from latfarm_agent.phones.device import (
 )
 from latfarm_agent.phones.process import OutputTooLargeError, converse
 from tests.agent.phones.kit import SERIAL, FakePhone, sha256
+from tests.ports import free_port
 
 
 @pytest.fixture
 def without_server(phone: FakePhone, monkeypatch: pytest.MonkeyPatch) -> FakePhone:
     """The phone, where no server runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
     return phone
 
 
