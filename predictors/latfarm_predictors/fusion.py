@@ -19,7 +19,16 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
-from latfarm_predictors.fusion_search import CONSTANT, FREE_OPS, RESHAPES, find_groups, rule_op
+from latfarm_predictors.fusion_search import (
+    CONSTANT,
+    FREE_OPS,
+    GATE,
+    GATED,
+    RESHAPES,
+    find_groups,
+    gate_of,
+    rule_op,
+)
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.parts import Part, part_of
@@ -28,12 +37,15 @@ __all__ = [
     "CONSTANT",
     "FORMAT",
     "FREE_OPS",
+    "GATE",
+    "GATED",
     "RESHAPES",
     "Branch",
     "FusionRules",
     "Verdict",
     "all_pairs",
     "find_parts",
+    "gate_of",
     "rule_op",
     "split",
 ]
@@ -49,7 +61,9 @@ class FusionRules:
     """What a runtime fuses, by the ops' names (`rule_op`). A pair that is not listed is not fused.
 
     `multi_inbound` and `multi_outbound`: where an op has several producers, or a tensor several
-    readers, 0 fuses none of them, 1 the first and 2 the last that the pairs allow. With
+    readers, 0 fuses none of them, 1 the first and 2 the last that the pairs allow. A product of a
+    tensor and its own sigmoid joins no branches: "Sigmoid+Mul:gate" decides, or where no rule tells
+    of gates "Sigmoid+Mul"; once both are one, rules may call them Swish or HardSwish. With
     `attach_free_ops` a view (Flatten, Dropout...) belongs to its producer's kernel.
 
     Raises:
@@ -100,6 +114,11 @@ class FusionRules:
     def followers(self) -> frozenset[str]:
         """What is fused behind anything at all: all other ops begin kernels."""
         return frozenset(second for (_, second), v in self.pairs.items() if v == "fused")
+
+    @cached_property
+    def named(self) -> frozenset[str]:
+        """What any rule at all, of whatever verdict, tells of."""
+        return frozenset(op for pair in self.pairs for op in pair)
 
     def replace_pairs(self, pairs: Mapping[tuple[str, str], Verdict]) -> FusionRules:
         """The same rules with these pairs added or overruled."""

@@ -19,12 +19,37 @@ FREE_OPS = RESHAPES | {"Identity", "Dropout"}
 _ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
 CONSTANT = ":const"
 
+# Activations in two ops, a tensor times a sigmoid of itself, by that sigmoid: once both are one
+# kernel, pair rules may call it so.
+GATED = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+GATE = ":gate"
+
 
 def rule_op(graph: Graph, node: Node) -> str:
-    """What pair rules call a node: its op, or "Mul:const" where one operand is a weight."""
+    """What pair rules call a node: its op; "Mul:const" where one operand is a weight.
+
+    "Mul:gate" where one operand is a sigmoid of the other (`gate_of`).
+    """
     if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
         return node.op + CONSTANT
-    return node.op
+    return node.op if gate_of(graph, node) is None else node.op + GATE
+
+
+def gate_of(graph: Graph, node: Node) -> int | None:
+    """Index of the sigmoid by which a product multiplies that sigmoid's own input, if it does.
+
+    Such a product joins no branches: both operands come from one tensor, and runtimes that know
+    the activation run both ops as one, whatever they do where branches meet.
+    """
+    if node.op != "Mul" or len(node.inputs) != 2:
+        return None
+    for x, gate in (node.inputs, node.inputs[::-1]):
+        maker = graph.positions.get(gate)
+        if maker is None or graph.nodes[maker].op not in GATED:
+            continue
+        if graph.nodes[maker].inputs[0] == x:
+            return maker
+    return None
 
 
 def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
@@ -48,7 +73,10 @@ class _Search:
         nodes = graph.nodes
         self._rules = rules
         self._nodes = nodes
-        self._ops = [rule_op(graph, node) for node in nodes]
+        self._ops = [self._rule_op(graph, node) for node in nodes]
+        self._gates = {
+            i: gate for i, node in enumerate(nodes) if (gate := gate_of(graph, node)) is not None
+        }
         made, reads, given = graph.positions, graph.readers, frozenset(graph.inputs)
         self._producers = [
             list(dict.fromkeys([made[t] for t in node.inputs if t in made])) for node in nodes
@@ -107,6 +135,11 @@ class _Search:
             return self._owner(head) if self._rules.attach_free_ops else None
         if self._ops[head] not in self._rules.followers:
             return None
+        gate = self._gates.get(head)
+        if gate is not None:
+            group = self._group[gate]
+            if self._may_follow(group, head) and self._may_leave(group, head):
+                return group
         inbound = list(dict.fromkeys([self._group[source] for source in self._producers[head]]))
         count = len(inbound) + self._given[head]
         branch = self._rules.multi_inbound if count > 1 else 1
@@ -116,6 +149,11 @@ class _Search:
             if self._may_follow(group, head) and self._may_leave(group, head):
                 return group
         return None
+
+    def _rule_op(self, graph: Graph, node: Node) -> str:
+        """As `rule_op`; rules that tell nothing of gates decide by their rule for the plain op."""
+        op = rule_op(graph, node)
+        return node.op if op.endswith(GATE) and op not in self._rules.named else op
 
     def _owner(self, view: int) -> int | None:
         """The group whose result `view` is another name for, unless others read that result."""
@@ -178,6 +216,11 @@ class _Search:
         for member in moved:
             self._group[member] = group
         self._members[group] = sorted(self._members[group] + moved)
+        if (
+            self._gates.get(head) == group
+            and (name := GATED[self._ops[group]]) in self._rules.named
+        ):
+            self._ops[group] = name
         touched = moved
         if group not in self._closed and any(self._nodes[i].op in RESHAPES for i in moved):
             self._closed.add(group)

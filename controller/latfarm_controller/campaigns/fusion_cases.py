@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from latfarm_predictors.errors import GraphError
+from latfarm_predictors.fusion import GATE, GATED
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 
@@ -69,6 +70,12 @@ def all_pairs() -> tuple[tuple[str, str], ...]:
     )
 
 
+def rule_of(first: Operator, second: Operator) -> tuple[str, str]:
+    """What the rules call a pair; a product behind a sigmoid is of that sigmoid's own input."""
+    gate = second.op == "Mul" and first.op in GATED
+    return (first.op, second.op + GATE if gate else second.op)
+
+
 @dataclass(frozen=True)
 class PairCase:
     """A pair at a size: the connected model (Op1, Op2) and both single-op models."""
@@ -85,7 +92,7 @@ class PairCase:
     @property
     def rule(self) -> tuple[str, str]:
         """The pair of ops as in the rules."""
-        return (self.first.op, self.second.op)
+        return rule_of(self.first, self.second)
 
     @property
     def label(self) -> str:
@@ -117,8 +124,7 @@ class PairCase:
         other = ""
         if self.second.binary:
             # x * sigmoid(x): an activation in two ops reads its own input again.
-            gate = self.second.op == "Mul" and self.first.op in ("Sigmoid", "HardSigmoid")
-            other = "input" if gate else b.input(b.type_of(wide).shape)
+            other = "input" if self.rule[1].endswith(GATE) else b.input(b.type_of(wide).shape)
         return b.build([self.second.second(b, wide, other, self.size)])
 
 

@@ -26,7 +26,7 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Settings
 
-from latfarm_controller.campaigns.fusion_cases import WINDOWED
+from latfarm_controller.campaigns.fusion_cases import WINDOWED, rule_of
 from latfarm_controller.campaigns.fusion_decision import Decision, decide
 from latfarm_controller.campaigns.fusion_operators import OPERATORS, SIZES, Operator
 from latfarm_controller.campaigns.fusion_results import chain_answer, combined
@@ -114,7 +114,7 @@ class ChainCase:
     @property
     def rule(self) -> tuple[str, str]:
         """The pair of ops as in the rules."""
-        return (self.first.op, self.second.op)
+        return rule_of(self.first, self.second)
 
     @property
     def label(self) -> str:

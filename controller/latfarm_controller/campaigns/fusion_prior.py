@@ -7,7 +7,7 @@ from typing import Any
 
 from latfarm_predictors.fusion import FusionRules, Verdict
 
-from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS
+from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, rule_of
 from latfarm_controller.campaigns.fusion_decision import prior_log_odds
 from latfarm_controller.campaigns.fusion_operators import OPERATORS
 from latfarm_controller.campaigns.options import read_rules
@@ -30,6 +30,6 @@ def prior_rules(platform: str) -> FusionRules:
     """The usual: a convolution or matrix product takes in the batch-norm or clamp after it."""
     pairs: dict[tuple[str, str], Verdict] = {}
     for first, second in CORE_PAIRS:
-        rule = (OPERATORS[first].op, OPERATORS[second].op)
+        rule = rule_of(OPERATORS[first], OPERATORS[second])
         pairs[rule] = "fused" if prior_log_odds(*rule) > 0 else "separate"
     return FusionRules(pairs=pairs, multi_inbound=0, multi_outbound=0, platform=platform)

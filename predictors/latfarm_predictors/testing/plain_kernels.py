@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from latfarm_predictors.fusion import FREE_OPS, RESHAPES, FusionRules, rule_op
+from latfarm_predictors.fusion import FREE_OPS, RESHAPES, FusionRules, gate_of, rule_op
 from latfarm_predictors.graph import Graph, Node
 from latfarm_predictors.kernels import Kernel, extract
 from latfarm_predictors.workload import Workload, workload
@@ -66,6 +66,11 @@ class _Search:
                 return None
             alone = self._readers(sources[0]) == [head] and not self._is_output(sources[0])
             return self._group(sources[0]) if alone else None
+        gate = gate_of(graph, node)
+        if gate is not None:
+            group = self._group(gate)
+            if self._may_follow(group, head) and self._may_leave(group, head):
+                return group
         inbound = self._inbound([head])
         given = {t for t in graph.data_inputs(node) if t not in graph.positions}
         branch = self._rules.multi_inbound if len(inbound) + len(given) > 1 else 1
@@ -79,8 +84,19 @@ class _Search:
     def _may_follow(self, group: Sequence[int], head: int) -> bool:
         nodes = self._graph.nodes
         closed = any(nodes[member].op in RESHAPES for member in group[1:])
-        first, second = (rule_op(self._graph, nodes[index]) for index in (group[0], head))
+        first, second = self._name(group), self._name(self._group(head))
         return not closed and self._rules.fuses(first, second)
+
+    def _name(self, group: Sequence[int]) -> str:
+        """What the rules call a group: its first op, or the activation that it and its gate are."""
+        graph = self._graph
+        first = graph.nodes[group[0]]
+        name = rule_op(graph, first)
+        known = {op for pair in self._rules.pairs for op in pair}
+        if any(gate_of(graph, graph.nodes[member]) == group[0] for member in group):
+            whole = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}[first.op]
+            return whole if whole in known else name
+        return first.op if name == "Mul:gate" and name not in known else name
 
     def _may_leave(self, group: Sequence[int], head: int) -> bool:
         edges = [source for source in self._producers(head) if source in group]

@@ -14,6 +14,7 @@ from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.testing.graphs import graphs, reordered
 
 BN = "BatchNormalization"
+INBOUND: tuple[Branch, ...] = (0, 1, 2)
 # nn-Meter section 4.2, the rules of the GPU backend that Fig. 5 goes by.
 GPU = FusionRules(
     pairs={
@@ -177,9 +178,34 @@ def test_the_fused_type_is_that_of_the_predecessor() -> None:
 def test_a_swish_joins_its_convolution_once_it_is_one_op() -> None:
     b = GraphBuilder("swish")
     graph = b.build([b.hard_swish(b.conv(b.input((1, 4, 4, 4)), 4, 1))])
-    pairs = all_pairs(["HardSigmoid", "Mul"]) | {("Conv", "HardSigmoid"): "fused"}
-    assert set(types(graph, FusionRules(pairs, multi_inbound=1))) == {"Conv+HardSigmoid+Mul"}
-    assert set(types(graph, FusionRules(pairs))) == {"Conv", "HardSigmoid", "Mul"}
+    pairs = {**all_pairs(["HardSigmoid", "Mul"]), ("Conv", "HardSigmoid"): "fused"}
+    for inbound in INBOUND:  # one tensor and its sigmoid are no branches
+        rules = FusionRules(pairs, multi_inbound=inbound)
+        assert set(types(graph, rules)) == {"Conv+HardSigmoid+Mul"}
+    alone: dict[tuple[str, str], Verdict] = {
+        ("Conv", "HardSigmoid"): "fused",
+        ("HardSigmoid", "Mul"): "separate",
+    }
+    assert set(types(graph, FusionRules(alone))) == {"Conv", "HardSigmoid", "Mul"}
+
+
+def test_rules_may_tell_of_gates_and_of_the_activation_as_a_whole() -> None:
+    b = GraphBuilder("swish")
+    x = b.conv(b.input((1, 4, 4, 4)), 4, 1)
+    gated = b.op("Mul", [b.sigmoid(x), x])
+    scaled = b.op("Mul", [b.sigmoid(b.global_avg_pool(gated)), gated])
+    graph = b.build([scaled])
+    gate: dict[tuple[str, str], Verdict] = {("Sigmoid", "Mul:gate"): "fused"}
+    kernels = ["Conv", "Sigmoid+Mul", "GlobalAveragePool", "Sigmoid", "Mul"]
+    assert types(graph, FusionRules(gate, multi_inbound=1)) == Counter(kernels)
+    # what is told of two tensors' product says nothing of one with its own sigmoid
+    gate["Sigmoid", "Mul"] = "separate"
+    gate["Conv", "Sigmoid"] = "separate"
+    gate["Conv", "Swish"] = "fused"
+    kernels = ["Conv+Sigmoid+Mul", "GlobalAveragePool", "Sigmoid", "Mul"]
+    assert types(graph, FusionRules(gate)) == Counter(kernels)
+    gate["Conv", "Swish"], gate["Conv", "Sigmoid"] = "separate", "fused"
+    assert types(graph, FusionRules(gate))["Conv"] == 1
 
 
 def test_a_result_of_the_network_is_not_fused_away() -> None:
