@@ -19,7 +19,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.network_correction import boundary_mb
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
-from latfarm_controller.campaigns import kernels, networks
+from latfarm_controller.campaigns import context, kernels, networks
 from latfarm_controller.campaigns.insight import (
     chosen_insight,
     in_context,
@@ -87,14 +87,15 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     left_out: Counter[str] = Counter()
     measured = {
         purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
-        for purpose in (kernels.PURPOSE, networks.PURPOSE)
+        for purpose in (kernels.PURPOSE, networks.PURPOSE, context.PURPOSE)
     }
     fingerprint = _most_frequent(
         m.fingerprint for found in measured.values() for m in found if m.ok
     )
     void = frozenset(record.outcome.get("void", ()))
     usable = {
-        purpose: _usable(found, fingerprint, void, left_out) for purpose, found in measured.items()
+        purpose: _usable(measured[purpose], fingerprint, void, left_out)
+        for purpose in (kernels.PURPOSE, networks.PURPOSE)
     }
     result = TrainingSet(platform, record.campaign_id, rules, overhead_ms, fingerprint=fingerprint)
     singles = _with_graphs(store, usable[kernels.PURPOSE], left_out)
@@ -130,7 +131,13 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
             [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
         )
     if profiles:
-        result.kernels += _from_networks(store, record, result, measured[networks.PURPOSE])
+        whole_runs = [
+            m
+            for purpose in (networks.PURPOSE, context.PURPOSE)
+            for m in measured[purpose]
+            if m.fingerprint == fingerprint
+        ]
+        result.kernels += _from_networks(store, record, result, whole_runs)
     result.insight = insight_story(record.outcome, result.kernels)
     result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
     used = [m for found in usable.values() for answers in found.values() for m in answers]
@@ -148,7 +155,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
 def _from_networks(
     store: Store, record: CampaignRecord, data: TrainingSet, found: Sequence[Measurement]
 ) -> list[KernelSample]:
-    """Kernels of the profiled calibration networks, but none that must not be trained on."""
+    """Kernels of profiled networks, but none that must not be trained on."""
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, data.rules, record.config.get("exclude_kernels", ()))
     samples: list[KernelSample] = []

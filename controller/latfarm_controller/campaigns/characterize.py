@@ -9,6 +9,7 @@ from typing import Any
 from latfarm_predictors.fusion import FusionRules
 from pydantic import Field
 
+from latfarm_controller.campaigns.context import ContextCampaign
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.insight import Asked, Choice, choose
 from latfarm_controller.campaigns.kernels import SETTINGS as KERNEL_SETTINGS
@@ -34,6 +35,9 @@ PADDED_FACTOR = 6.0
 FIRST, FIRST_FROM_SIBLING = 100, 50
 """Representative kernels before the first batch of a sampler that has batches."""
 
+CONTEXT = 60
+"""Networks profiled for their kernels, by default."""
+
 
 class CharacterizeOptions(Options):
     """Configuration of a characterisation.
@@ -51,6 +55,9 @@ class CharacterizeOptions(Options):
     `started_from` names the bundle of a sibling board: its latencies choose the kernels (by sampler
     `latfarm`), and are scaled and put right by what is measured. `guide` says what that sampler
     picks layers of networks by.
+
+    Where the platform's profile tells kernels apart, `context` networks are drawn and profiled too:
+    each tells what some twenty kernels take where they run in earnest.
 
     With `energy_ms` each kernel and network also runs back to back for so long, so that the power
     rails of a board tell what it takes.
@@ -72,6 +79,7 @@ class CharacterizeOptions(Options):
     kernel_passes: int = Field(default=2, ge=1)
     kernel_settings: SettingsChange = SettingsChange()
     insight: Asked = "auto"
+    context: int = Field(default=CONTEXT, ge=0)
     padding: PaddingOptions = PaddingOptions(repeats=2, most_repeats=4, single=False)
     network_passes: int = Field(default=2, ge=1)
     network_settings: SettingsChange = SettingsChange()
@@ -151,6 +159,7 @@ class CharacterizeCampaign(PlannedCampaign):
         self.kernels: KernelCampaign | None = None
         self.padding: PaddingCampaign | None = None
         self.within_pads: WithinPadsCampaign | None = None
+        self.context: ContextCampaign | None = None
         self._insight: Choice | None = None
 
     def plan(self) -> Plan:
@@ -181,6 +190,7 @@ class CharacterizeCampaign(PlannedCampaign):
             yield from self._padding(self.kernels)
         elif profile:
             yield from self._within_pads(self.kernels)
+            yield from self._in_context()
         chosen = self._network_options.model_copy(update={"profile": profile})
         if self.kernels.told_no_energy:
             silent = chosen.settings.model_copy(update={"energy_ms": None})
@@ -207,6 +217,24 @@ class CharacterizeCampaign(PlannedCampaign):
         )
         self.stages = ("overhead", "fusion", "kernels", "padding", "networks")
         yield from self.within_pads.plan()
+
+    def _in_context(self) -> Plan:
+        """Profiles of whole networks; see `context`."""
+        options = self._options
+        if not options.context:
+            return
+        held_out = read_graphs(self.kind, "held_out", options.held_out)
+        self.context = ContextCampaign(
+            self.platform,
+            options.context,
+            seed=options.seed,
+            macs=(options.least_macs, options.most_macs),
+            exclude_lineages=options.exclude_lineages,
+            exclude=[graph.hash for graph in held_out],
+        )
+        at = self.stages.index("networks")
+        self.stages = (*self.stages[:at], "context", *self.stages[at:])
+        yield from self.context.plan()
 
     def _insights(self) -> dict[str, str]:
         """What the time of each kernel rests on, by its id."""
@@ -237,6 +265,7 @@ class CharacterizeCampaign(PlannedCampaign):
             ),
             **({} if self.padding is None else {"padding": self.padding.outcome()}),
             **({} if self.within_pads is None else {"within_pads": self.within_pads.outcome()}),
+            **({} if self.context is None else {"context": self.context.outcome()}),
             **(
                 {}
                 if self._options.started_from is None

@@ -15,7 +15,7 @@ from latfarm_predictors.samples import KernelSample, NetworkSample
 from latfarm_controller.campaigns.networks import pooled_network
 from latfarm_controller.store.base import CampaignRecord, Store
 
-PURPOSES = ("fusion", "kernel", "padding", "sentinel", "network")
+PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
 """Of a characterisation's measurements."""
 
 

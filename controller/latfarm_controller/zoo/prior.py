@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.workload import family_of, main_node, workload
+from latfarm_predictors.workload import family_of, graph_totals, main_node, workload
 
 from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
@@ -202,8 +203,34 @@ class KernelPrior:
             self._random.shuffle(turn)
             yield from (self._random.choice(line) for line in turn)
 
+    def networks(self, count: int, *, macs: tuple[float, float]) -> list[Graph]:
+        """Whole networks as kernels are taken from; all different, each line in its turn.
+
+        Fewer than `count` only when the families have no more.
+
+        Args:
+            count: how many.
+            macs: least and most multiply-adds of one.
+        """
+        found: dict[str, Graph] = {}
+        idle = 0
+        while len(found) < count and idle < _PATIENCE:
+            graph = self._drawn_network(next(self._turns))
+            idle += 1
+            if graph is None or graph.hash in found:
+                continue
+            if macs[0] <= graph_totals(graph).macs <= macs[1]:
+                found[graph.hash] = graph
+                idle = 0
+        return list(found.values())
+
     def _network(self, family: Family, rules: FusionRules) -> list[Kernel]:
-        """The kernels of one network of `family`, resolution and width drawn."""
+        """The kernels of one network of `family`."""
+        graph = self._drawn_network(family)
+        return [] if graph is None else split(graph, rules)
+
+    def _drawn_network(self, family: Family) -> Graph | None:
+        """A network of `family`, resolution and width drawn; None where they do not fit."""
         draw = self._random
         if family.resolution <= 64:
             resolution = draw.choice(_SMALL_RESOLUTIONS)
@@ -218,9 +245,9 @@ class KernelPrior:
             width = math.exp(draw.uniform(math.log(0.25), math.log(1.6)))
             design = Design(width, divisor, classes, seed)
         try:
-            return split(family.build(resolution=resolution, design=design), rules)
+            return family.build(resolution=resolution, design=design)
         except GraphError:  # large kernels on a map that became too small
-            return []
+            return None
 
     def _heavy_first(self, kernels: list[Kernel]) -> list[Kernel]:
         """A random order in which a kernel comes early the more work it has, but not always.
