@@ -57,7 +57,13 @@ def judge(
     count = len(works)
     table = as_table(works)
     training = Training(
-        tuple(works), table, latency_ms, np.zeros(count), np.full(count, np.nan), np.zeros(count)
+        tuple(works),
+        table,
+        latency_ms,
+        noise=np.zeros(count),
+        cold_extra_ms=np.full(count, np.nan),
+        padding_ms=np.zeros(count),
+        networks=("",) * count,
     )
     models = KernelModels.fit(training, floor_ms=1e-6, seed=0, report=lambda *_: None)
     sums = []

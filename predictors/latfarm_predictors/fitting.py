@@ -11,6 +11,7 @@ from latfarm_predictors.baselines import Baselines
 from latfarm_predictors.cold import ColdCost
 from latfarm_predictors.evidence import Evidence
 from latfarm_predictors.fusion import FusionRules, find_parts
+from latfarm_predictors.isolation import settled
 from latfarm_predictors.kernel_models import KernelModels, Report
 from latfarm_predictors.layers import Peaks
 from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures, boundary_mb
@@ -42,7 +43,7 @@ def fit_predictor(
     if not isfinite(transfer_ms_per_mb):
         raise ValueError(f"transfers of {transfer_ms_per_mb} ms a megabyte are no cost")
     overhead_ms = max(call_overhead_ms, 0.0)
-    training = prepare(kernels, overhead_ms)
+    training = settled(prepare(kernels, overhead_ms), seed)
     floor_ms = max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS)
     models = KernelModels.fit(
         training, floor_ms=floor_ms, seed=seed, report=report, sibling=sibling, forests=baselines

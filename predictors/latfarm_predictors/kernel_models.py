@@ -224,7 +224,9 @@ class KernelModels:
         latency, noise = training.latency_ms[rows], training.noise[rows]
         forest_scores = None
         if len(rows) >= LEAST_ROWS:
-            stack = self.stacks[name] = Stack(seed=seed, sibling=known).fit(table, latency, noise)
+            sources = [training.networks[row] for row in rows]
+            stack = self.stacks[name] = Stack(seed=seed, sibling=known)
+            stack.fit(table, latency, noise, sources)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
             if forests:
                 forest = self.forests[name] = Forest(seed=seed).fit(table, latency)

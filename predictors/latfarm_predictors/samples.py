@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
@@ -31,7 +32,8 @@ class KernelSample:
 
     `cold_ms`: latency with flushed caches, where measured. `insight`: how the kernel was isolated:
     a model of its own (single), smart padding (padded), or the runtime's profiler (profile). Only a
-    single time holds the call overhead.
+    single time holds the call overhead. `network`: the hash of the one inside
+    which it was measured; empty for a model of its own.
     """
 
     kernel: Kernel
@@ -39,6 +41,7 @@ class KernelSample:
     mad_ms: float = 0.0
     cold_ms: float | None = None
     insight: Literal["single", "padded", "profile"] = "single"
+    network: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Training:
         padding_ms: half the width of the smart padding interval; 0 where there is none, shape (n,).
         left_out: samples whose latency is no positive finite number.
         devices: what ran each, shape (n,); empty where none is told.
+        networks: the hash of the network inside which each was measured, or "", shape (n,); of one
+            that was in several, the first.
     """
 
     workloads: tuple[Workload, ...]
@@ -71,8 +76,14 @@ class Training:
     noise: Array
     cold_extra_ms: Array
     padding_ms: Array
+    networks: tuple[str, ...]
     left_out: int = 0
     devices: tuple[str, ...] = ()
+
+    @property
+    def in_network(self) -> npt.NDArray[np.bool_]:
+        """Whether each was measured inside a network, shape (n,)."""
+        return np.array([bool(network) for network in self.networks], dtype=np.bool_)
 
 
 def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Training:
@@ -81,7 +92,7 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
     A kernel may seem to cost less than nothing beyond the call: it gets a small positive latency
     and a large variance, and so does one whose spread is no number. Samples that are not finite and
     positive are left out and counted. A kernel is one on a device: a delegate's and the CPU's are
-    two.
+    two. One that was measured inside networks is what it was there, and not what it was alone.
 
     Raises:
         ValueError: the call's overhead is no number, or infinite.
@@ -96,13 +107,15 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
             pools.setdefault((kernel.kernel_id, kernel.device), []).append(sample)
         else:
             left_out += 1
+    pools = {key: [s for s in pool if s.network] or pool for key, pool in pools.items()}
+    networks = tuple([pool[0].network for pool in pools.values()])
     workloads = tuple([workload(pool[0].kernel) for pool in pools.values()])
     rows = [_pooled(pool, call_overhead_ms) for pool in pools.values()]
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
     latency, noise, cold, padding = (column.copy() for column in columns)
     devices = tuple([device for _, device in pools])
     table = as_table(workloads)
-    return Training(workloads, table, latency, noise, cold, padding, left_out, devices)
+    return Training(workloads, table, latency, noise, cold, padding, networks, left_out, devices)
 
 
 def _pooled(

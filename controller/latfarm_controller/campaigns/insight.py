@@ -185,7 +185,7 @@ def in_context(
         for index in owners:
             times_ms[index] = times_ms.get(index, 0.0) + layer.latency_ms * scale
     return [
-        KernelSample(kernels[index], time_ms, time_ms * spread, None, "profile")
+        KernelSample(kernels[index], time_ms, time_ms * spread, None, "profile", network=graph.hash)
         for index, time_ms in times_ms.items()
         if index not in shared and time_ms > 0
     ]

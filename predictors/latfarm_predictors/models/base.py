@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.table import Array, Table
+from latfarm_predictors.table import Array, Rows, Table
 from latfarm_predictors.workload import Workload
 
 
@@ -120,8 +120,12 @@ def out_of_fold(
     *,
     folds: int = 10,
     seed: int = 0,
+    sources: Sequence[str] | None = None,
 ) -> tuple[Array, Array]:
     """Latency and log-sigma of every row from a model that never saw it, each of shape (n,).
+
+    Rows of one source (the kernels of a network) are left out together: they are alike, and a model
+    that saw the others would look better than it is on a network that is new to it.
 
     Args:
         fit: makes a model from some of the rows. `Model.refit` of a model that saw all rows is
@@ -131,12 +135,21 @@ def out_of_fold(
         noise: variances of their logs.
         folds: how many parts; at least one row each.
         seed: for the split.
+        sources: where each row comes from; "" for one by itself. None: all of them.
     """
     count = len(table)
-    place = np.random.default_rng(seed).permutation(count) % min(folds, count)
+    place = _places(sources or [""] * count, folds, seed)
     predicted, sigma = np.empty(count), np.empty(count)
-    for fold in range(min(folds, count)):
+    for fold in range(int(place.max()) + 1):
         inside, outside = np.flatnonzero(place != fold), np.flatnonzero(place == fold)
         part = fit(table.take(inside), latency[inside], noise[inside])
         predicted[outside], sigma[outside] = part.predict(table.take(outside))
     return predicted, sigma
+
+
+def _places(sources: Sequence[str], folds: int, seed: int) -> Rows:
+    """The part that each row belongs to, none of them empty, shape (n,)."""
+    names = [source or str(row) for row, source in enumerate(sources)]
+    known = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    parts = np.random.default_rng(seed).permutation(len(known)) % min(folds, len(known))
+    return parts[[known[name] for name in names]]

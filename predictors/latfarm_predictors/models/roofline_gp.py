@@ -159,6 +159,15 @@ class RooflineGP:
         return self._scaled(self._features(table, base))
 
     @property
+    def signal(self) -> float:
+        """Variance of the process."""
+        return self._signal
+
+    def variance_of(self, noise: Array) -> Array:
+        """Variance of what no feature explains, of rows of this known noise, shape (n,)."""
+        return np.asarray(self._noise + self._noise_share * noise)
+
+    @property
     def noise_share(self) -> float:
         """Variance of what no feature explains over that of the process."""
         return self._noise / max(self._signal, 1e-12)
@@ -322,7 +331,7 @@ class RooflineGP:
         from scipy.linalg import cho_factor, cho_solve
 
         covariance = self._signal * matern(distances(inputs, inputs))
-        covariance[np.diag_indices(len(covariance))] += self._noise + self._noise_share * variance
+        covariance[np.diag_indices(len(covariance))] += self.variance_of(variance)
         factor, _ = cho_factor(covariance, lower=True, check_finite=False)
         weights = cho_solve((factor, True), target, check_finite=False)
         return np.asarray(factor), np.asarray(weights)

@@ -53,6 +53,7 @@ class Stack:
         self._seed = seed
         self._sibling = sibling
         self._scaled = False
+        self._sources: Sequence[str] | None = None
         self.gp = RooflineGP(seed=seed)
         self.boosted: Boosted | None = None
         self.gp_weight = 1.0
@@ -64,9 +65,11 @@ class Stack:
         workloads: Sequence[Workload] | Table,
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
+        sources: Sequence[str] | None = None,
     ) -> Self:
-        """See `Model.fit`."""
+        """See `Model.fit`; `sources` as in `out_of_fold`."""
         table = as_table(workloads)
+        self._sources = sources
         latency, variance = check_targets(table, latency_ms, noise, least=8)
         smooth, sigma = self._fit_gp(table, latency, variance)
         self.unseen_ms, self.unseen_sigma = smooth, sigma
@@ -75,7 +78,13 @@ class Stack:
         trees = Boosted(seed=self._seed, roofline=self.gp.roofline, sigma=0.1)
         trees.fit(table, latency, variance)
         rough, _ = out_of_fold(
-            trees.refit, table, latency, variance, folds=self._folds, seed=self._seed
+            trees.refit,
+            table,
+            latency,
+            variance,
+            folds=self._folds,
+            seed=self._seed,
+            sources=sources,
         )
         log_truth = np.log(latency)
         trees.sigma = robust_sigma(log_truth - np.log(rough))
@@ -109,7 +118,15 @@ class Stack:
         self.gp.fit(table, latency, noise)
         # hyperparameters and tiles are sought anew in every fold: kept ones have seen the fold's
         # rows, and on a few hundred rows that makes errors look a third smaller than they are
-        return out_of_fold(self._fold_gp, table, latency, noise, folds=self._folds, seed=self._seed)
+        return out_of_fold(
+            self._fold_gp,
+            table,
+            latency,
+            noise,
+            folds=self._folds,
+            seed=self._seed,
+            sources=self._sources,
+        )
 
     def _fold_gp(self, table: Table, latency: Array, noise: Array) -> RooflineGP:
         if len(table) > _WHOLE_FIT_ROWS or len(table) < 8:
