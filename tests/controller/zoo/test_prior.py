@@ -16,7 +16,7 @@ from latfarm_controller.zoo.prior import (
 )
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.workload import workload
+from latfarm_predictors.workload import graph_totals, workload
 
 FUSED = FusionRules(
     pairs={
@@ -115,6 +115,17 @@ def test_drawn_kernels_are_those_of_networks() -> None:
     assert len(drawn) == 60
     # Widths and resolutions are drawn: few are exactly the published ones.
     assert len(network & set(drawn)) < 30
+
+
+def test_whole_networks_are_drawn_as_kernels_are() -> None:
+    macs = (5e7, 1e9)
+    found = KernelPrior(seed=3).networks(25, macs=macs)
+    assert len({graph.hash for graph in found}) == 25
+    assert all(macs[0] <= graph_totals(graph).macs <= macs[1] for graph in found)
+    assert len({graph.name.split("-")[0] for graph in found}) >= 8
+    again = KernelPrior(seed=3).networks(25, macs=macs)
+    assert [graph.hash for graph in again] == [graph.hash for graph in found]
+    assert KernelPrior(seed=3).networks(4, macs=(1.0, 2.0)) == []
 
 
 def test_a_prior_needs_something_to_draw() -> None:
