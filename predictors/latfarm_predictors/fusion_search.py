@@ -59,7 +59,9 @@ def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
     it depends on. Every node is in exactly one group; no group needs its own results back.
     """
     search = _Search(graph, rules)
+    whole = search.join_gates()
     search.run()
+    search.part(whole)
     return search.in_order()
 
 
@@ -96,6 +98,32 @@ class _Search:
         self._closed: set[int] = set()  # groups whose result was reshaped
         self._stale = [True] * len(nodes)  # heads whose choice may differ from the last one
         self._blocked: set[int] = set()  # heads that only a cycle kept from joining
+
+    def join_gates(self) -> list[int]:
+        """Make one of each activation in two ops that some op takes in as a whole.
+
+        Returns:
+            Heads of those that are two kernels unless taken in: no rule makes them one by itself.
+        """
+        found = []
+        for product, gate in self._gates.items():
+            whole = GATED[self._nodes[gate].op] in self._rules.followers
+            alone = self._readers[gate] == (product,) and not self._is_output[gate]
+            if whole and alone:
+                fuses = self._rules.fuses(self._ops[gate], self._ops[product])
+                self._merge(gate, product)
+                found += [] if fuses else [gate]
+        return found
+
+    def part(self, heads: Iterable[int]) -> None:
+        """Make two again of the activations that nothing took in."""
+        for head in heads:
+            members = self._members.get(head, [])
+            if self._group[head] == head and len(members) > 1:
+                rest = members[1:]
+                self._members[head], self._members[rest[0]] = [head], rest
+                for member in rest:
+                    self._group[member] = rest[0]
 
     def run(self) -> None:
         """Fuse until nothing changes. Each fusion removes a group, so this ends.

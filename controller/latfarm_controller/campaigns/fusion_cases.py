@@ -31,10 +31,10 @@ WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LR
 
 _FOLLOWERS = {
     "conv": (
-        "bn relu relu6 leaky_relu prelu sigmoid hard_sigmoid add mul scale shift concat conv "
-        "max_pool avg_pool"
+        "bn relu relu6 leaky_relu prelu sigmoid hard_sigmoid swish hard_swish add mul scale shift "
+        "concat conv max_pool avg_pool"
     ),
-    "dwconv": "bn relu relu6 conv",
+    "dwconv": "bn relu relu6 hard_swish conv",
     "bn": "relu relu6 sigmoid add conv scale shift",
     "scale": "shift relu",
     "shift": "relu conv",

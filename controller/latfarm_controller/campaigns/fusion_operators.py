@@ -164,6 +164,8 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             _unary("leaky_relu", "LeakyRelu", lambda b, x: b.leaky_relu(x, 0.1)),
             _unary("sigmoid", "Sigmoid", lambda b, x: b.sigmoid(x)),
             _unary("hard_sigmoid", "HardSigmoid", lambda b, x: b.hard_sigmoid(x)),
+            _unary("swish", "Swish", lambda b, x: b.mul(x, b.sigmoid(x))),
+            _unary("hard_swish", "HardSwish", lambda b, x: b.hard_swish(x)),
             _unary("tanh", "Tanh", lambda b, x: b.tanh(x)),
             _unary("max_pool", "MaxPool", lambda b, x: b.max_pool(x, 3, 1, "same")),
             _unary("avg_pool", "AveragePool", lambda b, x: b.avg_pool(x, 3, 1, "same")),

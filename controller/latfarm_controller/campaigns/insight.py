@@ -15,7 +15,7 @@ takes a fraction of the time. What was chosen is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
@@ -49,6 +49,9 @@ COSTLY_SHARE = 0.25
 LEAST_MODELS = 3
 MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""
+
+
+_BACK_TO_PLAIN = frozenset({"ReorderOutput"})
 
 
 def with_steps(layers: Sequence[LayerTime]) -> list[LayerTime]:
@@ -150,6 +153,27 @@ def sample_of(
     )
 
 
+def _with_layout_changes(layers: Sequence[LayerTime], nodes: Collection[str]) -> list[LayerTime]:
+    """The layers of `nodes`, with the time of the others: of none, each belongs to a neighbour.
+
+    Layers come in the order in which they ran. One that brings a result back to the plain layout
+    runs behind its kernel, any other before the kernel that needs it.
+    """
+    found: list[LayerTime] = []
+    waiting_ms = 0.0
+    for layer in layers:
+        if any(name in nodes for name in layer.name.split("+")):
+            found.append(replace(layer, latency_ms=layer.latency_ms + waiting_ms))
+            waiting_ms = 0.0
+        elif layer.op in _BACK_TO_PLAIN and found:
+            found[-1] = replace(found[-1], latency_ms=found[-1].latency_ms + layer.latency_ms)
+        else:
+            waiting_ms += layer.latency_ms
+    if found and waiting_ms:
+        found[-1] = replace(found[-1], latency_ms=found[-1].latency_ms + waiting_ms)
+    return found
+
+
 def in_context(
     graph: Graph, rules: FusionRules, measurement: Measurement, transfers_ms: float = 0.0
 ) -> list[KernelSample]:
@@ -157,7 +181,8 @@ def in_context(
 
     Layer times are scaled so that they sum to the network's latency as measured without the
     profiler, less what its inputs and outputs took to be moved. A kernel that the runtime executed
-    together with another one is left out, as is one of which the profile shows no layer.
+    together with another one is left out, as is one of which the profile shows no layer. A change
+    of layout belongs to the kernel whose result it changes, or to the one that it is made for.
 
     Args:
         graph: the network.
@@ -178,7 +203,7 @@ def in_context(
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     times_ms: dict[int, float] = {}
     shared: set[int] = set()
-    for layer in with_steps(measurement.layers):
+    for layer in _with_layout_changes(with_steps(measurement.layers), owner):
         owners = {owner[name] for name in layer.name.split("+") if name in owner}
         if len(owners) > 1:
             shared |= owners

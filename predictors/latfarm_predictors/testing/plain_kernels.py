@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from latfarm_predictors.fusion import FREE_OPS, RESHAPES, FusionRules, gate_of, rule_op
+from latfarm_predictors.fusion import FREE_OPS, GATED, RESHAPES, FusionRules, gate_of, rule_op
 from latfarm_predictors.graph import Graph, Node
 from latfarm_predictors.kernels import Kernel, extract
 from latfarm_predictors.workload import Workload, workload
@@ -17,8 +17,10 @@ from latfarm_predictors.workload import Workload, workload
 def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
     """What `fusion.split` returns; each kernel was checked to be convex."""
     search = _Search(graph, rules)
+    whole = search.join_gates()
     while any([search.fuse(head) for head in range(len(graph.nodes))]):
         pass
+    search.part(whole)
     return [extract(graph, [graph.nodes[i] for i in members]) for members in search.in_order()]
 
 
@@ -34,6 +36,27 @@ class _Search:
         self._graph = graph
         self._rules = rules
         self._groups = [[index] for index in range(len(graph.nodes))]
+
+    def join_gates(self) -> list[int]:
+        """Join activations in two ops that any rule fuses as a whole; those to be parted again."""
+        nodes, found = self._graph.nodes, []
+        wholes = {pair[1] for pair, verdict in self._rules.pairs.items() if verdict == "fused"}
+        for product, node in enumerate(nodes):
+            gate = gate_of(self._graph, node)
+            if gate is None or GATED[nodes[gate].op] not in wholes:
+                continue
+            if self._readers(gate) == [product] and not self._is_output(gate):
+                if not self._rules.fuses(self._name([gate]), self._name([product])):
+                    found.append(gate)
+                self._groups.remove([product])
+                self._groups[self._groups.index([gate])] = [gate, product]
+        return found
+
+    def part(self, heads: list[int]) -> None:
+        """Undo that where nothing took them in."""
+        for group in [g for g in self._groups if g[0] in heads]:
+            self._groups.remove(group)
+            self._groups += [group[:1], group[1:]]
 
     def fuse(self, head: int) -> bool:
         """Let the group of `head` join another, if it starts there and may."""
@@ -94,7 +117,7 @@ class _Search:
         name = rule_op(graph, first)
         known = {op for pair in self._rules.pairs for op in pair}
         if any(gate_of(graph, graph.nodes[member]) == group[0] for member in group):
-            whole = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}[first.op]
+            whole = GATED[first.op]
             return whole if whole in known else name
         return first.op if name == "Mul:gate" and name not in known else name
 

@@ -65,6 +65,33 @@ def test_what_kernels_cover() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("sigmoid", "activation"), [("HardSigmoid", "HardSwish"), ("Sigmoid", "Silu")]
+)
+def test_an_activation_in_two_ops_belongs_to_the_kernel_that_took_it_in(
+    sigmoid: str, activation: str
+) -> None:
+    original = [
+        node("conv0", "Conv", "x,w0", "c0"),
+        node("gate0", sigmoid, "c0", "g0"),
+        node("mul0", "Mul", "c0,g0", "m0"),
+        node("conv1", "Conv", "m0,w1", "c1"),
+        node("relu1", "Relu", "c1", "y"),
+    ]
+    optimised = [
+        node("ReorderInput", "ReorderInput", "x", "t0"),
+        node("c0_nchwc", "Conv", "t0,v0", "t1", activation),
+        node("c1_nchwc", "Conv", "t1,v1", "t2", "Relu"),
+        node("ReorderOutput", "ReorderOutput", "t2", "y"),
+    ]
+    assert covers(original, optimised, {"x"}) == [
+        Cover("ReorderInput", "ReorderInput"),
+        Cover("conv0+gate0+mul0", f"Conv+{sigmoid}+Mul"),
+        Cover("conv1+relu1", "Conv+Relu"),
+        Cover("ReorderOutput", "ReorderOutput"),
+    ]
+
+
 def test_what_channels_last_kernels_cover() -> None:
     """Graphs as onnxruntime 1.31 runs them on aarch64."""
     optimised = [

@@ -44,9 +44,26 @@ def test_layers_become_kernels_scaled_to_the_latency() -> None:
     )
     samples = in_context(graph, RULES, measured(graph, 10.0, *layers))
     assert [s.kernel.type for s in samples] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
-    assert [s.latency_ms for s in samples] == pytest.approx([4.0, 3.0, 2.0])
+    assert [s.latency_ms for s in samples] == pytest.approx([5.0, 3.0, 2.0])
     assert {s.insight for s in samples} == {"profile"}
-    assert samples[0].mad_ms == pytest.approx(0.04)
+    assert {s.network for s in samples} == {graph.hash}
+    assert samples[0].mad_ms == pytest.approx(0.05)
+
+
+def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    layers = (
+        LayerTime("in", "ReorderInput", 0.25),
+        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        LayerTime("out", "ReorderOutput", 0.5),
+        LayerTime("again", "Transpose", 0.75),
+        LayerTime(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
+        LayerTime(pool, "MaxPool", 1.0),
+        LayerTime("last", "Cast", 0.5),
+    )
+    samples = in_context(graph, RULES, measured(graph, 6.0, *layers))
+    assert [s.latency_ms for s in samples] == pytest.approx([2.75, 1.75, 1.5])
 
 
 def test_kernels_that_ran_together_are_left_out() -> None:

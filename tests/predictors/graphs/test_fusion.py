@@ -204,6 +204,11 @@ def test_rules_may_tell_of_gates_and_of_the_activation_as_a_whole() -> None:
     gate["Conv", "Swish"] = "fused"
     kernels = ["Conv+Sigmoid+Mul", "GlobalAveragePool", "Sigmoid", "Mul"]
     assert types(graph, FusionRules(gate)) == Counter(kernels)
+    # a convolution may take in as a whole what is two kernels by itself
+    gate["Sigmoid", "Mul:gate"] = "separate"
+    assert types(graph, FusionRules(gate)) == Counter(kernels)
+    last = b.build([b.op("Mul", [b.sigmoid(b.max_pool(scaled, 3, 1)), "maxpool_6"])])
+    assert types(last, FusionRules(gate))["Sigmoid"] == 2
     gate["Conv", "Swish"], gate["Conv", "Sigmoid"] = "separate", "fused"
     assert types(graph, FusionRules(gate))["Conv"] == 1
 

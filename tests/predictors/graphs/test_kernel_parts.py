@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.fusion import Branch, FusionRules, Verdict, find_parts, rule_op, split
+from latfarm_predictors.fusion import (
+    GATE,
+    GATED,
+    Branch,
+    FusionRules,
+    Verdict,
+    find_parts,
+    rule_op,
+    split,
+)
 from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import Kernel, extract
@@ -22,10 +31,16 @@ from latfarm_predictors.testing.plain_kernels import plain_split, plain_workload
 from latfarm_predictors.workload import Workload, workload, workload_of
 from latfarm_predictors.workload_keys import NetworkKeys
 
+GATE_OP = f"Mul{GATE}"
+
 
 def random_rules(graph: Graph, rng: random.Random) -> FusionRules:
     """Rules on the ops of this graph, from hardly any that fuse to all."""
     ops = sorted({rule_op(graph, node) for node in graph.nodes})
+    # of activations in two ops, rules may tell by their names or by those of the plain ops
+    ops += [GATED[op] for op in ops if op in GATED] + ["Mul"] * (GATE_OP in ops)
+    if rng.random() < 0.3 and GATE_OP in ops:
+        ops.remove(GATE_OP)
     verdicts: tuple[Verdict, ...] = ("fused", "fused", "separate", "undecided")
     share = rng.choice((0.2, 0.5, 0.9))
     pairs = {

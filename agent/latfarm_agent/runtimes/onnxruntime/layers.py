@@ -29,6 +29,8 @@ REORDER = "Reorder"
 _CHANNELS_LAST = "NhwcFusedConv"
 """A convolution as onnxruntime runs it on Arm: named after the node, its output after that."""
 _SUM_INPUT = 3
+_GATED = {"HardSwish": "HardSigmoid", "Swish": "Sigmoid", "Silu": "Sigmoid", "QuickGelu": "Sigmoid"}
+"""Activations by which a tensor is multiplied by a sigmoid of itself, and that sigmoid."""
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _CONVERSIONS = (_QUANTIZE, _DEQUANTIZE)
 _CLIPPING = ("Relu", "Clip")
@@ -222,11 +224,21 @@ class _Names:
         if node.activation and self._nodes[self._maker[tensor]].op != node.activation:
             steps.append((node.activation, node.activation))
         for ops in steps:
-            for index in self._readers.get(tensor, ()):
-                if self._nodes[index].op in ops:
-                    tensor = self._nodes[index].outputs[0]
-                    break
+            readers = self._readers.get(tensor, ())
+            found = next((i for i in readers if self._nodes[i].op in ops), None)
+            if found is None and ops[0] in _GATED:
+                found = self._gate_behind(tensor, _GATED[ops[0]])
+            if found is not None:
+                tensor = self._nodes[found].outputs[0]
         return tensor
+
+    def _gate_behind(self, tensor: str, sigmoid: str) -> int | None:
+        """The product of a tensor and its own sigmoid, an activation that the model has in two."""
+        gates = {node.outputs[0] for node in self._reading(tensor, sigmoid)}
+        for index in self._readers.get(tensor, ()):
+            if self._nodes[index].op == "Mul" and gates.intersection(self._nodes[index].inputs):
+                return index
+        return None
 
     def between(
         self, tensors: Sequence[str], reads: Sequence[str], boundary: set[str], taken: set[int]
