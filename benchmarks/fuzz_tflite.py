@@ -24,7 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from latfarm_agent.bench import MODEL_ERRORS, Bench
+from latfarm_agent.bench import Bench
+from latfarm_agent.bench_results import MODEL_ERRORS
 from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import measure, platform_of, worker_pids
 from latfarm_agent.testing.tflite_mutants import Mutator

@@ -7,11 +7,10 @@ exception.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
@@ -19,33 +18,20 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import rules
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, check_names
+from latfarm_agent.bench_results import fail, fill
 from latfarm_agent.channel import Message
 from latfarm_agent.conditions import Sensors, Standing, fingerprint, shares, shown, spoiled_by
 from latfarm_agent.energy import EnergyMeter
 from latfarm_agent.errors import AgentError, UsageError
 from latfarm_agent.folders import remove
-from latfarm_agent.pool import Found, Limits, Workers
+from latfarm_agent.platforms import Platforms
+from latfarm_agent.pool import Limits, Workers
 from latfarm_agent.readiness import Monitor, Readiness
-from latfarm_agent.replies import printable
 from latfarm_agent.rules import Settings, SettingsError
 from latfarm_agent.runtimes import base
-from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.runtimes.simulated.cost import Profile
+from latfarm_agent.seats import Seat, measuring_cores
 from latfarm_agent.worker import FOLDER_PREFIX, WorkerFailure
-
-MODEL_ERRORS = frozenset(
-    {
-        "MODEL_INVALID",
-        "MODEL_UNSUPPORTED",
-        "MODEL_FAILED",
-        "MODEL_CRASHED",
-        "MODEL_TIMEOUT",
-        "OUT_OF_MEMORY",
-        "LIMIT_EXCEEDED",
-        "PROFILE_UNAVAILABLE",
-    }
-)
-"""Error codes that are the model's own fault: another try gives the same."""
 
 _SIMULATED = "simulated"
 _SCRATCH = "scratch-"
@@ -99,7 +85,7 @@ class Bench:
         self._driven = sensors is not None
         on_host = not (self._simulate or self._driven)
         cores = {
-            threads: _measuring_cores(cpu, threads) if on_host else () for threads in config.threads
+            threads: measuring_cores(cpu, threads) if on_host else () for threads in config.threads
         }
         self._work_dir = Path(work_dir).absolute()
         self._work_dir.mkdir(parents=True, exist_ok=True)
@@ -143,7 +129,7 @@ class Bench:
         # By platform: each runtime has a probe of its own, and may be wrong about it.
         self._fastest_us: dict[str, float] = {}
         self._seats = {
-            threads: _Seat(mine, read, Readiness(read, mine, limits.busy_wait_s, self._closing))
+            threads: Seat(mine, read, Readiness(read, mine, limits.busy_wait_s, self._closing))
             for threads, mine in cores.items()
             for read in [
                 self._sensors
@@ -152,6 +138,9 @@ class Bench:
             ]
         }
         self._readiness = self._seats[config.threads[0]].readiness
+        self._platforms = Platforms(
+            hardware or board_name, self._hardware, self._software, self._seats, self._profile
+        )
 
     def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
         """The board, and its runtimes with their platforms; missing ones say why.
@@ -181,29 +170,7 @@ class Bench:
             hardware=hardware,
             conditions=conditions,
         )
-        runtimes = [
-            pb.Runtime(
-                name=name,
-                available=not entry.missing,
-                version=entry.version,
-                missing=entry.missing or entry.lacking,
-                platforms=[
-                    pb.Platform(
-                        name=platform,
-                        model_format=spec.model_format,
-                        dtype=spec.dtype,
-                        settings=dict(spec.settings),
-                        fingerprint=self._fingerprint(
-                            name, entry.version, spec, self._seats[threads]
-                        ),
-                        real_time=spec.real_time,
-                    )
-                    for platform, (spec, threads) in self._named(entry).items()
-                ],
-            )
-            for name, entry in sorted(found.items())
-        ]
-        return board, runtimes
+        return board, self._platforms.listed(found)
 
     def measure(
         self,
@@ -240,13 +207,13 @@ class Bench:
             with self._lock:
                 self._measure(result, request, Path(model_path).absolute(), profile, stage, stop)
         except WorkerFailure as failure:
-            _fail(result, failure.code, failure.message)
+            fail(result, failure.code, failure.message)
         except SettingsError as error:
-            _fail(result, "SETTINGS_INVALID", str(error))
+            fail(result, "SETTINGS_INVALID", str(error))
         except AgentError as error:
-            _fail(result, error.code, str(error))
+            fail(result, error.code, str(error))
         except Exception as error:
-            _fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
+            fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
         result.board_ms = (time.monotonic() - begun) * 1e3
         return result
 
@@ -261,34 +228,6 @@ class Bench:
         with self._lock:
             self._workers.close()
 
-    def _named(self, entry: Found) -> dict[str, tuple[PlatformSpec, int]]:
-        """The platforms of a runtime by their full names, each with its number of threads."""
-        return {
-            spec.name if spec.whole_name else f"{self._hardware_name}-{spec.name}": (spec, threads)
-            for spec, threads in zip(entry.platforms, entry.threads)
-        }
-
-    def _fingerprint(self, runtime: str, version: str, spec: PlatformSpec, seat: _Seat) -> str:
-        parts: dict[str, object] = {
-            "runtime": runtime,
-            "version": version,
-            "format": spec.model_format,
-            "dtype": spec.dtype,
-            "settings": dict(spec.settings),
-        }
-        if self._profile is not None:
-            parts["board"] = repr(sorted(_frozen(self._profile).items()))
-        elif spec.real_time:
-            parts["board"] = [
-                self._hardware["cpu"],
-                self._hardware["arch"],
-                self._hardware["model"],
-            ]
-            parts["software"] = self._software
-            parts["policy"] = seat.sensors.policy()
-            parts["core_mask"] = seat.core_mask
-        return fingerprint(parts)
-
     def _measure(
         self,
         result: pb.Result,
@@ -300,15 +239,16 @@ class Bench:
     ) -> None:
         if self._closing.is_set():
             raise WorkerFailure("CANCELLED", "the agent is shutting down")
-        settings = rules.effective(_settings_of(request.settings))
+        asked = Settings(**{name: getattr(request.settings, name) for name in Settings().to_json()})
+        settings = rules.effective(asked)
         result.settings.CopyFrom(pb.Settings(**settings.to_json()))
-        name, version, spec, threads = self._platform(request.platform)
-        seat = self._seats[threads]
+        platform = self._platforms.find(request.platform, self._workers.found())
+        spec, seat = platform.spec, self._seats[platform.threads]
         sensors, readiness = seat.sensors, seat.readiness
-        result.fingerprint = self._fingerprint(name, version, spec, seat)
+        result.fingerprint = self._platforms.fingerprint(platform)
         if not model_path.is_file():
             raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
-        conditions: dict[str, str] = {"runtime_version": version}
+        conditions: dict[str, str] = {"runtime_version": platform.version}
         standing = Standing()
         if spec.real_time:
             standing = sensors.standing()
@@ -351,7 +291,9 @@ class Bench:
         scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
         message["scratch_dir"] = scratch
         try:
-            done, crashed = self._workers.ask(name, threads, message, on_event, cancelled)
+            done, crashed = self._workers.ask(
+                platform.runtime, platform.threads, message, on_event, cancelled
+            )
             if crashed:
                 conditions["tried_again_after"] = crashed
         except WorkerFailure as failure:
@@ -389,7 +331,7 @@ class Bench:
                     involuntary_switches=str(done["switches"]),
                 )
             self._fastest_us[request.platform] = done["sessions"][-1]["fastest_us"]
-        _fill(result, done, conditions)
+        fill(result, done, conditions)
         energy.finish(done.get("energy"), result, conditions)
         result.conditions.update(conditions)
         if self._driven:
@@ -401,106 +343,3 @@ class Bench:
         if spec.real_time and reason:
             raise WorkerFailure("THROTTLED", reason, alive=True)
         result.outcome = "ok"
-
-    def _platform(self, wanted: str) -> tuple[str, str, PlatformSpec, int]:
-        found = self._workers.found()
-        for name, entry in found.items():
-            named = self._named(entry)
-            if wanted in named:
-                return (name, entry.version, *named[wanted])
-        offered = sorted(name for entry in found.values() for name in self._named(entry))
-        told = {name: entry.missing or entry.lacking for name, entry in found.items()}
-        lacking = [f"{name}: {reason}" for name, reason in told.items() if reason]
-        raise WorkerFailure(
-            "RUNTIME_MISSING",
-            f"this board does not offer {wanted!r}; it offers: {', '.join(offered) or 'nothing'}"
-            + (f"; missing: {'; '.join(lacking)}" if lacking else ""),
-        )
-
-
-@dataclass(frozen=True)
-class _Seat:
-    """Where runtimes of one number of threads measure; `cores` empty: wherever they run."""
-
-    cores: tuple[int, ...]
-    sensors: Sensors
-    readiness: Readiness
-
-    @property
-    def core_mask(self) -> str:
-        return ",".join(map(str, self.cores)) if self.cores else "any"
-
-
-def _measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
-    if not hasattr(os, "sched_getaffinity"):
-        return ()
-    allowed = sorted(os.sched_getaffinity(0))
-    if cpu is not None:
-        if cpu not in allowed:
-            raise UsageError(f"--cpu {cpu}: this process may use {', '.join(map(str, allowed))}")
-        others = [core for core in reversed(allowed) if core != cpu]
-        return tuple(sorted([cpu, *others[: threads - 1]]))
-    # With one core there is nothing to choose; with no spare one the agent itself would disturb.
-    return tuple(allowed[-threads:]) if len(allowed) > threads else ()
-
-
-def _settings_of(message: pb.Settings) -> Settings:
-    return Settings(**{name: getattr(message, name) for name in Settings().to_json()})
-
-
-def _frozen(profile: Profile) -> dict[str, object]:
-    """A profile with its sets in a fixed order, so that equal profiles hash alike."""
-    return {
-        name: sorted(value) if isinstance(value, frozenset) else value
-        for name, value in profile.__dict__.items()
-        if value is not None  # what a board was not given is no part of it
-    }
-
-
-def _fail(result: pb.Result, code: str, message: str) -> None:
-    result.outcome = "model_error" if code in MODEL_ERRORS else "infrastructure_error"
-    result.error_code = code
-    result.error_message = printable(message)
-    del result.sessions[:]
-    del result.layers[:]
-    result.ClearField("energy")
-
-
-def _of_sessions(sessions: Sequence[Message], name: str) -> str:
-    """A runtime's condition: one value, or each session's in order where they differ."""
-    values = [data["conditions"].get(name, "") for data in sessions]
-    return values[0] if len(set(values)) == 1 else "; ".join(values)
-
-
-def _fill(result: pb.Result, done: Message, conditions: dict[str, str]) -> None:
-    timed = preempted = slow = 0.0
-    for data in done["sessions"]:
-        result.sessions.append(
-            pb.Session(
-                load_ms=data["load_ms"],
-                compile_ms=data["compile_ms"],
-                first_run_ms=data["first_run_ms"],
-                runs_ms=data["runs_ms"],
-                rejected_runs=data["rejected_runs"],
-                cold_ms=data["cold_ms"],
-                slowdown=data["slowdown"],
-            )
-        )
-        runs = len(data["runs_ms"]) + data["rejected_runs"]
-        timed += runs
-        preempted += data["preempted_share"] * runs
-        slow += data["slowed_share"] * runs
-        if data["stride"] > 1:
-            conditions["recorded_every"] = str(data["stride"])
-        for name in data["conditions"]:
-            conditions.setdefault(name, _of_sessions(done["sessions"], name))
-    sessions = sum(data["preempted_kept"] for data in done["sessions"])
-    if sessions:
-        conditions["preempted_kept"] = f"{sessions} of {len(done['sessions'])} sessions"
-    if any(data["fastest_us"] for data in done["sessions"]):
-        conditions["preempted_share"] = shown(preempted / timed)
-        conditions["slowed_share"] = shown(slow / timed)
-        conditions["probe_us"] = shown(rules.median([d["probe_us"] for d in done["sessions"]]))
-        conditions["fastest_probe_us"] = shown(done["sessions"][-1]["fastest_us"])
-    result.layers.extend(pb.Layer(**layer) for layer in done["layers"])
-    result.memory_bytes = done["peak_bytes"]

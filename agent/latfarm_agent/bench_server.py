@@ -28,7 +28,7 @@ from latfarm_agent.errors import UsageError
 from latfarm_agent.folders import remove
 
 if TYPE_CHECKING:
-    from latfarm_agent.conductor import MeasuringBench
+    from latfarm_agent.measuring import MeasuringBench
 
 MOST_CONNECTIONS = 16
 _PREFIX = "model-"

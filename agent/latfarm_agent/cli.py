@@ -21,7 +21,7 @@ from latfarm_agent.errors import AgentError, UsageError
 from latfarm_agent.folders import write_whole
 
 if TYPE_CHECKING:
-    from latfarm_agent.conductor import MeasuringBench
+    from latfarm_agent.measuring import MeasuringBench
     from latfarm_agent.tls import TlsFiles
 
 SERVE_EXAMPLES = """\

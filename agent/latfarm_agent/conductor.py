@@ -12,17 +12,19 @@ import queue
 import re
 import threading
 import time
-from pathlib import Path
-from typing import Callable, Protocol
+from typing import Callable
 
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
 from latfarm_agent.blobs import BlobStore, check_sha256
-from latfarm_agent.errors import DiskFullError, RequestError, StateError, UnknownPlatformError
+from latfarm_agent.errors import DiskFullError, RequestError, StateError
 from latfarm_agent.jobs import LiveJob
+from latfarm_agent.measuring import MeasuringBench
 from latfarm_agent.metrics import Metrics
-from latfarm_agent.session import (
+from latfarm_agent.offer import Offer
+from latfarm_agent.session import Session
+from latfarm_agent.session_messages import (
     AcquireRequested,
     AdmitJob,
     CancelJob,
@@ -40,51 +42,19 @@ from latfarm_agent.session import (
     ReleaseRequested,
     RenewRequested,
     ReplayResult,
-    Session,
     StartJob,
     State,
     StopRequested,
     Ticked,
-    Verdict,
 )
 from latfarm_agent.spool import Entry, Spool
 from latfarm_agent.tokens import TokenFile
+from latfarm_agent.verdicts import INFRASTRUCTURE_ERROR, failure, fill_in, judge
 
-INFRASTRUCTURE_ERROR = "infrastructure_error"
-HOT_CODES = ("THROTTLED", "NOT_READY")
-# Infrastructure errors that come from what was asked rather than from a sick board.
-HARMLESS_CODES = (
-    "OUT_OF_MEMORY",
-    "PROFILE_UNAVAILABLE",
-    "RUNTIME_MISSING",
-    "SETTINGS_INVALID",
-    "CANCELLED",
-)
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 MAX_LISTED_BYTES = 3 << 20  # under the 4 MiB that gRPC clients receive by default
 
 logger = logging.getLogger(__name__)
-
-
-class MeasuringBench(Protocol):
-    """What measures. It never raises: a failed measurement is a result."""
-
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
-        """The board, and its runtimes with their platforms."""
-
-    def measure(
-        self,
-        request: pb.MeasureRequest,
-        model_path: Path,
-        *,
-        profile: bool,
-        on_stage: Callable[[pb.Stage], None],
-        cancelled: Callable[[], bool],
-    ) -> pb.Result:
-        """Measure a model; blocks until done or `cancelled`."""
-
-    def close(self) -> None:
-        """End all worker processes."""
 
 
 class Conductor:
@@ -123,10 +93,7 @@ class Conductor:
         self._live: dict[Job, LiveJob] = {}
         self._starts: queue.Queue[LiveJob | None] = queue.Queue()
         self._stopped = False
-        self._looking = threading.Lock()
-        self._board = pb.Board()
-        self._runtimes: list[pb.Runtime] = []
-        self._platforms: dict[str, pb.Platform] = {}
+        self._offer = Offer(bench)
         self._threads = [
             threading.Thread(target=self._run_jobs, name="board", daemon=True),
             threading.Thread(target=self._watch_clock, name="clock", daemon=True),
@@ -147,7 +114,7 @@ class Conductor:
 
     def start(self) -> None:
         """Find out what the board offers, then take work."""
-        self._look_at_board()
+        self._offer.look()
         for thread in self._threads:
             thread.start()
 
@@ -175,11 +142,12 @@ class Conductor:
             self._send(Ticked(self._now_ms()))
             busy = self._session.running is not None
         if not busy:
-            self._look_at_board()
+            self._offer.look()
+        board, runtimes = self._offer.seen
         with self._lock:
             return pb.DescribeResponse(
-                board=self._board,
-                runtimes=self._runtimes,
+                board=board,
+                runtimes=runtimes,
                 agent_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 state=self._session.state.value,
@@ -242,11 +210,7 @@ class Conductor:
         if not REQUEST_ID.fullmatch(request.request_id):
             raise RequestError("request_id must be 1 to 128 printable ASCII characters, no spaces")
         check_sha256(request.blob_sha256)
-        if request.platform not in self._platforms:
-            known = ", ".join(sorted(self._platforms)) or "none"
-            raise UnknownPlatformError(
-                f"unknown platform {request.platform[:128]!r}; this board offers: {known}"
-            )
+        self._offer.check(request.platform)
         job = Job(request.request_id, request.token, _question(request, profile))
         with self._lock:
             answered = self._final_entry(job)
@@ -285,20 +249,6 @@ class Conductor:
         """Let the session see the clock."""
         with self._lock:
             self._send(Ticked(self._now_ms()))
-
-    def _look_at_board(self) -> None:
-        # One look at a time; whoever comes meanwhile takes what the last one saw.
-        if not self._looking.acquire(blocking=False):
-            return
-        try:
-            board, runtimes = self._bench.describe()
-        finally:
-            self._looking.release()
-        with self._lock:
-            self._board, self._runtimes = board, runtimes
-            self._platforms = {
-                platform.name: platform for runtime in runtimes for platform in runtime.platforms
-            }
 
     # Under the lock
 
@@ -371,7 +321,7 @@ class Conductor:
 
     def _drop(self, instruction: DropJob) -> None:
         live = self._live.pop(instruction.job)
-        result = self._failure(live, instruction.code, instruction.message)
+        result = failure(live.request, self._offer, instruction.code, instruction.message)
         self._keep(live, result)
         self.blobs.release(live.request.blob_sha256)
         live.publish(pb.MeasureEvent(result=result))
@@ -381,9 +331,9 @@ class Conductor:
         with self._lock:
             if self._session.running is not None or self._stopped:
                 return None
-        self._look_at_board()
-        with self._lock:
-            return dict(self._board.conditions)
+        self._offer.look()
+        board, _ = self._offer.seen
+        return dict(board.conditions)
 
     def _lease_remaining_s(self) -> float:
         with self._lock:
@@ -432,7 +382,8 @@ class Conductor:
             )
         except Exception as error:
             logger.exception("the bench raised on %s", live.job.request_id)
-            result = self._failure(live, "AGENT_FAULT", f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            result = failure(live.request, self._offer, "AGENT_FAULT", text)
         busy_s = time.monotonic() - started_s
         self._metrics.staged(stage_name, time.monotonic() - stage_since_s)
         self._finish(live, result, busy_s)
@@ -440,9 +391,10 @@ class Conductor:
     def _finish(self, live: LiveJob, result: pb.Result, busy_s: float) -> None:
         cancellation = live.seal()
         if cancellation is not None:
-            result = self._failure(live, *cancellation)
-        self._fill_in(live, result, busy_s)
-        verdict = self._judge(live, result, cancelled=cancellation is not None)
+            result = failure(live.request, self._offer, *cancellation)
+        fill_in(result, live.request, self._offer, busy_s)
+        platform = self._offer.platform(live.request.platform)
+        verdict = judge(result, platform, cancelled=cancellation is not None)
         kind = "profile" if live.profile else "measure"
         self._metrics.measured(kind, result.outcome, result.error_code, busy_s, result.conditions)
         # Before anybody hears of it, and before the session forgets the job: a repeat of the
@@ -467,39 +419,6 @@ class Conductor:
             # Whoever listens still gets it; only a lost connection costs measuring again.
             logger.exception("a result is sent without being spooled")
             self._metrics.spool_failed()
-
-    def _judge(self, live: LiveJob, result: pb.Result, *, cancelled: bool) -> Verdict:
-        if cancelled or result.error_code in HARMLESS_CODES:
-            return Verdict.VOID
-        if result.outcome != INFRASTRUCTURE_ERROR:
-            return Verdict.GOOD
-        if result.error_code in HOT_CODES:
-            platform = self._platforms.get(live.request.platform)
-            # Simulated heat needs no real rest.
-            return Verdict.HOT if platform is not None and platform.real_time else Verdict.VOID
-        return Verdict.FAULTY
-
-    def _failure(self, live: LiveJob, code: str, message: str) -> pb.Result:
-        result = pb.Result(
-            outcome=INFRASTRUCTURE_ERROR,
-            error_code=code,
-            error_message=message,
-            settings=live.request.settings,
-        )
-        self._fill_in(live, result, 0.0)
-        return result
-
-    def _fill_in(self, live: LiveJob, result: pb.Result, busy_s: float) -> None:
-        """What is the agent's to say, and what a bench left open."""
-        result.request_id = live.job.request_id
-        result.platform = live.request.platform
-        result.protocol_version = PROTOCOL_VERSION
-        result.board_id = result.board_id or self._board.board_id
-        platform = self._platforms.get(live.request.platform)
-        if platform is not None:
-            result.fingerprint = result.fingerprint or platform.fingerprint
-        result.measured_at_s = result.measured_at_s or time.time()
-        result.board_ms = result.board_ms or busy_s * 1000
 
 
 def _question(request: pb.MeasureRequest, profile: bool) -> str:

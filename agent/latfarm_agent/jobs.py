@@ -11,7 +11,7 @@ from typing import Callable, Iterator
 
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_agent.session import Job
+from latfarm_agent.session_messages import Job
 
 MAX_EVENTS = 1000  # a listener that comes late misses the oldest stages, never the result
 

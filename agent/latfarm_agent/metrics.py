@@ -31,7 +31,7 @@ from latfarm_agent.metrics_conditions import (
     ConditionsCollector,
     DiskCollector,
 )
-from latfarm_agent.session import State
+from latfarm_agent.session_messages import State
 from latfarm_agent.tls import TlsFiles
 
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)

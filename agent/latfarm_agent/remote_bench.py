@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteBench:
-    """Asks the service behind a socket; see `conductor.MeasuringBench`. Thread-safe.
+    """Asks the service behind a socket; see `measuring.MeasuringBench`. Thread-safe.
 
     Args:
         path: the socket, which need not be there yet.

@@ -23,11 +23,13 @@ from latfarm_protos.trust.identity import Refusal
 from latfarm_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from latfarm_agent.blobs import BlobStore
-from latfarm_agent.conductor import Conductor, MeasuringBench
+from latfarm_agent.conductor import Conductor
 from latfarm_agent.errors import RequestError, StateError, UsageError
+from latfarm_agent.measuring import MeasuringBench
 from latfarm_agent.metrics import Metrics
 from latfarm_agent.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
-from latfarm_agent.session import Limits, Session, State
+from latfarm_agent.session import Limits, Session
+from latfarm_agent.session_messages import State
 from latfarm_agent.spool import Spool
 from latfarm_agent.tls import TlsFiles, open_gate
 from latfarm_agent.tokens import StateLock, TokenFile

@@ -12,9 +12,10 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.desk import BoardDesk, Reference
-from latfarm_controller.farm.driver import Driver, Scope
+from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.messages import QUERY_PRIORITY, Standing
+from latfarm_controller.farm.scope import Scope
 from latfarm_controller.pools import LOOK_S, Pools
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 

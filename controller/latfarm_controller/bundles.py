@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
 
@@ -73,15 +74,8 @@ def load(path: Path) -> PlatformPredictor:
         BundleError: the bundle is damaged or of another version.
     """
     from latfarm_predictors.bundle import load_bundle
-    from latfarm_predictors.fitted_cache import FittedCache
 
-    predictor = load_bundle(path)
-    if path.is_file():
-        kept = FittedCache(path.parent.parent / FITTED, digest(path))
-        predictor.baselines.keep_in(kept)
-        if predictor.confidence is not None:
-            predictor.confidence.keep_in(kept)
-    return predictor
+    return load_bundle(path, path.parent.parent / FITTED if path.is_file() else None)
 
 
 def digest(path: Path) -> str:
@@ -108,7 +102,7 @@ def export(bundles_dir: Path, platform: str, path: Path) -> None:
         raise UsageError(f"{path}: is a folder; name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent}: no such folder")
-    with _beside(path) as part:
+    with _stored(path), written_whole(path) as part:
         shutil.copyfile(source, part)
 
 
@@ -129,22 +123,15 @@ def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
     if not _PLATFORM.fullmatch(platform):
         raise UsageError(f"{path}: {platform!r} is no name of a platform")
     kept = next_path(bundles_dir, platform)
-    with _beside(kept, make_folder=True) as part:
+    with _stored(kept), written_whole(kept, make_folder=True) as part:
         shutil.copyfile(path, part)
     return platform, kept
 
 
 @contextmanager
-def _beside(path: Path, *, make_folder: bool = False) -> Iterator[Path]:
-    """A file that becomes `path` when the block ends well, and is gone when not."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def _stored(path: Path) -> Iterator[None]:
+    """Tell of a file that cannot be written as the store does."""
     try:
-        if make_folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        part.replace(path)
+        yield
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink()

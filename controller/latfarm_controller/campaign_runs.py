@@ -20,7 +20,8 @@ from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.campaigns.registry import COMPARING, TRAINED, make_campaign
 from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.farm.driver import CampaignStatus, Driver, Scope
+from latfarm_controller.farm.driver import CampaignStatus, Driver
+from latfarm_controller.farm.scope import Scope
 from latfarm_controller.pools import Pools
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import train

@@ -9,9 +9,9 @@ import time
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.desk import BoardDesk
-from latfarm_controller.farm.driver import Scope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.messages import Standing
+from latfarm_controller.farm.scope import Scope
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from latfarm_predictors.measurement import (
 
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.driver import Driver, Scope
+from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.messages import QUERY_PRIORITY
+from latfarm_controller.farm.scope import Scope
 from latfarm_controller.pools import LOOK_S, Pools
 from latfarm_controller.store.base import CampaignRecord, Store
 

@@ -30,6 +30,7 @@ from latfarm_predictors.baselines import Baselines
 from latfarm_predictors.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.bundle_state import DAMAGE, as_json, packed, state_of_files
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.fitted_cache import FittedCache
 from latfarm_predictors.models.base import State
 from latfarm_predictors.predictor import PlatformPredictor
 from latfarm_predictors.predictor_state import BASELINES_PART, predictor_of
@@ -65,8 +66,13 @@ def save_bundle(
     return _name(predictor.platform, files[SUMS])
 
 
-def load_bundle(path: str | Path) -> PlatformPredictor:
+def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor:
     """Read a bundle back; it predicts the same bits as what was saved.
+
+    Args:
+        path: of its file or directory.
+        fits: folder that keeps what is fitted when first asked for, of any number of bundles; see
+            `fitted_cache`. None: such fits live as long as the predictor.
 
     Raises:
         BundleError: missing, damaged, of another format or version.
@@ -91,6 +97,11 @@ def load_bundle(path: str | Path) -> PlatformPredictor:
     except DAMAGE as error:
         raise BundleError(f"{path}: not a usable bundle: {error!r}") from error
     predictor.bundle = _name(str(header["platform"]), files[SUMS])
+    if fits is not None:
+        kept = FittedCache(fits, hashlib.sha256(files[SUMS]).hexdigest())
+        predictor.baselines.keep_in(kept)
+        if predictor.confidence is not None:
+            predictor.confidence.keep_in(kept)
     return predictor
 
 

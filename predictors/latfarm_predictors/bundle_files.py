@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.whole_file import written_whole
 
 SUMS = "SHA256SUMS"
 
@@ -111,9 +112,8 @@ def _read_directory(path: Path) -> dict[str, bytes]:
 
 
 def _write_zip(files: Mapping[str, bytes], target: Path) -> None:
-    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w+b") as stream:
+    with written_whole(target, durable=True) as part:
+        with part.open("w+b") as stream:
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, content in files.items():
                     entry = zipfile.ZipInfo(name, _ZIP_DATE)
@@ -126,13 +126,7 @@ def _write_zip(files: Mapping[str, bytes], target: Path) -> None:
             sealed = stream.read()[:-_SEALED]
             stream.seek(len(sealed))
             stream.write(_SEAL + hashlib.sha256(sealed).hexdigest().encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(target)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+        part.chmod(0o644)
 
 
 def _write_directory(files: Mapping[str, bytes], target: Path) -> None:

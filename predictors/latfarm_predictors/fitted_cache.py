@@ -45,7 +45,7 @@ class FittedCache:
 
     Args:
         folder: made when first written to.
-        digest: of the bundle's content, in hexadecimal.
+        digest: of the bundle's list of digests, and so of its content, in hexadecimal.
         most_bytes: of all files in the folder.
     """
 

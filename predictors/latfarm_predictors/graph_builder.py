@@ -20,7 +20,9 @@ from latfarm_predictors import expansions
 from latfarm_predictors.canonical import canonical_attrs, canonical_slice, tidy_float
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import DTYPE_BYTES, AttrValue, Graph, Node, TensorType, Weight
-from latfarm_predictors.shapes import Values, infer, resolve_reshape
+from latfarm_predictors.shapes import infer
+from latfarm_predictors.shapes.call import Values
+from latfarm_predictors.shapes.moves import resolve_reshape
 from latfarm_predictors.windows import Pads, Size, padding, slide, spatial_axes, spread
 
 __all__ = ["GraphBuilder", "Pads", "Size"]

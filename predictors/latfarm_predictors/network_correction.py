@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from latfarm_predictors.correction_fits import KINDS, Fit, fit_candidate
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
 from latfarm_predictors.likeness import Likeness
@@ -34,7 +35,6 @@ _CAP = 0.5
 _FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
 COLUMNS = 8
 """Of `kernel_columns`."""
-_STRETCH = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,114 +179,21 @@ def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
     return np.array([n.blended_ms if blend else n.warm_ms for n in networks])
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """One fitted candidate: everything needed to apply it to other networks."""
-
-    kind: str
-    blend: bool
-    ridge: float
-    offset: float
-    centre: Array
-    spread: Array
-    low: Array
-    high: Array
-    points: Array
-    weights: Array
-    inverse: Array
-
-    def shift(self, design: Array) -> tuple[Array, Array]:
-        """Log correction and leverage (extra share of tau^2) for rows of a design, each (n,).
-
-        By einsum: "@" rounds a row differently at the end of a matrix than inside it, and a
-        network's last digit would depend on what else was asked.
-        """
-        count = len(design)
-        if self.kind in ("none", "scale"):
-            return np.full(count, self.offset), np.zeros(count)
-        inputs = self._inputs(design)
-        if self.kind == "ridge":
-            rows = np.concatenate([np.ones((count, 1)), inputs], axis=1)
-            leverage = np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
-            return np.einsum("ij,j->i", rows, self.weights), leverage
-        cross = _covariance(inputs, self.points)
-        prior = np.einsum("ii->i", _covariance(inputs, inputs))
-        left = prior - np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
-        shift = np.einsum("ij,j->i", cross, self.weights) + self.offset
-        return shift, np.maximum(left, 0.0) / _GP_NOISE
-
-    def _inputs(self, design: Array) -> Array:
-        # beyond a quarter of the seen range nothing is known: hold the correction there
-        return (np.clip(design, self.low, self.high) - self.centre) / self.spread
-
-
-_GP_NOISE = 0.05**2
-
-
-def _covariance(left: Array, right: Array) -> Array:
-    gap = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
-    linear = np.einsum("ik,jk->ij", left, right)
-    return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * linear / 3.0 + 0.01)
-
-
-def _fit(kind: str, blend: bool, ridge: float, design: Array, ratio: Array) -> tuple[_Fit, Array]:
-    """Fit one candidate to log ratios; closed-form leave-one-out residuals beside it."""
-    count, width = design.shape
-    empty = np.zeros(0)
-    centre: Array = np.zeros(width)
-    spread: Array = np.ones(width)
-    low: Array = centre
-    high: Array = centre
-    offset, weights = 0.0, empty
-    points: Array = np.zeros((0, width))
-    inverse: Array = np.zeros((0, 0))
-    if kind == "none":
-        left_out = ratio.copy()
-    elif kind == "scale":
-        shrink = count / (count + 1.0)
-        offset = shrink * float(np.median(ratio))
-        others = [np.median(np.delete(ratio, i)) for i in range(count)]
-        left_out = ratio - np.array(others) * (count - 1.0) / count
-    else:
-        centre = design.mean(axis=0)
-        spread = np.asarray(np.maximum(design.std(axis=0), 1e-6))
-        reach = _STRETCH * (design.max(axis=0) - design.min(axis=0))
-        low, high = design.min(axis=0) - reach, design.max(axis=0) + reach
-        points = np.asarray((design - centre) / spread)
-        if kind == "ridge":
-            rows = np.concatenate([np.ones((count, 1)), points], axis=1)
-            penalty = np.full(width + 1, ridge)
-            penalty[0] = 0.05
-            inverse = np.linalg.inv(rows.T @ rows + np.diag(penalty))
-            weights = np.asarray(inverse @ (rows.T @ ratio))
-            leverage = np.einsum("ij,jk,ik->i", rows, inverse, rows)
-            left_out = np.asarray((ratio - rows @ weights) / (1.0 - leverage))
-            points = points[:0]
-        else:
-            offset = float(np.median(ratio))
-            covariance = _covariance(points, points) + np.eye(count) * _GP_NOISE
-            inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-            weights = np.asarray(inverse @ (ratio - offset))
-            left_out = np.asarray(weights / np.diagonal(inverse))
-    fitted = _Fit(kind, blend, ridge, offset, centre, spread, low, high, points, weights, inverse)
-    return fitted, left_out
-
-
-def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[_Fit, Array]:
+def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Fit, Array]:
     """The winner by leave-one-out; a more complex one must win by 5 % of the error."""
     design = _design(networks)
     count = len(networks)
     log_latency = np.log(latency)
     bases = (False, True) if any(n.cold_ms > 1.001 * n.warm_ms for n in networks) else (False,)
-    best: tuple[float, _Fit, Array] | None = None
-    for kind in ("none", "scale", "ridge", "gp"):
+    best: tuple[float, Fit, Array] | None = None
+    for kind in KINDS:
         if count < _LEAST[kind]:
             continue
-        level: tuple[float, _Fit, Array] | None = None
+        level: tuple[float, Fit, Array] | None = None
         for blend in bases:
             ratio = log_latency - np.log(_base(networks, blend))
             for ridge in _RIDGES if kind == "ridge" else (0.0,):
-                fitted, left_out = _fit(kind, blend, ridge, design, ratio)
+                fitted, left_out = fit_candidate(kind, blend, ridge, design, ratio)
                 score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
                 if level is None or score < level[0] - 1e-12:
                     level = (score, fitted, left_out)
@@ -305,7 +212,7 @@ class NetworkCorrection:
     kind = "network-correction"
 
     def __init__(self) -> None:
-        self._fit, _ = _fit("none", False, 0.0, np.zeros((0, 8)), np.zeros(0))
+        self._fit, _ = fit_candidate("none", False, 0.0, np.zeros((0, 8)), np.zeros(0))
         self.share = ErrorShare()
         self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
@@ -350,7 +257,7 @@ class NetworkCorrection:
         if len(self._likeness.points):
             arrays["like_points"] = self._likeness.points
             arrays["like_squares"] = self._likeness.squares
-        for entry in fields(_Fit):
+        for entry in fields(Fit):
             value = getattr(self._fit, entry.name)
             if isinstance(value, np.ndarray):
                 arrays[f"fit_{entry.name}"] = value
@@ -367,12 +274,12 @@ class NetworkCorrection:
         if "like_points" in state.arrays:  # else of few networks, or of an older version
             model._likeness = Likeness(state.arrays["like_points"], state.arrays["like_squares"])
         given: dict[str, Any] = {}
-        for entry in fields(_Fit):
+        for entry in fields(Fit):
             stored = f"fit_{entry.name}"
             given[entry.name] = (
                 state.arrays[stored] if stored in state.arrays else state.values[entry.name]
             )
-        model._fit = _Fit(**given)
+        model._fit = Fit(**given)
         return model
 
     def _learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.farm import emulation, host, rootfs, wheels
+from tests.farm import emulation, enrolment, host, rootfs, wheels
+from tests.farm.enrolment import Controller
 from tests.farm.host import HostError
 from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
@@ -34,6 +36,8 @@ LONGEST_FIRST = (
 
 PROBE_TIMEOUT_S = 60.0
 MakeBoard = Callable[..., VirtualBoard]
+MakeBoards = Callable[..., list[VirtualBoard]]
+MakeController = Callable[..., Controller]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -113,6 +117,38 @@ def own_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             wheels.own(partial)
             partial.rename(folder)
     return sorted(folder.glob("latfarm_*.whl"))
+
+
+@pytest.fixture(scope="module")
+def make_controller(
+    own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> MakeController:
+    """Makes controllers of boards, each in a folder of its own, for playbooks of this checkout."""
+    reason = enrolment.lacks()
+    if reason:
+        cannot(reason)
+
+    def make(boards: Iterable[VirtualBoard], **variables: Any) -> Controller:
+        folder = tmp_path_factory.mktemp("controller")
+        return Controller(folder, own_wheels[0].parent, boards, **variables)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def make_boards(rack: Rack) -> Iterator[MakeBoards]:
+    """Makes boards in the rack, switched on at once; they end with the module."""
+    with ExitStack() as ends:
+
+        def make(*names: str) -> list[VirtualBoard]:
+            boards = [VirtualBoard(name, rack=rack) for name in names]
+            for board in boards:
+                ends.callback(board.close)
+            with ThreadPoolExecutor(len(boards)) as pool:
+                list(pool.map(VirtualBoard.start, boards))
+            return boards
+
+        yield make
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, bytecode, enrolment, wheels
-from tests.farm.conftest import cannot
+from tests.farm import agents, bytecode, wheels
+from tests.farm.conftest import MakeController
 from tests.farm.enrolment import Controller
 from tests.farm.prepare import EXTRAS, arm64_packages
 from tests.farm.rack import Rack
@@ -56,15 +56,12 @@ class Enrolled:
 
 @pytest.fixture(scope="module")
 def enrolled(
-    arm64_rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+    arm64_rack: Rack, own_wheels: list[Path], make_controller: MakeController
 ) -> Iterator[Enrolled]:
-    reason = enrolment.lacks()
-    if reason:
-        cannot(reason)
     site = wheels.site(arm64_packages())
     with VirtualBoard(NAME, "arm64", rack=arm64_rack) as board:
-        controller = Controller(
-            *(tmp_path_factory.mktemp("controller"), own_wheels[0].parent, [board]),
+        controller = make_controller(
+            [board],
             latfarm_hardware=NAME,
             latfarm_runtimes=list(EXTRAS),
             latfarm_compile=False,

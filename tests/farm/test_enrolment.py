@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,8 @@ import pytest
 from latfarm_predictors.graph_builder import GraphBuilder
 
 from tests.farm import enrolment
-from tests.farm.conftest import cannot
+from tests.farm.conftest import MakeBoards, MakeController
 from tests.farm.enrolment import Controller
-from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1200)]
@@ -54,22 +50,10 @@ def accounts(board: VirtualBoard) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def lab(
-    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lab]:
-    reason = enrolment.lacks()
-    if reason:
-        cannot(reason)
-    own = own_wheels[0].parent
-    with ExitStack() as ends:
-        boards = [VirtualBoard(f"nuc-{number}", rack=rack) for number in range(BOARDS)]
-        for board in boards:
-            ends.callback(board.close)
-        with ThreadPoolExecutor(BOARDS) as pool:
-            list(pool.map(VirtualBoard.start, boards))
-        before, known = enrolment.files(boards[0], TRANSIENT), accounts(boards[0])
-        controller = Controller(tmp_path_factory.mktemp("controller"), own, boards)
-        yield Lab(boards, controller, own, before, known)
+def lab(make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]) -> Lab:
+    boards = make_boards(*(f"nuc-{number}" for number in range(BOARDS)))
+    before, known = enrolment.files(boards[0], TRANSIENT), accounts(boards[0])
+    return Lab(boards, make_controller(boards), own_wheels[0].parent, before, known)
 
 
 def platform(lab: Lab) -> str:

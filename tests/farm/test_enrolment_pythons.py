@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.farm import enrolment
-from tests.farm.conftest import cannot
+from tests.farm.conftest import MakeBoards, MakeController
 from tests.farm.enrolment import Controller
-from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
@@ -79,37 +74,27 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(
-    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lab]:
-    reason = enrolment.lacks()
-    if reason:
-        cannot(reason)
+    make_controller: MakeController,
+    make_boards: MakeBoards,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lab:
     pythons = [python for python in map(find, VERSIONS) if python is not None]
     if not pythons:
         pytest.skip(f"none of the Pythons {', '.join(VERSIONS)} is here in a folder of its own")
     scratch = tmp_path_factory.mktemp("pythons")
-    with ExitStack() as ends:
-        boards: dict[str, VirtualBoard] = {}
-        of = {}
-        for python in pythons:
-            name = f"py{python.version.replace('.', '')}"
-            board = boards[python.version] = VirtualBoard(name, rack=rack)
-            ends.callback(board.close)
-            # Ansible's own modules run on it too: nothing else on the board is needed.
-            of[name] = {
-                "latfarm_python": python.program,
-                "ansible_python_interpreter": python.program,
-            }
-        with ThreadPoolExecutor(len(boards)) as pool:
-            list(pool.map(VirtualBoard.start, boards.values()))
-        for python in pythons:
-            bring(boards[python.version], python, scratch)
-        controller = Controller(
-            *(tmp_path_factory.mktemp("controller"), own_wheels[0].parent, boards.values()),
-            latfarm_compile=False,
-        )
-        controller.stock(boards.values(), of)
-        yield Lab(boards, controller)
+    boards = make_boards(*(f"py{python.version.replace('.', '')}" for python in pythons))
+    of = {}
+    for board, python in zip(boards, pythons, strict=True):
+        bring(board, python, scratch)
+        # Ansible's own modules run on it too: nothing else on the board is needed.
+        of[board.name] = {
+            "latfarm_python": python.program,
+            "ansible_python_interpreter": python.program,
+        }
+    controller = make_controller(boards, latfarm_compile=False)
+    controller.stock(boards, of)
+    versions = (python.version for python in pythons)
+    return Lab(dict(zip(versions, boards, strict=True)), controller)
 
 
 def test_boards_of_each_python_join_at_once(lab: Lab) -> None:

@@ -9,9 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.farm import debs, enrolment
-from tests.farm.conftest import cannot
+from tests.farm.conftest import MakeBoards, MakeController
 from tests.farm.enrolment import Controller
 from tests.farm.monitoring import PROFILE, until
-from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 from tests.monitoring.rendering import DASHBOARD
 
@@ -107,35 +103,20 @@ def firing(lab: Lab) -> set[str]:
     return {alert["labels"]["alertname"] for alert in found} if isinstance(found, list) else set()
 
 
-def make_lab(watch: VirtualBoard, board: VirtualBoard, folder: Path, own: Path) -> Lab:
+@pytest.fixture(scope="module")
+def lab(make_controller: MakeController, make_boards: MakeBoards) -> Lab:
     """A bare machine to watch from, and a board whose latencies are invented: nothing is big."""
+    watch, board = make_boards("watch", "nuc-0")
     debs.offer(watch, PACKAGES)
     board.write(PROFILE_FILE, json.dumps({"platform": "sim1.0-fp32-1t", **PROFILE}))
-    controller = Controller(
-        *(folder, own, [board]),
+    controller = make_controller(
+        [board],
         latfarm_runtimes=[],
         latfarm_work_options=["--simulate", PROFILE_FILE],
         latfarm_compile=False,
     )
     controller.stock([board], beside=[watch])
     return Lab(watch, board, controller, enrolment.files(watch, TRANSIENT))
-
-
-@pytest.fixture(scope="module")
-def lab(
-    rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lab]:
-    reason = enrolment.lacks()
-    if reason:
-        cannot(reason)
-    with ExitStack() as ends:
-        machines = [VirtualBoard(name, rack=rack) for name in ("watch", "nuc-0")]
-        for machine in machines:
-            ends.callback(machine.close)
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(VirtualBoard.start, machines))
-        watch, board = machines
-        yield make_lab(watch, board, tmp_path_factory.mktemp("controller"), own_wheels[0].parent)
 
 
 def test_a_preview_on_a_bare_machine_changes_nothing(lab: Lab) -> None:

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
+from latfarm_predictors.whole_file import written_whole
 from latfarm_protos.trust.identity import (
     AGENT,
     CONTROLLER,
@@ -205,29 +206,23 @@ class Authority:
         text = self.openssl(
             str(self.folder), "x509", "-noout", "-enddate", "-ext", "subjectAltName", "-in", path
         )
-        ends = re.search(r"notAfter=(.*)", text)
-        if ends is None:
-            raise UsageError(f"{path}: openssl does not say when it ends")
         fingerprint = fingerprint_of(der)
         return Issued(
             path.stem,
             tuple(re.findall(rf"URI:{ROLE_PREFIX}(\w+)", text)),
             fingerprint,
-            float(ssl.cert_time_to_seconds(ends[1].strip())),
+            end_s(text, path),
             path,
             fingerprint in revoked,
         )
 
     def _write_revoked(self, fingerprints: set[str]) -> None:
         text = json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
-        place = self.folder / f".{FILE_NAME}.{secrets.token_hex(4)}"
         try:
-            place.write_text(text, encoding="ascii")
-            place.replace(self.revoked_file)
+            with written_whole(self.revoked_file) as part:
+                part.write_text(text, encoding="ascii")
         except OSError as error:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
-        finally:
-            place.unlink(missing_ok=True)
 
     def openssl(self, folder: str, *words: object) -> str:
         """Run openssl in a folder; keys appear in files alone, never in what is printed."""
@@ -282,17 +277,24 @@ def _der(path: Path) -> bytes:
         raise UsageError(f"{path}: is no certificate in PEM") from error
 
 
+def end_s(text: str, path: Path) -> float:
+    """When a certificate ends, in Unix time, from what `openssl x509 -enddate` said of it.
+
+    Raises:
+        UsageError: it said none; tells of `path`.
+    """
+    ends = re.search(r"notAfter=(.*)", text)
+    if ends is None:
+        raise UsageError(f"{path}: openssl does not say when it ends")
+    return float(ssl.cert_time_to_seconds(ends[1].strip()))
+
+
 def install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
     """Put a file in its place in one step."""
-    place = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(source.read_bytes())
-        place.replace(target)
+        with written_whole(target, mode=mode) as part:
+            part.write_bytes(source.read_bytes())
         if not copy:
             source.unlink()
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        place.unlink(missing_ok=True)

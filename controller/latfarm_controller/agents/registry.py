@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.agents.tls import TlsFiles
 from latfarm_controller.errors import UsageError
@@ -191,16 +191,9 @@ class Registry:
     def _write(self, known: Mapping[str, BoardEntry]) -> None:
         boards = {name: known[name].to_json() for name in sorted(known)}
         text = json.dumps({"version": VERSION, "boards": boards}, indent=1) + "\n"
-        place = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            try:
-                with place.open("x", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                place.replace(self.path)
-            finally:
-                place.unlink(missing_ok=True)
+            with written_whole(self.path, durable=True) as part:
+                part.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from latfarm_protos.trust.identity import fingerprint_of
 
-from latfarm_controller.agents.authority import CA_DAYS, Authority, install
+from latfarm_controller.agents.authority import CA_DAYS, Authority, end_s, install
 from latfarm_controller.errors import UsageError
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -163,13 +163,10 @@ class Succession:
             words = ("x509", "-noout", "-subject", "-enddate", "-nameopt", "multiline")
             said = self._authority.openssl(scratch, *words, "-in", "one.crt")
         name = re.search(r"commonName\s*=\s*(.*)", said)
-        ends = re.search(r"notAfter=(.*)", said)
-        if ends is None:
-            raise UsageError(f"{self._authority.cert}: openssl does not say when it ends")
         return Trusted(
             name[1].strip() if name else "",
             fingerprint_of(ssl.PEM_cert_to_DER_cert(f"{text}\n")),
-            float(ssl.cert_time_to_seconds(ends[1].strip())),
+            end_s(said, self._authority.cert),
             number == 0,
         )
 

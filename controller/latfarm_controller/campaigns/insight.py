@@ -51,6 +51,8 @@ MOST_SHARE = 0.95
 """More than this cannot be told from a kernel that takes no time."""
 
 
+_MOST_PROFILED = 2.0
+_MOST_PAID = 0.8
 _BACK_TO_PLAIN = frozenset({"ReorderOutput"})
 
 
@@ -174,13 +176,41 @@ def _with_layout_changes(layers: Sequence[LayerTime], nodes: Collection[str]) ->
     return found
 
 
+def accounts_for(measurement: Measurement) -> bool:
+    """Whether a profile's layers explain the latency that was measured without the profiler."""
+    total_ms = sum(layer.latency_ms for layer in measurement.layers)
+    whole_ms = measurement.latency_ms or 0.0
+    return (1.0 - UNTOLD_SHARE) * whole_ms <= total_ms <= _MOST_PROFILED * whole_ms
+
+
+def _without_profiler(
+    layers: Sequence[LayerTime], inside_ms: float
+) -> tuple[Sequence[LayerTime], float]:
+    """Layers without what reading a clock between them takes, and a factor for what is left.
+
+    Every layer has paid the same, but none more than `_MOST_PAID` of its time.
+    """
+    over_ms = sum(layer.latency_ms for layer in layers) - inside_ms
+    if over_ms > 0:
+        each_ms = over_ms / len(layers)
+        layers = [
+            replace(
+                layer,
+                latency_ms=max(layer.latency_ms - each_ms, layer.latency_ms * (1 - _MOST_PAID)),
+            )
+            for layer in layers
+        ]
+    return layers, inside_ms / sum(layer.latency_ms for layer in layers)
+
+
 def in_context(
     graph: Graph, rules: FusionRules, measurement: Measurement, transfers_ms: float = 0.0
 ) -> list[KernelSample]:
     """The kernels of a profiled network, with what each took inside it.
 
-    Layer times are scaled so that they sum to the network's latency as measured without the
-    profiler, less what its inputs and outputs took to be moved. A kernel that the runtime executed
+    Layer times sum to the network's latency as measured without the profiler, less what its inputs
+    and outputs took to be moved: what the profiler added is taken off each layer alike, and what it
+    left out is shared by all in proportion. A kernel that the runtime executed
     together with another one is left out, as is one of which the profile shows no layer. A change
     of layout belongs to the kernel whose result it changes, or to the one that it is made for.
 
@@ -197,13 +227,13 @@ def in_context(
     if transfers_ms:
         # Where calls and transfers cost much, what no layer shows is theirs: layers never grow.
         inside_ms = min(max(inside_ms, LEAST_SHARE * measurement.latency_ms), total_ms)
-    scale = inside_ms / total_ms
+    layers, scale = _without_profiler(measurement.layers, inside_ms)
     spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
     kernels = split(graph, rules)
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     times_ms: dict[int, float] = {}
     shared: set[int] = set()
-    for layer in _with_layout_changes(with_steps(measurement.layers), owner):
+    for layer in _with_layout_changes(with_steps(layers), owner):
         owners = {owner[name] for name in layer.name.split("+") if name in owner}
         if len(owners) > 1:
             shared |= owners

@@ -51,6 +51,12 @@ def characterize(
     platform: inputs.Platform,
     budget: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
     networks: Annotated[int, typer.Option(min=1, help="calibration networks to measure")] = 20,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="networks profiled for their kernels, with a profiler [default: 60]"
+        ),
+    ] = None,
     sampler: Annotated[Sampler, typer.Option(help="how kernels are chosen")] = Sampler.prior,
     guide: Annotated[
         Guide | None,
@@ -117,6 +123,8 @@ def characterize(
     # Only what was asked for: the same command as ever goes on with the same campaign.
     if sampler is not Sampler.prior:
         config["sampler"] = str(sampler)
+    if context is not None:
+        config["context"] = context
     if guide is not None:
         config["guide"] = str(guide)
     if sibling is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli import inputs, output
 from latfarm_controller.errors import UsageError
@@ -69,7 +70,7 @@ def fusion() -> None:
 def detect(
     platform: inputs.Platform,
     pairs: Annotated[
-        Pairs, typer.Option(help="core: those of convolutional networks; all: of 37 operators")
+        Pairs, typer.Option(help="core: those of convolutional networks; all: of 39 operators")
     ] = Pairs.core,
     rounds: Annotated[int, typer.Option(min=2, help="of measuring each pair, at least")] = 3,
     method: Annotated[
@@ -340,7 +341,7 @@ def _changed(
 def _write(rules: FusionRules, path: Path) -> None:
     """Raises: UsageError: the file cannot be written; what was there before stays."""
     try:
-        with output.beside(path) as part:
+        with written_whole(path, make_folder=True) as part:
             part.write_text(rules.dumps(), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

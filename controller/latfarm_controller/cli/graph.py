@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli import inputs, output
 
@@ -258,7 +259,7 @@ def build(
         values = None if values is None else fold_values(values, folds)
     with output.quiet_libraries():
         data = builders.build(graph, model_format, dtype, values)
-    with output.beside(out) as part:
+    with written_whole(out, make_folder=True) as part:
         part.write_bytes(data)
     if as_json:
         made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}

@@ -11,10 +11,11 @@ from typing import IO, cast
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import Graph
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller import builders, zoo
 from latfarm_controller.cli.inputs import check_format
-from latfarm_controller.cli.output import beside, quiet_libraries
+from latfarm_controller.cli.output import quiet_libraries
 from latfarm_controller.cli.progress import bars
 from latfarm_controller.errors import BuildError, UsageError
 from latfarm_controller.zoo import dataset
@@ -156,7 +157,7 @@ def _write(wanted: Plan, graph: Graph, stream: IO[bytes] | None) -> str:
         raise UsageError(f"{path} exists; --force overwrites it")
     with quiet_libraries():
         data = builders.build(graph, wanted.model_format, wanted.dtype)
-    with beside(path) as part:
+    with written_whole(path, make_folder=True) as part:
         part.write_bytes(data)
     return str(path)
 
@@ -167,7 +168,7 @@ def _lines(wanted: Plan) -> Iterator[IO[bytes] | None]:
     if not wanted.as_lines:
         yield None
         return
-    with beside(wanted.target) as part, part.open("wb") as raw:
+    with written_whole(wanted.target, make_folder=True) as part, part.open("wb") as raw:
         if wanted.target.suffix != ".gz":
             yield raw
             return

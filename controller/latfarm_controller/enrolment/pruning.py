@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from latfarm_predictors.whole_file import written_whole
+
 RELEASES = 2
 INDEX = "kept.json"
 _VERSION = 1
@@ -42,9 +44,8 @@ def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> Non
         # Named by us, in an index that others may have written to.
         if (folder / path).resolve().parent in _ours(folder):
             _remove(folder / path)
-    temporary = folder / f"{INDEX}.part"
-    temporary.write_text(json.dumps({"version": _VERSION, "kinds": after}, indent=1) + "\n")
-    temporary.replace(folder / INDEX)
+    with written_whole(folder / INDEX) as part:
+        part.write_text(json.dumps({"version": _VERSION, "kinds": after}, indent=1) + "\n")
 
 
 def _ours(folder: Path) -> set[Path]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from latfarm_predictors.whole_file import SUFFIX, written_whole
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -211,15 +212,13 @@ def _pack(
     }
     archive = folder / f"latfarm-{release}-{target.tag}.tar"
     if not archive.exists():
-        temporary = archive.with_suffix(".part")
-        with tarfile.open(temporary, "w") as tar:
+        with written_whole(archive) as part, tarfile.open(part, "w") as tar:
             for wheel in (*needed, pip):
                 tar.add(wheel.path, wheel.path.name, filter=_plain)
             for name, text in ((LIST, listed), (ABOUT, json.dumps(about, indent=1) + "\n")):
                 entry = tarfile.TarInfo(name)
                 entry.size = len(text.encode())
                 tar.addfile(_plain(entry), io.BytesIO(text.encode()))
-        temporary.replace(archive)
     names = tuple(wheel.path.name for wheel in (*needed, pip))
     return Wheelhouse(release, archive, target, extras, left_out, names)
 
@@ -280,7 +279,7 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in [*folder.glob("*.part"), *folder.glob("*/.building-*")]:
+        for left in [*folder.glob(f"*{SUFFIX}"), *folder.glob("*/.building-*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:

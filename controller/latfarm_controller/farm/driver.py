@@ -22,6 +22,7 @@ from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.estimate import Estimate
 from latfarm_controller.farm.farm import Delivery, Farm, PutAside
 from latfarm_controller.farm.messages import CAMPAIGN_PRIORITY
+from latfarm_controller.farm.scope import Scope, Tolerance, Utilisation
 from latfarm_controller.farm.watch import Watch
 from latfarm_controller.store.base import CampaignRecord, Store
 
@@ -30,7 +31,6 @@ AHEAD_A_BOARD = 8
 MIN_AHEAD = 32
 FLUSH_S = 1.0
 PATIENCE_S = 600.0
-FAILURES_IN_A_ROW = 10
 RECENT = 2000
 """Requests that can be asked again when a board is put aside; some 20 lie between sentinels."""
 NETWORKS = ("network", "query")
@@ -55,14 +55,6 @@ class CampaignStatus:
     remembered: int
     elapsed_s: float
     remaining_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Where a campaign measures: one platform on all its boards, or several on one of them."""
-
-    platforms: tuple[str, ...]
-    board_id: str = ""
 
 
 class CampaignStuckError(ControllerError):
@@ -141,7 +133,7 @@ class _Run:
     ) -> None:
         self._scope = scope
         self._store, self._farm = driver.store, driver.farm
-        self._clock_s, self._patience_s = driver.clock_s, driver.patience_s
+        self._clock_s = driver.clock_s
         self._watch = driver.watch
         self._campaign = campaign
         self._before = record
@@ -155,11 +147,10 @@ class _Run:
         self._unstored: list[tuple[Delivery, MeasurementRequest]] = []
         self._started_s = self._clock_s()
         self._flushed_s = self._started_s
-        self._seen_s: dict[str, float] = {}  # by platform: when a board of it worked last
-        self._busy_ms = self._farm_busy_ms()
+        self._tolerance = Tolerance(self._farm, scope, driver.patience_s, driver.clock_s)
+        self._utilisation = Utilisation(self._farm, scope, record.outcome.get("boards", {}))
         self._estimate = Estimate()
         self._remembered = 0
-        self._failed_in_a_row: list[Measurement] = []
         self._inbox = self._farm.listen(record.campaign_id)
         self._recent: OrderedDict[str, MeasurementRequest] = OrderedDict()
         self._again: set[str] = set()  # told before, and put aside since
@@ -262,13 +253,13 @@ class _Run:
         deliveries = [item for item in heard if isinstance(item, Delivery)]
         for delivery in deliveries:
             self._take(delivery)
-            self._judge(delivery.measurement)
+            self._tolerance.judge(delivery.measurement)
         if deliveries:
             self._show()
         for item in heard:
             if isinstance(item, PutAside):
                 await self._ask_again(item)
-        self._look_for_boards()
+        self._tolerance.look_for_boards({r.platform for r in self._under_way.values()})
         if self._clock_s() - self._flushed_s >= FLUSH_S:
             await self._write()
 
@@ -327,30 +318,6 @@ class _Run:
                 self._take(item)
         return asides
 
-    def _judge(self, measurement: Measurement) -> None:
-        if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
-            self._failed_in_a_row.clear()
-            return
-        self._failed_in_a_row.append(measurement)
-        if len(self._failed_in_a_row) >= FAILURES_IN_A_ROW:
-            raise FarmError(
-                f"the last {FAILURES_IN_A_ROW} requests failed, none by its own fault; the last: "
-                f"{measurement.error_code} {measurement.error_message}"
-            )
-
-    def _look_for_boards(self) -> None:
-        self._farm.check()
-        now_s = self._clock_s()
-        for platform in {request.platform for request in self._under_way.values()}:
-            if self._farm.healthy(platform, self._scope.board_id):
-                self._seen_s[platform] = now_s
-            elif now_s - self._seen_s.setdefault(platform, now_s) > self._patience_s:
-                reasons = sorted({s.reason for s in self._farm.boards() if s.reason})
-                raise FarmError(
-                    f"no board of {platform} works for {self._patience_s:.0f} s "
-                    f"({'; '.join(reasons)}); resume the campaign when one does"
-                )
-
     async def _tell(self) -> None:
         untold, self._untold = self._untold, []
         if untold:
@@ -408,7 +375,7 @@ class _Run:
             self._record = replace(
                 self._record,
                 finished_at_s=time.time(),
-                outcome={**self._outcome(), "boards": self._boards(wall_ms)},
+                outcome={**self._outcome(), "boards": self._utilisation.boards(wall_ms)},
             )
         await asyncio.to_thread(self._store.put_campaign, self._record)
         self._flushed_s = self._clock_s()
@@ -420,30 +387,6 @@ class _Run:
             # The record must be written, above all when the campaign is broken.
             logger.exception("campaign %s has no outcome", self._record.campaign_id)
             return {}
-
-    def _farm_busy_ms(self) -> dict[str, float]:
-        return {
-            status.info.board_id: status.busy_ms
-            for status in self._farm.boards()
-            if status.info is not None
-        }
-
-    def _boards(self, wall_ms: float) -> dict[str, dict[str, float]]:
-        """Of each board of the pool: busy and wall time over all runs, and its idle share."""
-        earlier: Mapping[str, Mapping[str, float]] = self._before.outcome.get("boards", {})
-        boards = {board_id: dict(figures) for board_id, figures in earlier.items()}
-        for status in self._farm.boards():
-            if status.info is None or not any(map(status.info.platform, self._scope.platforms)):
-                continue
-            board_id = status.info.board_id
-            if self._scope.board_id not in ("", board_id):
-                continue
-            figures = earlier.get(board_id, {})
-            busy_ms = status.busy_ms - self._busy_ms.get(board_id, 0.0) + figures.get("busy_ms", 0)
-            total_ms = wall_ms + figures.get("wall_ms", 0)
-            idle = max(0.0, 1 - busy_ms / total_ms) if total_ms > 0 else 0.0
-            boards[board_id] = {"busy_ms": busy_ms, "wall_ms": total_ms, "idle_share": idle}
-        return boards
 
 
 def _not_offered(request: MeasurementRequest) -> Measurement:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,15 +58,14 @@ from latfarm_controller.farm.messages import (
     Withdraw,
     Work,
 )
+from latfarm_controller.farm.models import Models
+from latfarm_controller.farm.roster import Roster
 from latfarm_controller.farm.scheduler import Scheduler
 from latfarm_controller.farm.watch import FarmState, QueueState, Watch
 
 FEW_BOARDS = 4
 BOARDS_A_SHARD = 32
 """A shard spends about 7 ms of its one core on a measurement, most of it in gRPC."""
-KEPT_BYTES = 64 << 20
-KEPT_MODELS = 1000
-"""Models that nobody needs now but that sentinels and repeats will ask for again."""
 RESTART_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -119,15 +117,9 @@ class Farm:
         self._watch = watch or Watch()
         self._asked_s: dict[str, float] = {}
         self._shards: list[Shard] = []
-        self._entries: dict[str, BoardEntry] = {}
-        self._statuses: dict[str, BoardStatus] = {}
-        self._names: dict[str, str] = {}  # board id -> name
-        self._platforms: dict[str, PlatformInfo] = {}
+        self._roster = Roster()
+        self._models = Models(backend, self._watch, clock_s)
         self._requests: dict[str, MeasurementRequest] = {}
-        self._graphs: dict[Model, Graph] = {}
-        self._built: dict[Model, Built] = {}
-        self._kept: OrderedDict[Model, Built] = OrderedDict()
-        self._kept_bytes = 0
         self._inboxes: dict[str, asyncio.Queue[Delivery | PutAside]] = {}
         self._holds: dict[str, tuple[Standing, bool]] = {}
         self.on_measured: Callable[[str, Measurement], None] | None = None
@@ -162,13 +154,9 @@ class Farm:
 
     async def add_boards(self, boards: Sequence[BoardEntry]) -> None:
         """Connect to more boards; those that are known by name are left alone."""
-        new = [entry for entry in boards if entry.name not in self._entries]
-        for entry in new:
-            self._entries[entry.name] = entry
-            self._statuses[entry.name] = BoardStatus(entry.name, reason="connecting")
-        for entry in new:
+        for entry in self._roster.add(boards):
             async with self._placing:  # else each of several campaigns would start a shard
-                index = self._statuses[entry.name].shard = await self._shard_with_room()
+                index = self._roster.named(entry.name).shard = await self._shard_with_room()
             await self._shards[index].open([entry])
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
@@ -177,14 +165,9 @@ class Farm:
         Raises:
             FarmError: none did in time, or all boards answered and none offers it.
         """
-
-        def settled() -> bool:
-            states = self._statuses.values()
-            return platform in self._platforms or all(s.reason != "connecting" for s in states)
-
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(settled)
+                await self._changed.wait_for(lambda: self._roster.settled(platform))
         return self.platform(platform)
 
     def platform(self, name: str) -> PlatformInfo:
@@ -193,31 +176,19 @@ class Farm:
         Raises:
             FarmError: no board did so far; lists what they offer, and who is away and why.
         """
-        if name not in self._platforms:
-            known = ", ".join(sorted(self._platforms)) or "none"
-            away = "; ".join(s.reason for s in self._statuses.values() if not s.online)
-            text = f"no board offers platform {name!r}; on offer: {known}"
-            raise FarmError(f"{text}; away: {away}" if away else text)
-        return self._platforms[name]
+        return self._roster.platform(name)
 
     def offers(self, platform: str) -> bool:
         """Whether some board offers or offered a platform."""
-        return platform in self._platforms
+        return self._roster.offers(platform)
 
     def boards(self) -> list[BoardStatus]:
         """All boards as last heard; copies."""
-        return [replace(status) for status in self._statuses.values()]
+        return [replace(status) for status in self._roster]
 
     def pool(self, platform: str, board_id: str = "") -> list[BoardStatus]:
         """The connected boards that offer a platform, or the one of them meant; copies."""
-        return [
-            replace(status)
-            for status in self._statuses.values()
-            if status.online
-            and status.info is not None
-            and status.info.platform(platform)
-            and board_id in ("", status.info.board_id)
-        ]
+        return self._roster.pool(platform, board_id)
 
     def healthy(self, platform: str, board_id: str = "") -> bool:
         """Whether a connected board of the pool works: not quarantined, nor on probation."""
@@ -233,8 +204,7 @@ class Farm:
 
     def board_id(self, name: str) -> str:
         """The id of a board that was connected; empty: it never was."""
-        info = self._statuses[name].info if name in self._statuses else None
-        return "" if info is None else info.board_id
+        return self._roster.board_id(name)
 
     def hold(self, name: str, standing: Standing, *, checking: bool = False) -> None:
         """Obey a decision over a board, now and whenever it joins."""
@@ -259,7 +229,7 @@ class Farm:
         """Whether a board that needs this host quiet has something to measure."""
         boards = (
             self._scheduler.board(status.info.board_id)
-            for status in self._statuses.values()
+            for status in self._roster
             if status.quiet and status.online and status.info is not None
         )
         return any(board is not None and board.assigned for board in boards)
@@ -274,7 +244,7 @@ class Farm:
             found[2] = min(found[2], self._asked_s.get(request_id, now_s))
         return FarmState(
             {name: QueueState(int(w), int(a), now_s - s) for name, (w, a, s) in counts.items()},
-            {status.name: self._board_state(status) for status in self._statuses.values()},
+            {status.name: self._board_state(status) for status in self._roster},
         )
 
     def _board_state(self, status: BoardStatus) -> str:
@@ -311,7 +281,7 @@ class Farm:
             model = Model(request.graph.hash, info.model_format, info.dtype)
             self._requests[request.request_id] = request
             self._asked_s.setdefault(request.request_id, self._clock_s())
-            self._graphs[model] = request.graph
+            self._models.need(model, request.graph)
             works.append(
                 Work(
                     request.request_id,
@@ -374,12 +344,12 @@ class Farm:
                 case Build(models):
                     self._spawn(self._build(models))
                 case Dispatch(board_id, request_id, model, priority):
-                    built = self._built[model]
+                    built = self._models.built(model)
                     question = Question.of(self._requests[request_id])
                     waited_s = self._clock_s() - self._asked_s[request_id]
                     self._watch.dispatched(question.platform, waited_s)
                     order = Order(board_id, question, built.sha256, built.handle, priority)
-                    orders.setdefault(self._status(board_id).shard, []).append(order)
+                    orders.setdefault(self._roster.status(board_id).shard, []).append(order)
                 case Deliver(campaign_id, measurement, board_id):
                     delivered.append(measurement.request_id)
                     self._watch.delivered(campaign_id, measurement)
@@ -392,11 +362,11 @@ class Farm:
                 case Probe(board_id):
                     self._spawn(self._shard_of(board_id).probe(board_id))
                 case Release(model):
-                    self._keep(self._built.pop(model))
+                    self._models.release(model)
                 case Quarantine(board_id, _, reason):
                     logger.warning("board %s is quarantined: %s", board_id, reason)
-                    self._status(board_id).reason = f"quarantined: {reason}"
-                    self._watch.quarantined(self._status(board_id).name)
+                    self._roster.status(board_id).reason = f"quarantined: {reason}"
+                    self._watch.quarantined(self._roster.status(board_id).name)
                 case RetryAfter(request_id, _, attempt, reason):
                     logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
                     if request_id in self._requests:
@@ -411,31 +381,11 @@ class Farm:
                 self._requests.pop(request_id, None)
                 self._asked_s.pop(request_id, None)
         if request_ids:
-            needed = self._scheduler.models()
-            for model in [model for model in self._graphs if model not in needed]:
-                del self._graphs[model]
-
-    def _keep(self, built: Built) -> None:
-        """Keep a small model for a while: sentinels and repeats come back."""
-        self._kept[built.model] = built
-        self._kept_bytes += built.size_bytes
-        while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_MODELS:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.size_bytes
+            self._models.forget_graphs(self._scheduler.models())
 
     async def _build(self, models: Sequence[Model]) -> None:
-        kept = [self._kept.pop(model) for model in models if model in self._kept]
-        self._kept_bytes -= sum(built.size_bytes for built in kept)
-        there = {built.model for built in kept}
-        jobs = [(model, self._graphs[model]) for model in models if model not in there]
-        begun_s = self._clock_s()
-        answers = await self._backend.builder.build(jobs) if jobs else []
-        if jobs:
-            failed = sum(not isinstance(answer, Built) for answer in answers)
-            self._watch.built(len(jobs), failed, self._clock_s() - begun_s)
-        for answer in [*kept, *answers]:
+        for answer in await self._models.build(models):
             if isinstance(answer, Built):
-                self._built[answer.model] = answer
                 self._events.put_nowait(BuildReady(answer.model, answer.size_bytes))
             else:
                 event = BuildFailed(answer.model, answer.message, answer.retryable)
@@ -445,10 +395,7 @@ class Farm:
 
     async def _shard_with_room(self) -> int:
         """The emptiest shard; a new one while boards are many and cores are free."""
-        sizes = [
-            sum(status.shard == index for status in self._statuses.values())
-            for index in range(len(self._shards))
-        ]
+        sizes = self._roster.sizes(len(self._shards))
         crowded = FEW_BOARDS if len(sizes) < self._backend.shard_slots else BOARDS_A_SHARD
         if sizes and min(sizes) < crowded:
             return sizes.index(min(sizes))
@@ -471,38 +418,34 @@ class Farm:
                 self._changed.notify_all()
 
     async def _replace(self, index: int, reason: str) -> None:
-        mine = [status for status in self._statuses.values() if status.shard == index]
+        mine = self._roster.on_shard(index)
         for status in mine:
             status.online, status.reason = False, reason
             if status.info is not None:
                 self._events.put_nowait(LeaseExpired(status.info.board_id, "", reason))
         await asyncio.sleep(RESTART_S)
         self._shards[index] = await self._backend.shard(self._settings)
-        await self._shards[index].open([self._entries[status.name] for status in mine])
+        await self._shards[index].open(self._roster.entries(s.name for s in mine))
 
     def _heard(self, index: int, event: ShardEvent) -> None:
         match event:
             case BoardFound(name, info, quiet):
-                status = self._statuses[name]
-                status.online, status.info, status.quiet, status.reason = True, info, quiet, ""
-                status.shard = index
-                self._names[info.board_id] = name
-                self._platforms.update({platform.name: platform for platform in info.platforms})
+                self._roster.joined(index, event)
                 names = tuple(platform.name for platform in info.platforms)
                 self._events.put_nowait(BoardJoined(info.board_id, names, quiet))
                 if name in self._holds:
                     self._events.put_nowait(BoardHeld(info.board_id, *self._holds[name]))
                 return
             case BoardAway(name, reason, refused):
-                self._statuses[name].reason = reason
+                self._roster.named(name).reason = reason
                 if refused:
                     logger.warning("board %s was refused: %s", name, reason)
                 return
             case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
-                status = self._status(board_id)
+                status = self._roster.status(board_id)
                 status.online, status.reason = False, reason
             case ResultReceived(board_id, measurement, busy_ms):
-                status = self._status(board_id)
+                status = self._roster.status(board_id)
                 status.busy_ms += busy_ms
                 self._watch.measured(status.name, measurement, busy_ms / 1e3)
                 if measurement.ok:
@@ -512,11 +455,8 @@ class Farm:
                     self.on_measured(status.name, measurement)
         self._events.put_nowait(event)
 
-    def _status(self, board_id: str) -> BoardStatus:
-        return self._statuses[self._names[board_id]]
-
     def _shard_of(self, board_id: str) -> Shard:
-        return self._shards[self._status(board_id).shard]
+        return self._shards[self._roster.status(board_id).shard]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

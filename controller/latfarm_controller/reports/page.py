@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from latfarm_predictors.whole_file import written_whole
+
 STYLE = """
 :root{color-scheme:light dark;--ink:#1c2330;--soft:#5b6575;--line:#d9dee6;--card:#fff;
 --back:#f4f6f9;--good:#12805c;--bad:#c2410c;--accent:#2457c5;--band:#2457c51a}
@@ -118,8 +120,6 @@ def page(title: str, lead: str, body: str, style: str = "") -> str:
 
 def write(path: Path, html: str) -> Path:
     """Write the document whole or not at all; the absolute path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(html, encoding="utf-8")
-    part.replace(path)
+    with written_whole(path, make_folder=True) as part:
+        part.write_text(html, encoding="utf-8")
     return path.resolve()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from latfarm_predictors.whole_file import written_whole
 
 KEPT = ".kept"
 """Folder among the reports."""
@@ -59,15 +60,10 @@ class ReportCache:
         """Keep what was told; a folder that cannot be written to keeps nothing."""
         path = self._path(platform, campaign)
         text = json.dumps(facts)
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        head = self._head(platform, campaign, inputs, text)
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                head = self._head(platform, campaign, inputs, text)
+            with written_whole(path, make_folder=True) as part:
                 part.write_text(f"{head}\n{text}", "utf-8")
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
             self._drop_oldest()
 
     def _path(self, platform: str, campaign: str) -> Path:

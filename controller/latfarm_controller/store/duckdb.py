@@ -1,4 +1,4 @@
-"""The store in a DuckDB file: the one door to duckdb.
+"""The store in a DuckDB file: what it keeps, and how it is asked for.
 
 Writes go through one lock, in one transaction a call; reads take a cursor of their own and see
 the last commit. A commit is on disk when the call returns: a killed process loses nothing told.
@@ -6,44 +6,27 @@ the last commit. A commit is on disk when the call returns: a killed process los
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import duckdb
-import pyarrow as pa
-from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
-from latfarm_controller.errors import StoreError
-from latfarm_controller.store import rows, snapshot
+from latfarm_controller.store import rows, snapshot, writes
 from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
-from latfarm_controller.store.faults import as_store_error, check_files
-from latfarm_controller.store.lock import Holder, StoreLock
-from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
+from latfarm_controller.store.duckdb_file import DuckDBFile
+from latfarm_controller.store.lock import Holder
+from latfarm_controller.store.migrate import schema_version
 
 PAGE_ROWS = 2000
 """How many measurements a listing reads at a time."""
 
-# Nothing is fetched from anywhere, and a file of another program is never taken for a table.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "threads": "1",  # a board of this host may be timing
-}
 _USED = "seq NOT IN (SELECT seq FROM put_aside)"
 _GOOD = f"ok AND isfinite(latency_ms) AND latency_ms > 0 AND {_USED} AND protocol_version = ?"
 _READ = ", ".join(rows.READ_COLUMNS)
-_REPLACED = ", ".join(
-    f"{name} = batch.{name}"
-    for name in rows.MEASUREMENT_COLUMNS
-    if name not in {"seq", "campaign_id", "request_id"}
-)
 
 
 class DuckDBStore:
@@ -67,35 +50,18 @@ class DuckDBStore:
         on_wait: Callable[[Holder | None], None] | None = None,
     ) -> None:
         self.path = path
-        self.lock = StoreLock(path.with_name(path.name + ".lock"))
-        self._write_lock = threading.RLock()
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._file = DuckDBFile(path, lock_timeout_ms, on_wait)
         # Hashes that were seen in the file: nobody else writes it, and no graph ever leaves it.
         self._graphs_kept: set[str] = set()
-        self.lock.acquire(lock_timeout_ms, on_wait)
-        try:
-            with self._errors("open"):
-                check_files(path)
-                if not path.exists() or path.stat().st_size == 0:
-                    _create(path)
-                self._connection = duckdb.connect(str(path), config=_CONFIG)
-                migrate(self._connection, known_migrations())
-                self._next_seq = max(
-                    self._number(f"SELECT coalesce(max(seq), 0) FROM {table}") + 1
-                    for table in ("measurements", "campaigns", "bundles", "board_events")
-                )
-        except BaseException:
-            self.close()
-            raise
 
     def put_graph(self, graph: Graph) -> None:
         """Keep a graph by its hash; a second time is no change."""
-        with self._transaction("write a graph") as cursor:
-            self._put_graphs(cursor, {graph.hash: graph})
+        with self._file.transaction("write a graph") as cursor:
+            writes.put_graphs(cursor, {graph.hash: graph}, self._graphs_kept)
 
     def get_graph(self, graph_hash: str) -> Graph | None:
         """The graph of that hash, if kept."""
-        with self._read("read a graph") as cursor:
+        with self._file.read("read a graph") as cursor:
             found = cursor.execute(
                 "SELECT graph FROM graphs WHERE hash = ?", [graph_hash]
             ).fetchone()
@@ -114,8 +80,8 @@ class DuckDBStore:
                 told[measurement.request_id] = measurement
         if not told:
             return
-        with self._transaction("write measurements") as cursor:
-            self._put_graphs(cursor, graphs)
+        with self._file.transaction("write measurements") as cursor:
+            writes.put_graphs(cursor, graphs, self._graphs_kept)
             known = dict(
                 cursor.execute(
                     f"SELECT request_id, ok AND {_USED} FROM measurements "
@@ -126,12 +92,12 @@ class DuckDBStore:
             new = [measurement for name, measurement in told.items() if name not in known]
             mended = [told[name] for name, was_ok in known.items() if told[name].ok and not was_ok]
             # Not ON CONFLICT DO UPDATE, which takes three times as long as looking first.
-            self._insert_measurements(cursor, campaign_id, new)
-            self._replace_measurements(cursor, campaign_id, mended)
+            writes.insert_measurements(cursor, self._file.take_seq(len(new)), campaign_id, new)
+            writes.replace_measurements(cursor, campaign_id, mended)
 
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
         """The campaign's measurements by request id, in the order they were told."""
-        found = self._all(
+        found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {_USED} ORDER BY seq",
             [campaign_id],
         )
@@ -160,7 +126,7 @@ class DuckDBStore:
         while left != 0:
             page = PAGE_ROWS if left < 0 else min(PAGE_ROWS, left)
             beyond = " AND (measured_at_s, seq) < (?, ?)" if after else ""
-            found = self._all(
+            found = self._file.all(
                 f"SELECT measured_at_s, seq, {_READ} FROM measurements WHERE {where}{beyond} "
                 f"ORDER BY measured_at_s DESC, seq DESC LIMIT {page}",
                 [*values, *after],
@@ -196,7 +162,7 @@ class DuckDBStore:
         if network_hash:
             others = "SELECT hash FROM graphs WHERE network_hash = ?"
             graphs, hashes = f"({graphs} OR graph_hash IN ({others}))", [graph_hash, network_hash]
-        found = self._all(
+        found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE {where} AND {_GOOD} AND layers = '[]' "
             f"AND {graphs} "
             "ORDER BY unstable, graph_hash != ?, measured_at_s DESC, seq DESC LIMIT 1",
@@ -219,7 +185,7 @@ class DuckDBStore:
             "chosen AS (SELECT * FROM good QUALIFY NOT unstable "
             "OR bool_and(unstable) OVER (PARTITION BY graph_hash)) "
         )
-        with self._read("read training rows") as cursor:
+        with self._file.read("read training rows") as cursor:
             cursor.execute("BEGIN TRANSACTION")
             parameters = [*values, PROTOCOL_VERSION]
             found = cursor.execute(
@@ -237,12 +203,13 @@ class DuckDBStore:
 
     def put_campaign(self, record: CampaignRecord) -> None:
         """Keep or replace a campaign's record."""
-        with self._transaction("write a campaign") as cursor:
-            self._upsert(cursor, "campaigns", rows.CAMPAIGN_COLUMNS, 1, rows.campaign_row(record))
+        with self._file.transaction("write a campaign") as cursor:
+            row, take_seq = rows.campaign_row(record), self._file.take_seq
+            writes.upsert(cursor, take_seq, "campaigns", rows.CAMPAIGN_COLUMNS, 1, row)
 
     def get_campaign(self, campaign_id: str) -> CampaignRecord | None:
         """The campaign of that id or name (the newest of that name)."""
-        found = self._all(
+        found = self._file.all(
             f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
             "WHERE campaign_id = $key OR name = $key "
             "ORDER BY campaign_id = $key DESC, started_at_s DESC, seq DESC LIMIT 1",
@@ -252,7 +219,7 @@ class DuckDBStore:
 
     def campaigns(self) -> list[CampaignRecord]:
         """All campaigns, newest first."""
-        found = self._all(
+        found = self._file.all(
             f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
             "ORDER BY started_at_s DESC, seq DESC"
         )
@@ -260,8 +227,9 @@ class DuckDBStore:
 
     def put_bundle(self, record: BundleRecord) -> None:
         """Keep or replace the record of a bundle."""
-        with self._transaction("write a bundle") as cursor:
-            self._upsert(cursor, "bundles", rows.BUNDLE_COLUMNS, 2, rows.bundle_row(record))
+        with self._file.transaction("write a bundle") as cursor:
+            row, take_seq = rows.bundle_row(record), self._file.take_seq
+            writes.upsert(cursor, take_seq, "bundles", rows.BUNDLE_COLUMNS, 2, row)
 
     def latest_bundle(self, platform: str) -> BundleRecord | None:
         """The platform's newest bundle, if it has any."""
@@ -270,7 +238,7 @@ class DuckDBStore:
     def bundles(self, platform: str = "") -> list[BundleRecord]:
         """Bundles, newest first; of all platforms by default."""
         where, values = _where({"platform": platform})
-        found = self._all(
+        found = self._file.all(
             f"SELECT {', '.join(rows.BUNDLE_COLUMNS)} FROM bundles WHERE {where} "
             "ORDER BY created_at_s DESC, seq DESC",
             values,
@@ -279,17 +247,15 @@ class DuckDBStore:
 
     def add_board_event(self, event: BoardEvent) -> None:
         """Keep what was decided about a board."""
-        with self._transaction("write a board's event") as cursor:
-            cursor.execute(
-                f"INSERT INTO board_events (seq, {', '.join(rows.BOARD_EVENT_COLUMNS)}) "
-                f"VALUES ({', '.join('?' * (len(rows.BOARD_EVENT_COLUMNS) + 1))})",
-                [self._take_seq(1), *rows.board_event_row(event)],
-            )
+        with self._file.transaction("write a board's event") as cursor:
+            row = rows.board_event_row(event)
+            seq = self._file.take_seq()
+            writes.insert(cursor, seq, "board_events", rows.BOARD_EVENT_COLUMNS, row)
 
     def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
         """What was decided about a board, or about any, newest first."""
         where, values = _where({"board": board})
-        found = self._all(
+        found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events WHERE {where} "
             f"ORDER BY seq DESC {f'LIMIT {limit}' if limit > 0 else ''}",
             values,
@@ -298,7 +264,7 @@ class DuckDBStore:
 
     def standings(self) -> dict[str, BoardEvent]:
         """The last decision about each board, by its name."""
-        found = self._all(
+        found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events "
             "WHERE event NOT IN ('check_failed', 'drifted') "
             "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
@@ -308,7 +274,7 @@ class DuckDBStore:
 
     def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
         """Use no more what a board measured after a moment; campaign and request of each."""
-        with self._transaction("put measurements aside") as cursor:
+        with self._file.transaction("put measurements aside") as cursor:
             chosen = f"board_id = ? AND measured_at_s > ? AND ok AND {_USED}"
             found = cursor.execute(
                 f"SELECT campaign_id, request_id FROM measurements WHERE {chosen} ORDER BY seq",
@@ -322,7 +288,7 @@ class DuckDBStore:
 
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
         """A board's good and stable sentinels that were not put aside, oldest first."""
-        found = self._all(
+        found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE board_id = ? AND measured_at_s > ? "
             f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {_GOOD} "
             "QUALIFY row_number() OVER (PARTITION BY request_id, measured_at_s ORDER BY seq) = 1 "
@@ -333,7 +299,7 @@ class DuckDBStore:
 
     def revision(self, platform: str) -> str:
         """Changes whenever a platform's measurements or campaigns do."""
-        found = self._all(
+        found = self._file.all(
             "SELECT (SELECT [count(*), sum(hash(seq, ok, latency_ms, measured_at_s, campaign_id, "
             "request_id))] FROM measurements WHERE platform = $platform), "
             "(SELECT [count(*), sum(hash(seq))] FROM put_aside), "
@@ -345,12 +311,12 @@ class DuckDBStore:
 
     def export(self, path: Path, table: str = "measurements") -> int:
         """Write a table as CSV or Parquet by the path's suffix; rows written."""
-        with self._read(f"export to {path}") as cursor:
+        with self._file.read(f"export to {path}") as cursor:
             return snapshot.export_table(_copier(cursor), path, table)
 
     def snapshot(self, folder: Path) -> dict[str, int]:
         """Write all tables as Parquet at one point in time; rows written by table."""
-        with self._read(f"write a snapshot to {folder}") as cursor:
+        with self._file.read(f"write a snapshot to {folder}") as cursor:
             cursor.execute("BEGIN TRANSACTION")
             version = schema_version(cursor)
             counts = snapshot.export_all(_copier(cursor), folder, version)
@@ -360,18 +326,11 @@ class DuckDBStore:
     def counts(self) -> dict[str, int]:
         """Rows by table."""
         tables = ("measurements", "graphs", "campaigns", "bundles")
-        return {table: self._number(f"SELECT count(*) FROM {table}") for table in tables}
+        return {table: self._file.number(f"SELECT count(*) FROM {table}") for table in tables}
 
     def close(self) -> None:
         """Release the file; a second time is no change."""
-        with self._write_lock:
-            connection, self._connection = self._connection, None
-            try:
-                if connection is not None:
-                    with self._errors("close"):
-                        connection.close()
-            finally:
-                self.lock.release()
+        self._file.close()
 
     def __enter__(self) -> DuckDBStore:
         return self
@@ -383,144 +342,6 @@ class DuckDBStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _put_graphs(self, cursor: duckdb.DuckDBPyConnection, graphs: dict[str, Graph]) -> None:
-        unsure = graphs.keys() - self._graphs_kept
-        if not unsure:
-            return
-        kept = cursor.execute(
-            "SELECT hash FROM graphs WHERE hash IN (SELECT unnest(?))", [list(unsure)]
-        ).fetchall()
-        self._graphs_kept.update(row[0] for row in kept)
-        batch = rows.graph_table(
-            (name, graph) for name, graph in graphs.items() if name not in self._graphs_kept
-        )
-        if batch.num_rows:
-            _execute_on(cursor, batch, "INSERT INTO graphs SELECT * FROM batch")
-
-    def _insert_measurements(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        campaign_id: str,
-        measurements: Sequence[Measurement],
-    ) -> None:
-        if not measurements:
-            return
-        first = self._take_seq(len(measurements))
-        batch = rows.measurement_table(
-            (first + index, campaign_id, measurement)
-            for index, measurement in enumerate(measurements)
-        )
-        _execute_on(cursor, batch, "INSERT INTO measurements SELECT * FROM batch")
-
-    def _replace_measurements(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        campaign_id: str,
-        measurements: Sequence[Measurement],
-    ) -> None:
-        if not measurements:
-            return
-        batch = rows.measurement_table(
-            (0, campaign_id, measurement) for measurement in measurements
-        )
-        _execute_on(
-            cursor,
-            batch,
-            f"UPDATE measurements SET {_REPLACED} FROM batch "
-            "WHERE measurements.campaign_id = batch.campaign_id "
-            "AND measurements.request_id = batch.request_id",
-        )
-        cursor.execute(
-            "DELETE FROM put_aside WHERE seq IN (SELECT seq FROM measurements "
-            "WHERE campaign_id = ? AND request_id IN (SELECT unnest(?)))",
-            [campaign_id, [measurement.request_id for measurement in measurements]],
-        )
-
-    def _upsert(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        table: str,
-        columns: Sequence[str],
-        keys: int,
-        values: Sequence[object],
-    ) -> None:
-        """Insert or replace one row whose first `keys` columns are unique."""
-        names, fields = columns[keys:], values[keys:]
-        changed = cursor.execute(
-            f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} "
-            f"WHERE {' AND '.join(f'{name} = ?' for name in columns[:keys])}",
-            [*fields, *values[:keys]],
-        ).fetchone()
-        if changed and changed[0]:
-            return
-        cursor.execute(
-            f"INSERT INTO {table} (seq, {', '.join(columns)}) "
-            f"VALUES ({', '.join('?' * (len(columns) + 1))})",
-            [self._take_seq(1), *values],
-        )
-
-    def _take_seq(self, count: int) -> int:
-        first = self._next_seq
-        self._next_seq += count
-        return first
-
-    def _number(self, query: str) -> int:
-        return int(self._all(query)[0][0])
-
-    def _all(
-        self, query: str, parameters: Sequence[object] | dict[str, object] = ()
-    ) -> list[tuple[Any, ...]]:
-        with self._read("read") as cursor:
-            return cursor.execute(query, parameters).fetchall()
-
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
-        connection = self._connection
-        if connection is None:
-            raise StoreError(f"{self.path}: the store is closed")
-        return connection.cursor()
-
-    @contextmanager
-    def _read(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        with self._errors(action):
-            cursor = self._cursor()
-            try:
-                yield cursor
-            finally:
-                cursor.close()
-
-    @contextmanager
-    def _transaction(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        with self._write_lock, self._read(action) as cursor:
-            cursor.execute("BEGIN TRANSACTION")
-            try:
-                yield cursor
-                cursor.execute("COMMIT")
-            except BaseException:
-                _rollback(cursor)
-                raise
-
-    @contextmanager
-    def _errors(self, action: str) -> Iterator[None]:
-        """Turn what goes wrong below into a StoreError that names file, deed and remedy."""
-        try:
-            yield
-        except StoreError as error:
-            if str(self.path) in str(error) or str(self.path.parent) in str(error):
-                raise
-            raise type(error)(f"{self.path}: cannot {action}: {error}") from error
-        except (duckdb.Error, pa.ArrowException, PredictorsError, OSError, UnicodeError) as error:
-            raise as_store_error(self.path, action, error) from error
-
-
-def _create(path: Path) -> None:
-    """Make an empty store beside its place and move it there: a kill in between leaves none."""
-    place = path.with_name(path.name + ".new")
-    for rest in (place, place.with_name(place.name + ".wal")):
-        rest.unlink(missing_ok=True)
-    with duckdb.connect(str(place), config=_CONFIG) as connection:
-        migrate(connection, known_migrations())
-    place.replace(path)
 
 
 def _where(filters: dict[str, str]) -> tuple[str, list[object]]:
@@ -534,19 +355,3 @@ def _copier(cursor: duckdb.DuckDBPyConnection) -> snapshot.Copy:
         return int(written[0]) if written else 0
 
     return copy
-
-
-def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
-    try:
-        cursor.execute("ROLLBACK")
-    except duckdb.Error:
-        # The failed statement has already ended the transaction; its own error is the one to tell.
-        return
-
-
-def _execute_on(cursor: duckdb.DuckDBPyConnection, batch: Any, statement: str) -> None:
-    """Run a statement that reads the Arrow table `batch` by that name."""
-    cursor.register("batch", batch)
-    cursor.execute(statement)
-    # Not after a failure: the cursor is closed then, and this would hide the error.
-    cursor.unregister("batch")

@@ -6,15 +6,14 @@ Files appear whole or not at all: they are written beside their place and moved 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
 
@@ -51,10 +50,9 @@ def export_table(copy: Copy, path: Path, table: str) -> int:
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise UsageError(f"{path}: the suffix says the format; known are: {', '.join(FORMATS)}")
-    with _beside(path) as place:
-        rows = _copy(copy, query, place, form)
-        place.replace(path)
-    return rows
+    _make_folder(path.parent)
+    with written_whole(path) as part:
+        return _copy(copy, query, part, form)
 
 
 def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
@@ -71,20 +69,23 @@ def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
     """
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise UsageError(f"{folder} exists and is no snapshot: name another folder")
-    with _beside(folder) as place:
-        try:
-            place.mkdir(parents=True)
-            rows = {
-                table: _copy(copy, query, place / f"{table}.parquet", FORMATS[".parquet"])
-                for table, query in TABLES.items()
-            }
-            manifest = {"schema_version": schema_version, "rows": rows}
-            (place / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            place.rename(folder)
-        except OSError as error:
-            raise StoreError(f"{folder}: cannot write the snapshot: {error}") from error
+    _make_folder(folder.parent)
+    place = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        place.mkdir()
+        rows = {
+            table: _copy(copy, query, place / f"{table}.parquet", FORMATS[".parquet"])
+            for table, query in TABLES.items()
+        }
+        manifest = {"schema_version": schema_version, "rows": rows}
+        (place / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        place.rename(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot write the snapshot: {error}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     return rows
 
 
@@ -108,15 +109,14 @@ def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
         raise UsageError(f"{path}: the suffix says the format; known are: {', '.join(FORMATS)}")
     rows = 0
     source = iter(measurements)
-    with _beside(path) as place:
-        try:
-            with make_writer(place, plain_table([]).schema) as writer:
-                while batch := list(islice(source, BATCH_ROWS)):
-                    writer.write_table(plain_table(batch))
-                    rows += len(batch)
-            place.replace(path)
-        except (OSError, pa.ArrowException) as error:
-            raise StoreError(f"{path}: cannot be written: {error}") from error
+    _make_folder(path.parent)
+    try:
+        with written_whole(path) as part, make_writer(part, plain_table([]).schema) as writer:
+            while batch := list(islice(source, BATCH_ROWS)):
+                writer.write_table(plain_table(batch))
+                rows += len(batch)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{path}: cannot be written: {error}") from error
     return rows
 
 
@@ -125,18 +125,8 @@ def _copy(copy: Copy, query: str, path: Path, form: str) -> int:
     return copy(f"COPY ({query}) TO '{quoted}' ({form})")
 
 
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A name for the unfinished file or folder, removed when the block fails."""
-    place = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
+def _make_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{path.parent}: cannot be made: {error.strerror}") from error
-    try:
-        yield place
-    finally:
-        if place.is_dir():
-            shutil.rmtree(place, ignore_errors=True)
-        else:
-            place.unlink(missing_ok=True)
+        raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error

@@ -16,7 +16,8 @@ import onnx
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph import AttrValue, TensorType
-from latfarm_predictors.shapes import CAST_CODES, Values
+from latfarm_predictors.shapes.call import Values
+from latfarm_predictors.shapes.dtypes import CAST_CODES
 
 VALUES_LIMIT = 1024
 """Constants of more elements are never read: no shape, axis or bound is that long."""

@@ -18,7 +18,7 @@ from latfarm_predictors.frontends.onnx_call import Call, Convert
 from latfarm_predictors.frontends.onnx_constants import UnsupportedError
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph import AttrValue, TensorType
-from latfarm_predictors.shapes import CAST_CODES
+from latfarm_predictors.shapes.dtypes import CAST_CODES
 
 _INTEGERS = ("int8", "uint8", "int32")
 

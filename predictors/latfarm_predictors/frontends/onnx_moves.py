@@ -15,7 +15,8 @@ from latfarm_predictors.frontends.onnx_constants import (
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.fusion import RESHAPES
-from latfarm_predictors.shapes import CAST_CODES, resolve_reshape
+from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.shapes.moves import resolve_reshape
 
 
 def _pad(em: Emitter, call: Call) -> tuple[str, ...]:

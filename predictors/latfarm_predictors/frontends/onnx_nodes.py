@@ -23,7 +23,9 @@ from latfarm_predictors.frontends.onnx_constants import (
     fold,
 )
 from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType, Weight
-from latfarm_predictors.shapes import CAST_CODES, Values, infer, supported_ops
+from latfarm_predictors.shapes import infer, supported_ops
+from latfarm_predictors.shapes.call import Values
+from latfarm_predictors.shapes.dtypes import CAST_CODES
 
 # Operands whose values are part of what an op does; all other constants are weights: type alone.
 _STRUCTURAL: Mapping[str, tuple[int, ...]] = {

@@ -27,7 +27,7 @@ from latfarm_predictors.frontends.onnx_int8 import MICROSOFT
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_ops import convert
 from latfarm_predictors.graph import Graph, TensorType
-from latfarm_predictors.shapes import CAST_CODES
+from latfarm_predictors.shapes.dtypes import CAST_CODES
 
 OLDEST_OPSET = 7
 

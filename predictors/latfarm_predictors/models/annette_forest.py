@@ -15,6 +15,7 @@ import numpy.typing as npt
 from latfarm_predictors.models.annette import RefinedRoofline, operations, raw_features
 from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.trees import out_of_bag
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -50,22 +51,6 @@ class _RawForest(Forest):
 
     def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
         self.out_of_bag_mean, self.out_of_bag_variance = out_of_bag(votes, seen)
-
-
-def out_of_bag(votes: Array, seen: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Mean and variance of the trees that never saw a row, each of shape (n,).
-
-    A row that every tree has seen is judged by all of them.
-
-    Args:
-        votes: shape (trees, n).
-        seen: whether a tree's bootstrap holds a row, shape (trees, n).
-    """
-    mask = ~seen | seen.all(axis=0)
-    count = mask.sum(axis=0)
-    mean = np.where(mask, votes, 0.0).sum(axis=0) / count
-    variance = np.where(mask, (votes - mean) ** 2, 0.0).sum(axis=0) / count
-    return np.asarray(mean), np.asarray(variance)
 
 
 class Statistical:

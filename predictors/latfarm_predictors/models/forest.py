@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.features import Vocabulary, table6
 from latfarm_predictors.models.base import State, check_targets
-from latfarm_predictors.models.trees import Trees, grow, unseen_mean
+from latfarm_predictors.models.trees import Trees, grow, out_of_bag
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -146,7 +146,7 @@ class Forest:
     def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
         """Keep what the trees say of training rows that they did not see."""
         if self._trees >= 100:  # with fewer, a row may be in every bootstrap
-            self.out_of_bag_ms = unseen_mean(votes, seen)
+            self.out_of_bag_ms, _ = out_of_bag(votes, seen)
 
 
 def _single_below(threshold: Array) -> npt.NDArray[np.float32]:

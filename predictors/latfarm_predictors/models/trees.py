@@ -102,10 +102,20 @@ def grow(
     return _flat(grown), seen
 
 
-def unseen_mean(votes: Array, seen: npt.NDArray[np.bool_]) -> Array:
-    """Mean of the trees that did not see a row, shape (n,); 0 for a row that all have seen."""
-    mask = ~seen
-    return np.asarray(np.where(mask, votes, 0.0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1))
+def out_of_bag(votes: Array, seen: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Mean and variance of the trees that never saw a row, each of shape (n,).
+
+    A row that every tree has seen is judged by all of them.
+
+    Args:
+        votes: shape (trees, n).
+        seen: whether a tree's bootstrap holds a row, shape (trees, n).
+    """
+    mask = ~seen | seen.all(axis=0)
+    count = mask.sum(axis=0)
+    mean = np.where(mask, votes, 0.0).sum(axis=0) / count
+    variance = np.where(mask, (votes - mean) ** 2, 0.0).sum(axis=0) / count
+    return np.asarray(mean), np.asarray(variance)
 
 
 def _flat(grown: list[Any]) -> Trees:

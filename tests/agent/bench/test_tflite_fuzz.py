@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from latfarm_agent import keeper
-from latfarm_agent.bench import MODEL_ERRORS, Bench
+from latfarm_agent.bench import Bench
+from latfarm_agent.bench_results import MODEL_ERRORS
 from latfarm_agent.pool import Limits
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from latfarm_agent.jobs import MAX_EVENTS, LiveJob
-from latfarm_agent.session import Job
+from latfarm_agent.session_messages import Job
 from latfarm_protos.v1 import agent_pb2 as pb
 
 

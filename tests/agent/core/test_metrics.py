@@ -10,7 +10,7 @@ import grpc
 import pytest
 from latfarm_agent import errors
 from latfarm_agent.metrics import Metrics
-from latfarm_agent.session import State
+from latfarm_agent.session_messages import State
 from latfarm_protos.v1 import agent_pb2 as pb
 from prometheus_client.parser import text_string_to_metric_families
 

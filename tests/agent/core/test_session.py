@@ -7,10 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from latfarm_agent import errors
-from latfarm_agent.session import (
-    AGENT_STOPPED,
-    LEASE_LOST,
-    QUARANTINED,
+from latfarm_agent.session import AGENT_STOPPED, LEASE_LOST, QUARANTINED, Limits, Session
+from latfarm_agent.session_messages import (
     AcquireRequested,
     AdmitJob,
     CancelJob,
@@ -20,7 +18,6 @@ from latfarm_agent.session import (
     Instruction,
     Job,
     JoinJob,
-    Limits,
     MeasurementFinished,
     MeasureRequested,
     PersistToken,
@@ -28,7 +25,6 @@ from latfarm_agent.session import (
     ReleaseRequested,
     RenewRequested,
     ReplayResult,
-    Session,
     StartJob,
     State,
     StopRequested,

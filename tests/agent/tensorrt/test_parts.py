@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_agent.bench import _of_sessions
+from latfarm_agent.bench_results import _of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import Device

@@ -62,6 +62,31 @@ def test_a_platform_names_no_other_folder(
     assert bundles.take_in(tmp_path / "bundles", path)[1].read_text() == "a bundle"
 
 
+def test_a_bundle_is_read_once_and_its_fits_are_kept_in_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "p/0001.zip")
+    asked: list[tuple[Path, Path | None]] = []
+
+    def load(path: Path, fits: Path | None) -> str:
+        asked.append((path, fits))
+        return path.read_text()
+
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(bundle, "load_bundle", load)
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert str(bundles.load(tmp_path / "p" / "0001.zip")) == "p/0001.zip"
+    assert asked == [(tmp_path / "p" / "0001.zip", tmp_path / bundles.FITTED)]
+    assert not read
+    assert not (tmp_path / bundles.FITTED).exists()
+
+
 def test_export_is_whole_or_not_at_all(tmp_path: Path) -> None:
     put(tmp_path / "bundles", "p/0001.zip")
     bundles.export(tmp_path / "bundles", "p", tmp_path / "out.zip")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from latfarm_controller.campaigns.insight import in_context, layout_share, sample_of
+from latfarm_controller.campaigns.insight import accounts_for, in_context, layout_share, sample_of
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
@@ -64,6 +66,31 @@ def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
     )
     samples = in_context(graph, RULES, measured(graph, 6.0, *layers))
     assert [s.latency_ms for s in samples] == pytest.approx([2.75, 1.75, 1.5])
+
+
+def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    names = (f"{conv1}+{relu1}", f"{conv2}+{relu2}", pool)
+    true_ms, clock_ms = (3.0, 1.0, 0.5), 0.25
+    layers = [
+        LayerTime(name, "Conv", own + clock_ms) for name, own in zip(names, true_ms, strict=True)
+    ]
+    samples = in_context(graph, RULES, measured(graph, sum(true_ms), *layers))
+    assert [s.latency_ms for s in samples] == pytest.approx(true_ms)
+    # a layer of next to nothing has not paid more than it took
+    tiny = [*layers[:2], replace(layers[2], latency_ms=0.1)]
+    samples = in_context(graph, RULES, measured(graph, 4.0, *tiny))
+    assert sum(s.latency_ms for s in samples) == pytest.approx(4.0)
+    assert 0 < samples[2].latency_ms < 0.1
+
+
+def test_a_profile_accounts_for_a_network_or_does_not() -> None:
+    graph = network()
+    for whole_ms, told in ((2.0, True), (3.0, True), (3.2, False), (1.01, True), (0.9, False)):
+        m = measured(graph, whole_ms, LayerTime("a", "Conv", 1.5), LayerTime("b", "Relu", 0.5))
+        assert accounts_for(m) is told
+    assert not accounts_for(measured(graph, 1.0))
 
 
 def test_kernels_that_ran_together_are_left_out() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.farm.driver import NOT_OFFERED, Driver, Scope
+from latfarm_controller.farm.driver import NOT_OFFERED, Driver
+from latfarm_controller.farm.scope import Scope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome

@@ -15,7 +15,7 @@ from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import sentinel_kernel
 from latfarm_controller.farm.book import Policy
 from latfarm_controller.farm.desk import BoardDesk
-from latfarm_controller.farm.driver import Driver, Scope
+from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.messages import (
     CHECK,
     BoardHeld,
@@ -33,6 +33,7 @@ from latfarm_controller.farm.messages import (
     Work,
 )
 from latfarm_controller.farm.scheduler import Scheduler
+from latfarm_controller.farm.scope import Scope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome

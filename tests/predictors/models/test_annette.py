@@ -15,7 +15,7 @@ from latfarm_predictors.models.annette import (
     operations,
     raw_features,
 )
-from latfarm_predictors.models.annette_forest import Mixed, Statistical, out_of_bag
+from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 from latfarm_predictors.workload import Workload, workload
@@ -137,14 +137,6 @@ def test_alpha_is_found_on_a_sweep_of_one_dimension() -> None:
 def test_few_compute_bound_rows_refine_nothing() -> None:
     table = convs(20, 4)
     assert RefinedRoofline().fit(table, true_ms(table, Unrolling(16))).unrolling == Unrolling()
-
-
-def test_out_of_bag_by_hand() -> None:
-    votes = np.array([[1.0, 10.0], [3.0, 20.0], [5.0, 60.0]])
-    seen = np.array([[True, True], [False, True], [False, True]])
-    mean, variance = out_of_bag(votes, seen)
-    np.testing.assert_allclose(mean, [4.0, 30.0])  # row 1 was seen by all: all judge it
-    np.testing.assert_allclose(variance, [1.0, (400 + 100 + 900) / 3])
 
 
 @pytest.mark.parametrize("throughput", [False, True])

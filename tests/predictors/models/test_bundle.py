@@ -19,6 +19,7 @@ from latfarm_predictors.bundle_files import read_files, sums_of, write_files
 from latfarm_predictors.bundle_state import packed
 from latfarm_predictors.errors import BundleError, NoBaselineError, PredictorsError
 from latfarm_predictors.models.boosted import Boosted
+from latfarm_predictors.models.per_type import PerType
 from latfarm_predictors.predictor import BASELINES, PlatformPredictor
 from latfarm_predictors.testing.synthetic import random_network
 
@@ -276,6 +277,27 @@ def test_baselines_are_read_when_first_asked_for(
             GRAPHS[0], name
         )
     assert len(read) == 2
+
+
+def test_fits_are_kept_for_all_who_load_the_same_bundle(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.zip"
+    shutil.copyfile(stored / "one.zip", path)
+    loaded = load_bundle(path, tmp_path / "fits")
+    # What was loaded counts, whatever the file is by the time that something is fitted.
+    path.unlink()
+    told = loaded.predict_baseline(GRAPHS[0], "annette-mixed")
+    assert len(list((tmp_path / "fits").iterdir())) == 1
+
+    def never(*_: object, **__: object) -> object:
+        raise AssertionError("fitted a second time")
+
+    monkeypatch.setattr(PerType, "fit", never)
+    again = load_bundle(stored / "one.zip", tmp_path / "fits")
+    assert again.predict_baseline(GRAPHS[0], "annette-mixed") == told
+    with pytest.raises(AssertionError, match="second time"):
+        load_bundle(stored / "one.zip").predict_baseline(GRAPHS[0], "annette-mixed")
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"kind":"","values":{},"arrays":["x"]}'])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.models.boosted_trees import read_trees, total
-from latfarm_predictors.models.trees import Trees, grow, unseen_mean
+from latfarm_predictors.models.trees import Trees, grow, out_of_bag
 from latfarm_predictors.table import Array
 from sklearn.ensemble import RandomForestRegressor
 
@@ -47,8 +47,16 @@ def test_out_of_bag_is_scikit_learns() -> None:
     trees, seen = grow(features, target, trees=150, share=1.0, seed=0)
     theirs = RandomForestRegressor(150, max_features=1.0, random_state=0, oob_score=True)
     theirs.fit(features, target)
-    found = unseen_mean(trees.votes(features), seen)
+    found, _ = out_of_bag(trees.votes(features), seen)
     np.testing.assert_allclose(found, theirs.oob_prediction_, rtol=1e-12)
+
+
+def test_out_of_bag_by_hand() -> None:
+    votes = np.array([[1.0, 10.0], [3.0, 20.0], [5.0, 60.0]])
+    seen = np.array([[True, True], [False, True], [False, True]])
+    mean, variance = out_of_bag(votes, seen)
+    np.testing.assert_allclose(mean, [4.0, 30.0])  # row 1 was seen by all: all judge it
+    np.testing.assert_allclose(variance, [1.0, (400 + 100 + 900) / 3])
 
 
 def test_equal_rows_and_long_tables_change_no_bit() -> None:

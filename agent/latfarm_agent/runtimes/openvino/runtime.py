@@ -11,7 +11,7 @@ import gc
 import json
 import time
 from pathlib import Path
-from typing import Any, ClassVar, Mapping, Sequence
+from typing import Any, ClassVar, Iterator, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import (
     Description,
@@ -23,10 +23,10 @@ from latfarm_agent.runtimes.base import (
 )
 from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe
 
-_PROFILE_WARMUP = 3
 _UNSUPPORTED = ("not supported", "unsupported", "no conversion rule", "not implemented")
 _DTYPES = {"CPU": ("fp32", "int8"), "GPU": ("fp32", "fp16", "int8"), "NPU": ("fp16", "int8")}
 # What a device computes with where the model does not say integers.
@@ -107,12 +107,7 @@ class OpenVinoRuntime:
 
     def run(self) -> float | None:
         """One inference; inputs and outputs stay where they are."""
-        if self._request is None:
-            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
-        try:
-            self._request.infer()
-        except Exception as error:
-            raise _failure(error, loading=False) from error
+        infer(self._request, _while_running)
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
@@ -128,18 +123,7 @@ class OpenVinoRuntime:
         compiled, _ = self._compile(job, profiling=True)
         request = compiled.create_infer_request()
         self._fill(request, compiled)
-        times_ms: dict[str, list[float]] = {}
-        try:
-            for turn in range(_PROFILE_WARMUP + runs):
-                request.infer()
-                if turn < _PROFILE_WARMUP:
-                    continue
-                for entry in request.profiling_info:
-                    if "NOT_RUN" not in str(entry.status):
-                        spent_ms = entry.real_time.total_seconds() * 1e3
-                        times_ms.setdefault(str(entry.node_name), []).append(spent_ms)
-        except Exception as error:
-            raise _failure(error, loading=False) from error
+        times_ms = kernel_times(request, runs, _told_times, _while_running)
         device = _device(job.settings)
         if not times_ms:
             raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{device} tells no times of its kernels")
@@ -256,6 +240,13 @@ def _device(settings: Mapping[str, str]) -> str:
     return settings.get("device", "CPU")
 
 
+def _told_times(request: Any) -> Iterator[tuple[str, float]]:
+    """The nodes that ran last, each with its milliseconds."""
+    for entry in request.profiling_info:
+        if "NOT_RUN" not in str(entry.status):
+            yield str(entry.node_name), entry.real_time.total_seconds() * 1e3
+
+
 def _exec_node(op: Any) -> ExecNode:
     info = op.get_rt_info()
 
@@ -272,6 +263,10 @@ def _exec_node(op: Any) -> ExecNode:
         layers=tuple(told("originalLayersNames").split(",")),
         reads=tuple(str(value.get_node().get_friendly_name()) for value in op.input_values()),
     )
+
+
+def _while_running(error: Exception) -> RuntimeFailure:
+    return _failure(error, loading=False)
 
 
 def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:

@@ -26,11 +26,11 @@ from latfarm_agent.runtimes.base import (
 )
 from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnxruntime.wire import read_nodes, read_opset
+from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe
 
 _MYRIAD = "MYRIAD"
-_PROFILE_WARMUP = 3
 _NEWEST_OPSET = {"2021.4": 13, "2022.3": 15}
 """Of a newer one the reader takes the newest that it knows, with a warning: another model."""
 _UNSUPPORTED = ("not support", "unsupported", "unimplemented", "not implemented", "cannot convert")
@@ -106,12 +106,7 @@ class OpenVino2021Runtime:
 
     def run(self) -> float | None:
         """One inference, the transfers to the stick and back included."""
-        if self._request is None:
-            raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
-        try:
-            self._request.infer()
-        except Exception as error:
-            raise _failure(error, loading=False) from error
+        infer(self._request, _while_running)
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
@@ -121,22 +116,21 @@ class OpenVino2021Runtime:
         network, _ = self._load(job, device, profiling=True)
         request = network.requests[0]
         _fill(request)
-        times_ms: dict[str, list[float]] = {}
         ran: set[str] = set()
+
+        def told_times(request: Any) -> Iterator[tuple[str, float]]:
+            for name, entry in request.get_perf_counts().items():
+                # The CPU says so too of a kernel that took less than a microsecond this time.
+                if entry["status"] == "EXECUTED":
+                    ran.add(str(name))
+                yield str(name), float(entry["real_time"]) / 1e3
+
+        times_ms = kernel_times(request, runs, told_times, _while_running)
         try:
-            for turn in range(_PROFILE_WARMUP + runs):
-                request.infer()
-                if turn < _PROFILE_WARMUP:
-                    continue
-                for name, entry in request.get_perf_counts().items():
-                    times_ms.setdefault(str(name), []).append(float(entry["real_time"]) / 1e3)
-                    # The CPU says so too of a kernel that took less than a microsecond this time.
-                    if entry["status"] == "EXECUTED":
-                        ran.add(str(name))
             inputs = list(network.input_info)
             graph = _exec_graph(network, job.scratch_dir)
         except Exception as error:
-            raise _failure(error, loading=False) from error
+            raise _while_running(error) from error
         times_ms = {name: spent for name, spent in times_ms.items() if name in ran}
         if not times_ms:
             raise RuntimeFailure(
@@ -351,6 +345,10 @@ def _exec_graph(network: Any, scratch_dir: Path) -> list[ExecNode]:
         )
         for _, layer, told in found
     ]
+
+
+def _while_running(error: Exception) -> RuntimeFailure:
+    return _failure(error, loading=False)
 
 
 def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:

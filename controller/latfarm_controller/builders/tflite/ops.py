@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 from latfarm_predictors.graph import Node
-from latfarm_predictors.shapes import CAST_CODES
+from latfarm_predictors.shapes.dtypes import CAST_CODES
 
 from latfarm_controller.builders.tflite.layout import (
     Layout,
