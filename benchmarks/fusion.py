@@ -7,7 +7,8 @@
 Each platform's agent is started, and fusion detection driven without a controller. The truth of a
 simulated board is its hidden rules, of a runtime the graph or profile that it shows; neither is
 told to the method: `blind`. A runtime that shows no single layers, or one for all (opaque), has no
-score. Beside ours stands inequation 1 of nn-Meter as printed, from the same measurements.
+score, and the row says why; so does one whose agent fails, and the others are run all the same.
+Beside ours stands inequation 1 of nn-Meter as printed, from the same measurements.
 
 `--write` keeps the rows in `fusion.json`, each with its conditions, and rows of other platforms
 that stand there already.
@@ -18,16 +19,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
-import os
-import platform as host
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from latfarm_controller import builders
@@ -35,11 +30,20 @@ from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.fusion_results import PairResult, scored
-from latfarm_controller.errors import BuildError
+from latfarm_controller.errors import AgentError, BuildError
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from benchmarks import simulated_boards
+from benchmarks.fusion_rows import (
+    HEADER,
+    details,
+    failed_row,
+    keep,
+    line,
+    load_average,
+    row_of,
+    simulated_row_of,
+)
 
 RESULTS = Path(__file__).with_suffix(".json")
 LEASE_MS = 600_000
@@ -101,7 +105,7 @@ async def detect(address: str, wanted: str, options: FusionOptions) -> tuple[Fus
         target = next((p for p in described.platforms if wanted in p.name), None)
         if target is None:
             known = ", ".join(p.name for p in described.platforms)
-            raise SystemExit(f"no platform {wanted} here; there are {known}")
+            raise AgentError(f"no platform {wanted} here; there are {known}")
         await client.acquire(LEASE_MS)
         board = Board(client, target.name, target.model_format, target.dtype)
         campaign = FusionCampaign(target.name, options)
@@ -110,59 +114,6 @@ async def detect(address: str, wanted: str, options: FusionOptions) -> tuple[Fus
                 campaign.tell([await board.measure(request)])
         await client.release()
     return campaign, board
-
-
-def of_hidden_rules(
-    results: Sequence[PairResult], profile: Mapping[str, Any], *, paper: bool
-) -> dict[str, Any]:
-    """Precision and recall against a simulated board's own rules, which know no constants."""
-    real = {tuple(pair) for pair in profile["fused_pairs"]}
-    known = [
-        (
-            (r.rule[0].removesuffix(":const"), r.rule[1].removesuffix(":const")) in real,
-            r.paper if paper else r.time_fused,
-        )
-        for r in results
-    ]
-    return scored(known)
-
-
-def row_of(campaign: FusionCampaign, board: Board, seconds: float) -> dict[str, Any]:
-    """What is kept of a platform."""
-    outcome = campaign.outcome()
-    results = campaign.results()
-    return {
-        "platform": board.name,
-        "truth": outcome["profile"],
-        "ours": outcome["black_box"],
-        "paper": outcome["paper"],
-        "wrong": [
-            {"pair": "+".join(r.rule), "judged": r.judged, "cases": cases_of(r)}
-            for r in results
-            if r.judged not in ("hit", "right", "")
-        ],
-        "untold": sum(r.time_fused == "undecided" for r in results),
-        "branches": {
-            "multi_inbound": campaign.rules().multi_inbound,
-            "multi_outbound": campaign.rules().multi_outbound,
-        },
-        "rounds": max(d.rounds for r in results for d in r.cases.values()),
-        "measurements": len(board.slowdowns),
-        "conditions": {
-            "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "processor": host.processor() or host.machine(),
-            "load_average": round(os.getloadavg()[0], 1),
-            "slowdown_median": round(median(board.slowdowns), 3),
-            "slowdown_most": round(max(board.slowdowns), 3),
-            "failed": board.failed,
-            "minutes": round(seconds / 60.0, 2),
-        },
-    }
-
-
-def cases_of(result: PairResult) -> dict[str, str]:
-    """What each size and chain of a pair says, and the share of the cheaper op that was saved."""
-    return {label: f"{d.answer} {d.ratio:.2f}" for label, d in result.cases.items()}
 
 
 def run(wanted: str, options: FusionOptions, simulate: Path | None, cpu: int | None) -> Any:
@@ -179,64 +130,25 @@ def run(wanted: str, options: FusionOptions, simulate: Path | None, cpu: int | N
 
 def simulated_row(kind: str, seed: int, noise: float, pairs: str) -> dict[str, Any]:
     """A simulated board, without any profile, against its hidden rules."""
+    begun = load_average()
     profile = simulated_boards.profile(kind, noise=noise, seed=seed)
     options = FusionOptions.model_validate({"pairs": pairs, "profile": False})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "board.json"
         name = simulated_boards.write(kind, path, noise=noise, seed=seed)
         campaign, board, seconds = run(name, options, path, None)
-    results = campaign.results()
-    row = row_of(campaign, board, seconds) | {
-        "truth": "hidden rules",
-        "ours": of_hidden_rules(results, profile, paper=False),
-        "paper": of_hidden_rules(results, profile, paper=True),
-        "true_branches": {
-            name: profile.get(name, 0) for name in ("multi_inbound", "multi_outbound")
-        },
-    }
-    real = {tuple(pair) for pair in profile["fused_pairs"]}
-    row["wrong"] = [
-        {"pair": "+".join(r.rule), "judged": r.time_fused}
-        for r in results
-        if r.time_fused
-        != ("fused" if tuple(o.removesuffix(":const") for o in r.rule) in real else "separate")
-    ]
-    return row | {"platform": f"{row['platform']}, noise {noise:.0%}"}
+    return simulated_row_of(campaign, board, seconds, (begun, load_average()), profile)
 
 
 def real_row(name: str, pairs: str, cpu: int | None) -> dict[str, Any]:
-    """A runtime of this host, its own graph or profile as the truth."""
+    """A runtime of this host, its own graph or profile as the truth; why not, where it has none."""
+    begun = load_average()
     options = FusionOptions.model_validate({"pairs": pairs, "blind": True})
-    campaign, board, seconds = run(name, options, None, cpu)
-    return row_of(campaign, board, seconds)
-
-
-def line(row: Mapping[str, Any]) -> str:
-    """A row of the printed table."""
-    cells = [f"{row['platform']:38}", f"{row['truth']:>12}"]
-    for way in ("ours", "paper"):
-        found = row[way]
-        cells += [
-            f"{'-' if found[share] is None else format(found[share], '.2f'):>6}"
-            for share in ("precision", "recall")
-        ]
-    found = row["ours"]
-    cells += [f"{found['pairs']:>5} {found['fused']:>5} {row['untold']:>9} {row['rounds']:>6}"]
-    cells += [f"{row['measurements']:>12} {row['conditions']['minutes']:>7}"]
-    return " ".join(cells)
-
-
-HEADER = (
-    f"{'platform':38} {'truth':>12} {'prec':>6} {'recall':>6} {'paper':>6} {'recall':>6} "
-    f"{'pairs':>5} {'fused':>5} {'undecided':>9} {'rounds':>6} {'measurements':>12} {'minutes':>7}"
-)
-
-
-def keep(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Put rows into the file, in place of older ones of the same platforms."""
-    known = json.loads(path.read_text())["platforms"] if path.is_file() else []
-    named = {row["platform"]: row for row in (*known, *rows)}
-    path.write_text(json.dumps({"platforms": list(named.values())}, indent=2) + "\n")
+    try:
+        campaign, board, seconds = run(name, options, None, cpu)
+    except AgentError as error:
+        return failed_row(name, str(error))
+    return row_of(campaign, board, seconds, (begun, load_average()))
 
 
 def main() -> int:
@@ -244,34 +156,39 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulate", action="append", choices=SIMULATED, default=[])
     parser.add_argument("-p", "--platform", action="append", default=[], help="or part of its name")
-    parser.add_argument("--seeds", type=int, default=8, help="of drawn boards")
+    parser.add_argument("--seeds", type=int, default=8, help="how many drawn boards")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the drawn boards")
     parser.add_argument("--noise", type=float, action="append", default=[])
     parser.add_argument("--pairs", choices=("core", "all"), default="core")
     parser.add_argument("--cpu", type=int, default=None, help="core to measure on")
+    parser.add_argument("--note", default="", help="about the host, kept beside real runtimes")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if not options.simulate and not options.platform:
         options.simulate, options.platform = list(SIMULATED), list(HOST_RUNTIMES)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     boards = [
         (kind, seed, noise)
         for noise in options.noise or (0.0, 0.03)
         for kind in options.simulate
-        for seed in (range(options.seeds) if kind == "drawn" else (0,))
+        for seed in (seeds if kind == "drawn" else (0,))
     ]
     print(HEADER)
     missed = 0
     for kind, seed, noise in boards:
         row = simulated_row(kind, seed, noise, options.pairs)
         print(line(row), flush=True)
+        print(*details(row), sep="\n", end="\n" if details(row) else "")
         missed += bool(row["wrong"]) or row["branches"] != row["true_branches"]
         if options.write:
             keep([row], RESULTS)
     for name in options.platform:
         row = real_row(name, options.pairs, options.cpu)
         print(line(row), flush=True)
-        for wrong in row["wrong"]:
-            said = ", ".join(f"{label} {told}" for label, told in wrong["cases"].items())
-            print(f"  {wrong['judged']}: {wrong['pair']} ({said})")
+        print(*details(row), sep="\n", flush=True)
+        missed += row["truth"] == "none"
+        if options.note:
+            row["conditions"]["note"] = options.note
         if options.write:
             keep([row], RESULTS)
     return 1 if missed else 0

@@ -11,51 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import Measurement, Settings
-from pydantic import Field
+from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_branches import Branches
 from latfarm_controller.campaigns.fusion_cases import (
     CORE_PAIRS,
-    WINDOWED,
-    JoinCase,
     all_pairs,
-    control_model,
     empty_model,
     pair_case,
 )
-from latfarm_controller.campaigns.fusion_chains import (
-    Chained,
-    chain_settings,
-)
-from latfarm_controller.campaigns.fusion_connections import (
-    Connection,
-    choose_fork,
-    choose_join,
-    join_connection,
-)
-from latfarm_controller.campaigns.fusion_decision import (
-    Answer,
-    Decision,
-    paper_says,
-    prior_log_odds,
-    profile_says_fused,
-    work_layers,
-)
+from latfarm_controller.campaigns.fusion_chains import Chained, chain_settings
+from latfarm_controller.campaigns.fusion_connections import Connection, choose_fork, choose_join
+from latfarm_controller.campaigns.fusion_decision import Answer
 from latfarm_controller.campaigns.fusion_operators import SIZES
-from latfarm_controller.campaigns.fusion_results import (
-    PairResult,
-    chain_answer,
-    combined,
-    score,
-    sizes_mislead,
-)
+from latfarm_controller.campaigns.fusion_options import SETTINGS, FusionOptions
+from latfarm_controller.campaigns.fusion_profile import Profiled, Profiler
+from latfarm_controller.campaigns.fusion_results import PairResult, score
 from latfarm_controller.campaigns.fusion_rounds import (
     CaseRounds,
     PadBook,
@@ -63,42 +40,14 @@ from latfarm_controller.campaigns.fusion_rounds import (
     plain_round,
 )
 from latfarm_controller.campaigns.fusion_transfers import Transfers, chains, transfers_of
-from latfarm_controller.campaigns.options import Options, SettingsChange
+from latfarm_controller.campaigns.fusion_verdicts import Evidence
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
-SETTINGS = Settings(
-    sessions=1, warmup_runs=3, warmup_ms=5.0, min_runs=10, max_runs=100, max_ms=40.0, precision=0.01
-)
+__all__ = ["SETTINGS", "FusionCampaign", "FusionOptions"]
+
 PURPOSE = "fusion"
 OVERHEAD_REPEATS = 5
-Method = Literal["latfarm", "paper"]
-
-
-class FusionOptions(Options):
-    """Configuration of fusion detection.
-
-    `pairs`: "core", "all", or pairs of operator names. `method`: by which of two ways times are
-    read: ours, or inequation 1 as nn-Meter prints it, at the first of the sizes, whatever a call or
-    a transfer costs. `undecided`: how a pair that neither profile nor times settle is used for
-    splitting: by the larger likelihood, or always fused, or separate. `chains`: whether our method
-    counts kernels along chains of tiny ops first, see `fusion_chains`. `blind`: whether a pair that
-    a profile has settled is measured on as any other, to judge how times alone fare.
-    """
-
-    method: Method = "latfarm"
-    pairs: Literal["core", "all"] | list[tuple[str, str]] = "core"
-    sizes: list[Literal["small", "large"]] = Field(default=["small", "large"], min_length=1)
-    rounds: int = Field(default=3, ge=2)
-    max_rounds: int = Field(default=6, ge=2)
-    alpha: float = Field(default=0.5, gt=0, lt=1)
-    gate: float = Field(default=5.0, gt=0)
-    sureness: float = Field(default=2.0, gt=0)
-    undecided: Literal["likelihood", "fuse", "separate"] = "likelihood"
-    chains: bool = True
-    profile: bool = True
-    blind: bool = False
-    settings: SettingsChange = SettingsChange()
 
 
 class FusionCampaign(PlannedCampaign):
@@ -134,9 +83,7 @@ class FusionCampaign(PlannedCampaign):
         self._chain_settings = chain_settings(self._settings)
         self._empty = empty_model()
         self._empties: list[float] = []
-        self._truth: dict[tuple[str, str], bool] = {}
-        self._profiled: Literal["off", "unavailable", "opaque", "yes"] = "off"
-        self.profiled: list[tuple[Graph, Measurement]] = []
+        self._profiled = Profiled(tested, options.sizes[0])
         self._chains = [c for size in options.sizes for c in chains(SIZES[size])]
         self._transfers = Transfers()
         self._book = PadBook()
@@ -153,12 +100,17 @@ class FusionCampaign(PlannedCampaign):
     @property
     def profiles(self) -> bool:
         """Whether the runtime's profiler shows single layers."""
-        return self._profiled == "yes"
+        return self._profiled.profiler == "yes"
 
     @property
-    def profile(self) -> str:
+    def profile(self) -> Profiler:
         """What is known of the runtime's profiler: off, unavailable, opaque or yes."""
-        return self._profiled
+        return self._profiled.profiler
+
+    @property
+    def profiled(self) -> list[tuple[Graph, Measurement]]:
+        """The models that were profiled, each with its layers."""
+        return self._profiled.models
 
     @property
     def transfers(self) -> Transfers:
@@ -171,7 +123,8 @@ class FusionCampaign(PlannedCampaign):
         answers = yield Batch("overhead", requests, 0, len(requests))
         self._empties += _times(requests, answers)
         if self._options.profile:
-            yield from self._profiles()
+            yield from self._profiled.plan(self._ask_profile, self._next)
+            self._join = self._profiled.join
         yield from self._chained.rounds(self._ask_chain, self._next, self.call_overhead_ms)
         yield from self._plain_rounds()
         if self._transfers.costly:
@@ -199,7 +152,7 @@ class FusionCampaign(PlannedCampaign):
                 # Where a profile or chains tell, times at a size serve to be compared with them.
                 settled = self._settled()
                 if not options.blind:
-                    settled |= set(self._truth)
+                    settled |= set(self._profiled.truth)
                 cases = [c for c in cases if c.case.rule not in settled]
             if number >= options.rounds:
                 cases = [c for c in cases if c.worth_repeating(options)]
@@ -271,58 +224,8 @@ class FusionCampaign(PlannedCampaign):
         self._asked += len({r.request_id for r in requests})
         return batch
 
-    def _profiles(self) -> Plan:
-        size = self._options.sizes[0]
-        control = self._ask(control_model(SIZES[size]), "profile: control", profile=True)
-        answers = yield self._next([control], len(self._cases))
-        answer = answers[control.request_id]
-        self.profiled.append((control.graph, answer))
-        layers = work_layers(answer.layers)
-        if len(layers) < 2:
-            # None: the runtime does not profile. One for three ops: a delegate hides what it runs.
-            self._profiled = "opaque" if layers else "unavailable"
-            return
-        self._profiled = "yes"
-        cases = [case for case in self._tested if case.size_name == size]
-        joins = {
-            c.label: join_connection(JoinCase(c.first, c.first, c.second, size))
-            for c in cases
-            if c.second.binary
-        }
-        graphs: dict[str, Graph] = {}
-        for case in cases:
-            for graph in (case.single_first, case.single_second, case.connected):
-                graphs.setdefault(graph.hash, graph)
-        for join in joins.values():
-            graphs.setdefault(join.graph.hash, join.graph)
-        requests = {
-            key: self._ask(graph, f"profile: {graph.name}", profile=True)
-            for key, graph in graphs.items()
-        }
-        answers = yield self._next(list(requests.values()), len(requests) + len(self._cases))
-
-        self.profiled += [
-            (graph, answers[requests[key].request_id]) for key, graph in graphs.items()
-        ]
-
-        def of(graph: Graph) -> Measurement:
-            return answers[requests[graph.hash].request_id]
-
-        for case in cases:
-            fused = profile_says_fused(
-                [of(case.single_first), of(case.single_second)], of(case.connected)
-            )
-            if case.label in joins:
-                # Some runtimes fuse a join only when both its operands come from such ops.
-                join = joins[case.label]
-                settled = join.decide_by_profile([of(part) for part in join.parts], of(join.graph))
-                if settled and join.answer:
-                    fused = True
-                    if self._join is None or not self._join.clear:
-                        self._join = join
-            if fused is not None:
-                # Dense convolution stands for the op; its depthwise variant comes second.
-                self._truth.setdefault(case.rule, fused)
+    def _ask_profile(self, graph: Graph, label: str) -> MeasurementRequest:
+        return self._ask(graph, label, profile=True)
 
     def _connections(self) -> Plan:
         used = {r.rule for r in self.results() if r.used}
@@ -334,7 +237,7 @@ class FusionCampaign(PlannedCampaign):
         join = None if self._join is not None else choose_join(fused)
         fork = choose_fork(fused)
         profiles = {}
-        if self._profiled == "yes":
+        if self.profiles:
             graphs = [g for c in (join, fork) if c is not None for g in (*c.parts, c.graph)]
             profiles = {g.hash: self._ask(g, f"profile: {g.name}", profile=True) for g in graphs}
             answers = yield self._next(list(profiles.values()), len(profiles))
@@ -359,76 +262,13 @@ class FusionCampaign(PlannedCampaign):
         self._fork = fork
 
     def results(self) -> list[PairResult]:
-        """What was found so far of each pair of ops, in the order of the operator list.
-
-        (Conv, Conv) is a control: no runtime computes two convolutions in one kernel. Where its
-        times say so, they show a change of layout that connecting saves, and the times of all
-        pairs of windowed ops are not believed. Where sizes say so of pairs that chains tell apart,
-        connecting saves something else, and sizes are not believed of any pair.
-        """
-        ours = self._options.method == "latfarm"
-        at_sizes = {
-            rule: {c.case.label: c.decision(self._options, self._pads) for c in cases}
-            for rule, cases in self._by_rule.items()
-        }
-        in_chains = {rule: self._chained.decisions(rule) for rule in self._by_rule}
-        sized = {rule: combined(list(found.values()))[0] for rule, found in at_sizes.items()}
-        chained = {rule: chain_answer(list(found.values())) for rule, found in in_chains.items()}
-        control = ("Conv", "Conv")
-        blocked = ours and sized.get(control) == "fused"
-        misled = ours and sizes_mislead([(sized[rule], chained[rule]) for rule in sized])
-        # A chain's separators have the layout of its windowed ops, so that nothing is saved on
-        # that: it holds where sizes do not, but not where chains too say so of the control.
-        trusted = chained.get(control) != "fused"
-        return [
-            self._result(
-                rule,
-                at_sizes[rule],
-                in_chains[rule],
-                layout=(misled or (blocked and WINDOWED.issuperset(rule)))
-                and not (trusted and chained[rule] != "undecided"),
-            )
-            for rule in self._by_rule
-        ]
+        """What was found so far of each pair of ops, in the order of the operator list."""
+        found = Evidence(self._options, self._by_rule, self._chained, self._profiled, self._pads)
+        return found.results()
 
     @property
     def _pads(self) -> PadBook | None:
         return self._book if self._transfers.costly else None
-
-    def _result(
-        self,
-        rule: tuple[str, str],
-        sized: Mapping[str, Decision],
-        chained: Mapping[str, Decision],
-        *,
-        layout: bool,
-    ) -> PairResult:
-        """What was found of a pair; `layout`: its times may show a change of layout."""
-        cases = self._by_rule[rule]
-        time_fused, size_dependent = combined(list(sized.values()), list(chained.values()))
-        paper = paper_says(cases[0].plain, self._options.alpha)
-        if self._options.method == "paper":
-            time_fused, size_dependent = paper, False
-        layout = layout and time_fused == "fused"
-        decisions = {**sized, **chained}
-        if layout:
-            time_fused = "undecided"
-        truth = self._truth.get(rule)
-        if truth is not None:
-            used, source = truth, "profile"
-        elif time_fused != "undecided":
-            used, source = time_fused == "fused", "time"
-        elif self._options.undecided != "likelihood":
-            used, source = self._options.undecided == "fuse", "prior"
-        else:
-            known = [] if layout else [d for d in decisions.values() if d.rounds]
-            evidence = sum(max(-4.0, min(4.0, d.log_odds)) for d in known)
-            used = evidence + prior_log_odds(*rule) > 0
-            source = "likelihood" if known else "prior"
-        error = next((c.error for c in cases if c.error), "")
-        return PairResult(
-            rule, decisions, time_fused, size_dependent, truth, used, source, layout, error, paper
-        )
 
     def rules(self) -> FusionRules:
         """The rules to cut kernels by: every pair settled, by the best there is."""
@@ -455,7 +295,7 @@ class FusionCampaign(PlannedCampaign):
             "call_overhead_ms": self.call_overhead_ms,
             "pairs": [r.to_json() for r in results],
             "connections": [c.to_json() for c in (self._join, self._fork) if c is not None],
-            "profile": self._profiled,
+            "profile": self.profile,
             "method": self._options.method,
             "transfers": self._transfers.to_json(),
             "black_box": score(results),

@@ -10,25 +10,24 @@ layout at the ends are those of all four chains, so that
     T(Op1) + T(Op2) - T(Op1, Op2) - T(separators)
 
 is what fusing saves, once for each link: inequation 1 with the separators as the empty model.
+
+A runtime passes the layout of a convolution on to what follows it, where a separator may be twice
+as fast. The windowed ops of a pair stand once at the head of all four chains, so that layouts are
+the same in all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from statistics import median
-from types import MappingProxyType
-from typing import Literal
 
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Settings
 
-from latfarm_controller.campaigns.fusion_cases import WINDOWED, rule_of
-from latfarm_controller.campaigns.fusion_decision import Decision, decide
-from latfarm_controller.campaigns.fusion_operators import OPERATORS, SIZES, Operator
+from latfarm_controller.campaigns.fusion_chain_models import LINKS, ChainCase, Divider, dividers
+from latfarm_controller.campaigns.fusion_decision import Decision, decide, student
+from latfarm_controller.campaigns.fusion_operators import OPERATORS
 from latfarm_controller.campaigns.fusion_results import chain_answer, combined
 from latfarm_controller.campaigns.fusion_rounds import (
     Ask,
@@ -40,145 +39,15 @@ from latfarm_controller.campaigns.fusion_rounds import (
 )
 from latfarm_controller.campaigns.plans import Plan
 
-Divider = Literal["MaxPool", "AveragePool", "Softmax"]
-
-LINKS = 16
-_CHANNELS, _SIDE, _ROWS = 16, 4, 8
 _SURENESS = 3.0  # many pairs are looked at after each round: two standard errors err too often
 _GATE = 3.0
 _SLACK = 1.5
 _LEAST_KERNEL = 0.08  # of a separator: what takes less by itself was merged into that
 
-_TINY = replace(
-    SIZES["small"],
-    channels=_CHANNELS,
-    side=_SIDE,
-    rows=_ROWS,
-    features=_CHANNELS,
-    narrow=_CHANNELS,
-)
-
-Step = Callable[[GraphBuilder, str, str], str]
-
-_OWN_STEPS: Mapping[str, Step] = MappingProxyType(
-    {
-        "conv": lambda b, x, _: b.conv(x, _CHANNELS, 1),
-        "conv_transpose": lambda b, x, _: b.conv_transpose(x, _CHANNELS, 1),
-        "fc": lambda b, x, _: b.fc(x, _CHANNELS),
-        "matmul": lambda b, x, _: b.matmul(x, b.weight((_CHANNELS, _CHANNELS))),
-    }
-)
-"""In a chain every op must keep its tensor's shape; here are those that do not in a pair."""
-
-_NOT_CHAINED = frozenset(
-    {
-        *("pad", "resize", "transpose", "slice", "depth_to_space"),
-        *("mean", "global_pool", "concat"),
-    }
-)
-"""Ops that change a shape, or that cancel each other out along a chain."""
-
-_DIVIDERS: Mapping[Divider, Step] = MappingProxyType(
-    {
-        "MaxPool": lambda b, x, _: b.max_pool(x, 3, 1, "same"),
-        "AveragePool": lambda b, x, _: b.avg_pool(x, 3, 1, "same"),
-        "Softmax": lambda b, x, _: b.softmax(x),
-    }
-)
-
 
 def chain_settings(settings: Settings) -> Settings:
     """Chains take microseconds: more runs of one cost nothing beside its loading."""
     return replace(settings, max_runs=4 * settings.max_runs)
-
-
-@dataclass(frozen=True)
-class ChainCase:
-    """A pair along a chain, with the three chains that it is compared with.
-
-    Of a pair of elementwise ops the separator is a softmax, which has no layout of its own, of one
-    with a windowed op a pooling, which has the same as that: a separator in another layout would
-    be an excuse for a pair to save two conversions. An op with two operands reads the last
-    separator's result beside Op1's, as a residual block does.
-    """
-
-    first: Operator
-    second: Operator
-    divider: Divider
-
-    @property
-    def size_name(self) -> str:
-        """Which chains share a separator."""
-        return f"chain of {self.divider}"
-
-    @property
-    def rule(self) -> tuple[str, str]:
-        """The pair of ops as in the rules."""
-        return rule_of(self.first, self.second)
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return f"{self.first.name}+{self.second.name}@chain"
-
-    @property
-    def wide_shape(self) -> tuple[int, ...]:
-        """Every tensor of the chain."""
-        return (_ROWS, _CHANNELS) if self.first.flat else (1, _CHANNELS, _SIDE, _SIDE)
-
-    @cached_property
-    def bare(self) -> Graph:
-        """The separators alone."""
-        return _chain(self.divider, self.wide_shape)
-
-    @cached_property
-    def single_first(self) -> Graph:
-        """Op1 between separators."""
-        return _chain(self.divider, self.wide_shape, self.first.name)
-
-    @cached_property
-    def single_second(self) -> Graph:
-        """Op2 between separators."""
-        return _chain(self.divider, self.wide_shape, self.second.name)
-
-    @cached_property
-    def connected(self) -> Graph:
-        """(Op1, Op2) between separators."""
-        return _chain(self.divider, self.wide_shape, self.first.name, self.second.name)
-
-
-@lru_cache(maxsize=256)
-def _chain(divider: Divider, shape: tuple[int, ...], *operators: str) -> Graph:
-    """The operators between separators, as often as a chain has links."""
-    b = GraphBuilder(f"{LINKS} x {','.join(operators) or 'nothing'} | {divider}")
-    divide = _DIVIDERS[divider]
-    before = divide(b, b.input(shape), "")
-    x = divide(b, before, "")
-    for _ in range(LINKS):
-        y = x
-        for place, name in enumerate(operators):
-            y = _step(OPERATORS[name])(b, y, before if place == 0 else x)
-        before, x = x, divide(b, y, "")
-    return b.build([x])
-
-
-def _step(operator: Operator) -> Step:
-    own = _OWN_STEPS.get(operator.name)
-    if own is not None:
-        return own
-    second = operator.second
-    assert second is not None
-    return lambda b, x, other: second(b, x, other, _TINY)
-
-
-def dividers(first: str, second: str) -> tuple[Divider, ...]:
-    """The separators that serve a pair, the best first; none where it cannot be chained."""
-    a, b = OPERATORS[first], OPERATORS[second]
-    if _NOT_CHAINED.intersection((first, second)) or a.second is None:
-        return ()
-    if a.flat or not WINDOWED.union({"ConvTranspose"}).intersection((a.op, b.op)):
-        return ("Softmax",)
-    return ("MaxPool", "AveragePool")
 
 
 @dataclass
@@ -201,41 +70,62 @@ class ChainRounds(CaseRounds):
         return max(_LEAST_KERNEL * separators_ms * LINKS / (LINKS + 2), 0.0)
 
     def decision(self, limits: Limits, book: PadBook | None = None) -> Decision:  # noqa: ARG002
-        """What the chains say; the times of all four count, so that their spreads do."""
-        return decide(
+        """What the chains say; the times of all four count, so that their spreads do.
+
+        Nothing where the connected chain takes no longer than its separators alone: the runtime
+        took those in, and what it saved is theirs.
+        """
+        found = decide(
             self.plain,
             alpha=limits.alpha,
             gate=max(_GATE, limits.sureness),
-            sureness=max(_SURENESS, limits.sureness),
+            sureness=max(_SURENESS, limits.sureness) * student(len(self.plain)),
             paired=True,
             least_base_ms=self.least_base_ms,
         )
+        if found.answer != "undecided" and found.connected_ms <= self.least_base_ms:
+            return replace(found, answer="undecided", log_odds=0.0)
+        return found
+
+    def merged(self, found: Decision) -> bool:
+        """Whether an op, or both of them, take no time beside the separators."""
+        return min(found.base_ms, found.connected_ms) <= self.least_base_ms
 
     def worth_another(self, limits: Limits) -> bool:
-        """Whether it is open, and rounds could settle it; sets up another separator if need be."""
-        if self.error or self.tries >= 3 * limits.max_rounds:
+        """Whether it is open, and rounds could settle it; sets up another separator if need be.
+
+        A spread that a few rounds show is itself hardly known: an open question is not given up
+        before `max_rounds`, unless an op takes no time in the middle of `rounds` of them.
+        """
+        if self.error or self.tries >= 4 * limits.max_rounds:
             return False
         found = self.decision(limits)
         if found.rounds < 2 or (found.rounds <= limits.rounds and found.answer != "undecided"):
             return True
         if found.answer != "undecided":
             return False
-        most = 2 * limits.max_rounds
-        hope = _SLACK * math.sqrt(most / found.rounds)
-        drowned = found.base_ms <= max(_GATE * found.base_spread_ms, self.least_base_ms)
-        sure = abs(found.gain_ms - limits.alpha * found.base_ms) * hope
-        if (
-            found.rounds < most
-            and found.base_ms * hope > max(_GATE * found.base_spread_ms, self.least_base_ms * hope)
-            and sure > _SURENESS * found.score_spread_ms
-        ):
+        if found.rounds < limits.rounds:
             return True
-        if not self.left or not drowned:
+        merged = self.merged(found)
+        if not merged and (found.rounds < limits.max_rounds or self._could_settle(found, limits)):
+            return True
+        if not self.left or not (merged or found.base_ms <= _GATE * found.base_spread_ms):
             return False
         assert isinstance(self.case, ChainCase)
         self.case = ChainCase(self.case.first, self.case.second, self.left[0])
         self.left, self.plain = self.left[1:], []
         return True
+
+    def _could_settle(self, found: Decision, limits: Limits) -> bool:
+        """Whether the rounds that are left could: errors shrink with their root."""
+        most = 3 * limits.max_rounds
+        hope = _SLACK * math.sqrt(most / found.rounds)
+        sure = abs(found.gain_ms - limits.alpha * found.base_ms) * hope
+        return (
+            found.rounds < most
+            and found.base_ms * hope > _GATE * found.base_spread_ms
+            and sure > _SURENESS * found.score_spread_ms
+        )
 
 
 def chain_rounds(first: str, second: str) -> ChainRounds | None:

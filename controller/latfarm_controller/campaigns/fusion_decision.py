@@ -24,8 +24,11 @@ Answer = Literal["fused", "separate", "undecided"]
 # top of 1.4826: without it, three rounds that agree by chance would look certain.
 _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
-# An exporter's or a compiler's changes of layout or element type are no op of the model.
+# An exporter's or a compiler's changes of layout or element type are no op of the model, nor are
+# its constants. MNN's rasters move data: they change a layout, and do a concatenation on the way.
 _LAYOUT_LAYERS = LAYOUT_OPS | {
+    "Raster",
+    "MemoryData",
     "DequantizeLinear",
     "QuantizeLinear",
     "Reformat",
@@ -35,6 +38,10 @@ _LAYOUT_LAYERS = LAYOUT_OPS | {
     "Copy",
     "Identity",
 }
+
+# How many times farther than three standard errors a rare value lies where the error itself was
+# told from few values: quantiles of Student's t at the probability of three normal deviations.
+_STUDENT = {2: 78.6, 3: 6.4, 4: 3.07, 5: 2.21, 6: 1.84, 7: 1.63, 8: 1.51, 9: 1.43, 10: 1.36}
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _APPENDED = frozenset({"BatchNormalization", "Relu", "Clip"})
@@ -93,6 +100,13 @@ def standard_error(values: Sequence[float]) -> float:
     middle = median(values)
     deviation = median(abs(v - middle) for v in values)
     return 1.4826 * _SMALL_SAMPLE.get(count, 1.05) * deviation * 1.2533 / math.sqrt(count)
+
+
+def student(rounds: int) -> float:
+    """By how much more doubt a spread of so few rounds leaves than one that is well known."""
+    if rounds < 2:
+        return math.inf
+    return _STUDENT.get(rounds, 1.0 + 3.0 / (rounds - 1))
 
 
 def _own_error(measurement: Measurement) -> float:

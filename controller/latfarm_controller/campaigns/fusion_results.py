@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from latfarm_predictors.fusion import GATE
+
 from latfarm_controller.campaigns.fusion_decision import Answer, Decision
 
 Verdict = tuple[Answer, bool]
@@ -22,7 +24,8 @@ class PairResult:
     `time_fused` is the black box's answer, `graph_fused` the profile's (None: it cannot tell),
     `used` what kernels are cut by, and `source` what that rests on: profile, time, likelihood or
     prior. `layout`: what was saved may be a change of layout, see `FusionCampaign.results`.
-    `paper`: inequation 1 as printed, from the same measurements.
+    `paper`: inequation 1 as printed, from the same measurements. `untold`: why the profile cannot
+    tell, where it was asked and cannot.
     """
 
     rule: tuple[str, str]
@@ -35,6 +38,7 @@ class PairResult:
     layout: bool = False
     error: str = ""
     paper: Answer = "undecided"
+    untold: str = ""
 
     @property
     def judged(self) -> str:
@@ -59,6 +63,7 @@ class PairResult:
             "time_fused": self.time_fused,
             "paper_fused": self.paper,
             "graph_fused": self.graph_fused,
+            "graph_untold": self.untold,
             "judged": self.judged,
             "size_dependent": self.size_dependent,
             "layout": self.layout,
@@ -147,3 +152,27 @@ def sizes_mislead(told: Sequence[tuple[Answer, Answer]]) -> bool:
     apart = [sized for sized, chain in told if chain == "separate" and sized != "undecided"]
     wrong = apart.count("fused")
     return wrong >= LEAST_MISLED and wrong > MISLED_SHARE * len(apart)
+
+
+def plain_ops(told: Mapping[tuple[str, str], tuple[Answer, Answer]]) -> set[str]:
+    """Ops next to which connecting was seen to save nothing, and was never seen to mislead.
+
+    What connecting saves besides a kernel (a conversion into a layout, say) it saves where both
+    ops have that cost. Such an op has none, so that times at sizes are good for two of them.
+
+    Args:
+        told: of each pair what its sizes and what its chains say.
+    """
+    plain, misled = set(), set()
+    for pair, (sized, chain) in told.items():
+        ops = set(map(without_gate, pair))
+        if sized == "separate":
+            plain |= ops
+        elif sized == "fused" and chain == "separate":
+            misled |= ops
+    return plain - misled
+
+
+def without_gate(op: str) -> str:
+    """A product with a gate is the same kernel as any other where it stands by itself."""
+    return op.removesuffix(GATE)

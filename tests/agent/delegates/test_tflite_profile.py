@@ -13,7 +13,7 @@ from latfarm_agent.runtimes.tflite.context import Scout, Step
 from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device, Event
 from latfarm_agent.runtimes.tflite.model import Operator, op_name
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
-from latfarm_agent.runtimes.tflite.xnnpack import lay_along
+from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
 
 CONV = "Convolution (NHWC, F32) IGEMM"
 FC = "Fully Connected (NC, F32) GEMM"
@@ -102,6 +102,33 @@ def test_events_become_rows_of_the_plan() -> None:
         LayerTime("n2", "Softmax", 2.0, "CPU"),
         LayerTime("n3", "Conv2D", 3.0, "XNNPACK"),
     ]
+
+
+def test_an_activation_that_clamps_behind_a_sum_is_a_kernel_by_itself() -> None:
+    # The file writes both activations into their operators; XNNPACK clamps within one of them only.
+    named = operators("CONV_2D", "ADD", "CONV_2D")
+    plan = [Step(3, "TfLiteXNNPackDelegate", (0, 1, 2), 9)]
+    run = [
+        event(CONV, 0, ms=3.0),
+        event("Add (ND)", 1, ms=2.0),
+        event(CLAMP, 2, ms=0.5),
+        event(CONV, 3, ms=3.0),
+    ]
+    assert profile.by_events(plan, named, [run, run]) == [
+        LayerTime("n0", "Conv2D", 3.0, "XNNPACK"),
+        LayerTime("scratch_n1", "Add", 2.0, "XNNPACK"),
+        LayerTime("n1", "Clamp", 0.5, "XNNPACK"),
+        LayerTime("n2", "Conv2D", 3.0, "XNNPACK"),
+    ]
+
+
+def test_a_clamp_that_is_the_operator_is_one_row() -> None:
+    named = operators("CONV_2D", "RELU")
+    plan = [Step(2, "TfLiteXNNPackDelegate", (0, 1), 9)]
+    run = [event(CONV, 0, ms=3.0), event(CLAMP, 1, ms=0.5)]
+    assert [row.name for row in profile.by_events(plan, named, [run, run])] == ["n0", "n1"]
+    assert own_clamp(Group(tuple(operators("RELU")), (0,)), [CLAMP]) == 0
+    assert own_clamp(Group(tuple(operators("SOFTMAX")), (0, 1)), ["Copy (NC)", "Softmax"]) == 0
 
 
 @pytest.mark.parametrize(

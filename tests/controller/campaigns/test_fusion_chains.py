@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, OrderCase, all_pairs
-from latfarm_controller.campaigns.fusion_chains import LINKS, ChainCase, chain_rounds, dividers
-from latfarm_controller.campaigns.fusion_decision import Decision, which_order
+from latfarm_controller.campaigns.fusion_chain_models import LINKS, ChainCase, dividers
+from latfarm_controller.campaigns.fusion_chains import ChainRounds, chain_rounds
+from latfarm_controller.campaigns.fusion_decision import (
+    Answer,
+    Decision,
+    Triple,
+    student,
+    which_order,
+)
 from latfarm_controller.campaigns.fusion_operators import OPERATORS
 from latfarm_controller.campaigns.fusion_results import (
     chain_answer,
     combined,
+    plain_ops,
     sizes_mislead,
 )
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.campaigns.test_fusion_transfers import Board, detect, quality
 
@@ -77,7 +86,7 @@ def test_separators_have_the_layout_of_the_pair() -> None:
     assert dividers("conv", "relu") == ("MaxPool", "AveragePool")
     assert dividers("relu", "conv_transpose") == ("MaxPool", "AveragePool")
     assert dividers("bn", "relu") == ("Softmax",)
-    assert dividers("fc", "flat_relu") == ("Softmax",)
+    assert dividers("fc", "flat_relu") == ("Softmax", "Softmax across")
     # Their shapes change, or they cancel each other out.
     assert dividers("conv", "concat") == ()
     assert dividers("transpose", "transpose") == ()
@@ -94,9 +103,79 @@ def test_the_four_chains_differ_in_nothing_but_the_pair() -> None:
         ends = {tuple(g.type_of(t) for t in (*g.inputs, *g.outputs)) for g in four}
         assert len(ends) == 1, case.label
         bare, first, second, both = (Counter(n.op for n in g.nodes) for g in four)
-        assert bare == {case.divider: LINKS + 2}
+        separators = LINKS + 2 + bool(case.head)
+        alone = Counter({case.divider.split()[0]: separators})
+        alone += Counter(OPERATORS[n].op for n in case.head)
+        assert bare == alone, case.label
         # Each link holds the pair once, whatever an op is made of.
         assert first + second == both + bare, case.label
+
+
+def test_ops_that_may_choose_a_layout_stand_at_the_head_of_all_four_chains() -> None:
+    heads = {
+        (a, b): ChainCase(OPERATORS[a], OPERATORS[b], dividers(a, b)[0]).head
+        for a, b in (("conv", "relu"), ("relu", "conv"), ("lrn", "max_pool"), ("bn", "relu"))
+    }
+    assert heads == {
+        ("conv", "relu"): ("conv",),
+        ("relu", "conv"): ("conv",),
+        ("lrn", "max_pool"): ("lrn",),  # the separator is a pooling too
+        ("bn", "relu"): (),
+    }
+    shared = ChainCase(OPERATORS["conv"], OPERATORS["relu"], "MaxPool")
+    other = ChainCase(OPERATORS["relu"], OPERATORS["conv"], "MaxPool")
+    assert shared.bare.hash == other.bare.hash
+    assert [n.op for n in shared.bare.nodes[:3]] == ["MaxPool", "MaxPool", "Conv"]
+
+
+def layouts_ms(graph: Graph) -> float:
+    """A runtime whose poolings are twice as fast behind a convolution; nothing is ever fused."""
+    total_ms, fast = 0.005, False
+    for node in graph.nodes:
+        fast = fast or node.op == "Conv"
+        total_ms += 0.001 * (0.5 if fast and node.op in ("MaxPool", "Relu") else 1.0)
+    return total_ms
+
+
+def test_a_layout_that_a_convolution_hands_on_is_no_fusion() -> None:
+    case = ChainCase(OPERATORS["relu"], OPERATORS["conv"], "MaxPool")
+    bare, first, second, both = (
+        layouts_ms(g) for g in (case.bare, case.single_first, case.single_second, case.connected)
+    )
+    assert first + second - both - bare == pytest.approx(0.0, abs=1e-9)
+
+
+def merging_ms(graph: Graph) -> float:
+    """A runtime that knows attention: products and softmaxes of rows are one kernel."""
+    total_ms, last = 0.005, ""
+    for node in graph.nodes:
+        attends = node.op == "Gemm" or (node.op == "Softmax" and node.attrs["axis"] != 0)
+        joined = attends and last == "attention" and any(n.op == "Gemm" for n in graph.nodes)
+        total_ms += 0.0 if joined else 0.001
+        last = "attention" if attends else node.op
+    return total_ms
+
+
+def test_separators_that_were_taken_in_tell_nothing_and_others_are_tried() -> None:
+    def answered(request: MeasurementRequest) -> Measurement:
+        found = SimulatedPlatform(rules=SLOW_CLAMP).measure(request)
+        took_ms = merging_ms(request.graph)
+        return replace(found, latency_ms=took_ms, mad_ms=took_ms * 1e-3)
+
+    options = {"pairs": [("fc", "flat_relu")], "profile": False, "sizes": ["small"]}
+    campaign = FusionCampaign("sim", FusionOptions.model_validate(options))
+    drive(campaign, answered)
+    (result,) = campaign.results()
+    (chain,) = [d for label, d in result.cases.items() if label.endswith("@chain")]
+    assert chain.answer == "separate"
+    assert chain.connected_ms == pytest.approx(2 * LINKS * 0.001, rel=0.01)
+
+
+def test_few_rounds_leave_more_doubt_than_their_spread_says() -> None:
+    doubts = [student(rounds) for rounds in range(2, 20)]
+    assert doubts == sorted(doubts, reverse=True)
+    assert doubts[-1] < 1.2
+    assert student(1) == float("inf")
 
 
 def test_most_pairs_of_the_operator_list_can_be_chained() -> None:
@@ -175,3 +254,52 @@ def test_blind_rounds_do_not_heed_the_truth() -> None:
         assert campaign.profiles
         counts[blind] = len(board.answered)
     assert counts[True] >= counts[False]
+
+
+def test_sizes_are_believed_of_ops_next_to_which_nothing_else_is_saved() -> None:
+    told: dict[tuple[str, str], tuple[Answer, Answer]] = {
+        ("Conv", "MaxPool"): ("fused", "separate"),  # a conversion is saved
+        ("Conv", "Sigmoid"): ("separate", "separate"),
+        ("Mul", "Conv"): ("separate", "separate"),
+        ("Sigmoid", "Mul:gate"): ("fused", "undecided"),
+        ("Relu", "Sigmoid"): ("separate", "undecided"),
+        ("MaxPool", "Relu"): ("undecided", "separate"),
+    }
+    assert plain_ops(told) == {"Sigmoid", "Mul", "Relu"}
+
+
+def entry_with(*rounds: tuple[float, float, float, float]) -> ChainRounds:
+    """Chains of (conv, relu) after some rounds of T(Op1), T(Op2), T(Op1, Op2), T(separators)."""
+    entry = chain_rounds("conv", "relu")
+    assert entry is not None
+    for *three, bare_ms in rounds:
+        first, second, both = (
+            Measurement("r", "g", "p", "fusion", Outcome.OK, latency_ms=ms, mad_ms=0.0, runs=20)
+            for ms in three
+        )
+        entry.plain.append(Triple(first, second, both, bare_ms))
+    entry.tries = len(rounds)
+    return entry
+
+
+def test_a_spread_of_few_rounds_does_not_put_another_separator() -> None:
+    limits = FusionOptions()
+    # The board was disturbed in one round of three: the spread hides the op, its time does not.
+    entry = entry_with((2.0, 1.5, 2.1, 1.0), (2.0, 1.5, 2.0, 1.0), (2.0, 6.0, 2.0, 3.0))
+    assert entry.decision(limits).answer == "undecided"
+    assert entry.worth_another(limits)
+    assert (entry.case.size_name, len(entry.plain)) == ("chain of MaxPool behind conv", 3)
+    # An op that takes nothing, round by round, was taken in by the separator.
+    entry = entry_with(*[(2.0, 1.0, 2.0, 1.0)] * 3)
+    assert entry.worth_another(limits)
+    assert (entry.case.size_name, len(entry.plain)) == ("chain of AveragePool behind conv", 0)
+
+
+def test_an_open_pair_is_measured_on_while_its_spread_leaves_hope() -> None:
+    limits = FusionOptions()
+    middling = (2.0, 1.5, 2.25, 1.0)  # half of the cheaper op is saved: no number of rounds tells
+    noisy = [middling, (2.0, 1.5, 2.35, 1.0), (2.0, 1.5, 2.15, 1.0)] * 4
+    assert entry_with(*noisy[:5]).worth_another(limits)
+    assert not entry_with(*noisy).worth_another(limits)
+    apart = [(2.0, 1.5, 2.5 + 0.15 * (-1) ** i, 1.0) for i in range(8)]
+    assert entry_with(*apart).worth_another(limits)

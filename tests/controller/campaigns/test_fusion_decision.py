@@ -15,8 +15,9 @@ from latfarm_controller.campaigns.fusion_decision import (
     profile_says_fused,
     standard_error,
     together,
+    work_layers,
 )
-from latfarm_predictors.fusion import rule_op
+from latfarm_predictors.fusion import GATE, GATED, FusionRules, Verdict, rule_op, split
 from latfarm_predictors.graph import Node
 from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
 
@@ -114,6 +115,21 @@ def test_layers_are_counted_without_changes_of_layout() -> None:
     assert profile_says_fused([conv, double], taken(0.1, layers=("Conv", "Mul", "Add"))) is False
 
 
+def test_rasters_and_constants_are_no_kernels_of_the_model() -> None:
+    # MNN: two ops in one layout save the rasters between them, and are two kernels all the same.
+    pool = taken(0.1, layers=("Reorder", "Pooling", "Raster"))
+    conv = taken(0.1, layers=("Reorder", "Convolution", "Raster"))
+    both = taken(0.1, layers=("Reorder", "Pooling", "Convolution", "Raster"))
+    assert profile_says_fused([pool, conv], both) is False
+    assert profile_says_fused([conv, pool], taken(0.1, layers=("Convolution", "Raster"))) is True
+    # A concatenation is done by the raster of what reads it: there is no kernel to be counted.
+    concat = taken(0.1, layers=("Raster",))
+    assert profile_says_fused([concat, conv], conv) is None
+    # ncnn: a constant operand has a layer.
+    shift = taken(0.1, layers=("MemoryData", "BinaryOp"))
+    assert [layer.op for layer in work_layers(shift.layers)] == ["BinaryOp"]
+
+
 def test_branches_are_told_by_name_or_by_order() -> None:
     left = Node("conv_1", "Conv", ("x",), ("conv_1",))
     right = Node("conv_10", "Conv", ("y",), ("conv_10",))
@@ -140,8 +156,11 @@ def test_the_plan_closest_in_time_wins() -> None:
     assert closest_plan(9.0, {0: 9.4, 1: 8.5}, 1.0) == (0, False)
 
 
+GATES: dict[tuple[str, str], Verdict] = {(op, f"Mul{GATE}"): "fused" for op in GATED}
+
+
 def test_every_pair_can_be_built_and_has_the_rules_names() -> None:
-    assert 40 <= len(CORE_PAIRS) <= 70
+    assert 40 <= len(CORE_PAIRS) <= 75
     # nn-Meter's Table 2: 26, 21 and 27 operators, 668, 434 and 720 rules.
     assert len({rule for first, second in all_pairs() for rule in (first, second)}) >= 27
     assert len({pair_case(*pair, "small").rule for pair in all_pairs()}) >= 720
@@ -149,9 +168,15 @@ def test_every_pair_can_be_built_and_has_the_rules_names() -> None:
     for first, second in all_pairs():
         case = pair_case(first, second, "small")
         ops = [node.op for node in case.connected.nodes]
-        assert [rule_op(case.connected, n) for n in case.connected.nodes] == list(case.rule)
-        assert [n.op for n in case.single_first.nodes] == ops[:1]
-        assert [n.op for n in case.single_second.nodes] == ops[1:]
-        wide = case.connected.type_of(case.connected.nodes[0].outputs[0])
+        alone = len(case.single_first.nodes)
+        assert [n.op for n in case.single_first.nodes] == ops[:alone]
+        assert [n.op for n in case.single_second.nodes] == ops[alone:]
+        if len(ops) == 2:
+            assert [rule_op(case.connected, n) for n in case.connected.nodes] == list(case.rule)
+        else:  # an activation in two ops
+            assert set(case.rule) & {"Swish", "HardSwish"}
+            rules = FusionRules({**GATES, case.rule: "fused"}, multi_inbound=1)
+            assert len(split(case.connected, rules)) == 1
+        wide = case.connected.type_of(case.connected.nodes[alone - 1].outputs[0])
         assert case.single_second.type_of(case.single_second.inputs[0]) == wide
         assert case.single_first.type_of(case.single_first.outputs[0]) == wide

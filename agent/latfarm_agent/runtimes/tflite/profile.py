@@ -15,11 +15,13 @@ from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.tflite.context import Step
 from latfarm_agent.runtimes.tflite.litert import Event
 from latfarm_agent.runtimes.tflite.model import Operator, joined
-from latfarm_agent.runtimes.tflite.xnnpack import lay_along
+from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
 from latfarm_agent.runtimes.trace import middle_mean
 
 XNNPACK = "XNNPACK"
 CPU = "CPU"
+STEP = "scratch_"
+"""Begins the names of rows that make no tensor of the model, as in the files that are built."""
 WARMUP = 3
 """Runs of a fresh session that no profile counts."""
 
@@ -97,9 +99,7 @@ def by_events(
         if not kernels:
             raise RuntimeFailure("PROFILE_UNAVAILABLE", "the profiled plan is another one")
         for group in lay_along([operators[index] for index in step.covers], kernels):
-            name, op = joined(group.operators)
-            total_ms = sum(spent[at + kernel] for kernel in group.kernels)
-            found.append(LayerTime(name, op, total_ms, XNNPACK))
+            found += _rows(group, first, spent, at)
         at = end
     if at != len(first):
         raise RuntimeFailure("PROFILE_UNAVAILABLE", "the profiled plan is another one")
@@ -124,6 +124,26 @@ def timed_events(
     for _ in range(WARMUP):
         run()
     return [profile() for _ in range(runs)]
+
+
+def _rows(
+    group: Group, events: Sequence[Event], spent_ms: Sequence[float], at: int
+) -> list[LayerTime]:
+    """A row of a group of kernels; two where an operator's own activation is a kernel by itself.
+
+    The kernel before such a clamp makes no tensor of the model, so that it is a step of the
+    operator; the clamp makes the operator's tensor and has its name.
+    """
+    name, op = joined(group.operators)
+    kernels = [at + kernel for kernel in group.kernels]
+    clamps = own_clamp(group, [events[kernel].tag for kernel in kernels])
+    steps = kernels[: len(kernels) - clamps]
+    rows = [LayerTime(name, op, sum(spent_ms[kernel] for kernel in steps), XNNPACK)]
+    if clamps:
+        steps_name = "+".join(STEP + part for part in name.split("+"))
+        rows[0] = replace(rows[0], name=steps_name)
+        rows.append(LayerTime(name, "Clamp", spent_ms[kernels[-1]], XNNPACK))
+    return rows
 
 
 def _key(event: Event) -> tuple[str, bool, int]:

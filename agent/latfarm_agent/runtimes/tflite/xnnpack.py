@@ -21,6 +21,10 @@ _FREE = _ACTIVATIONS | _PADDINGS | {"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "DEQUAN
 _MULTIPLE = frozenset({"CONCATENATION", "SPLIT", "SPLIT_V", "PACK", "UNPACK", "SOFTMAX", "MEAN"})
 _HELPERS = ("Static Reshape", "Reshape", "Copy", "Transpose", "Convert", "Constant Pad", "Slice")
 
+# An activation that the file writes into these is a kernel by itself, behind theirs.
+_CLAMPED = frozenset({"ADD", "SUB", "MUL", "DIV"})
+_CLAMPING = "Clamp"
+
 _FULLY_CONNECTED = ("Fully Connected", "Dynamic Fully Connected")
 _KERNELS = {
     "CONV_2D": ("Convolution", *_FULLY_CONNECTED),  # of 1x1: a matrix product
@@ -108,6 +112,20 @@ def lay_along(operators: Sequence[Operator], kernels: Sequence[str]) -> list[Gro
     ]
 
 
+def own_clamp(group: Group, kernels: Sequence[str]) -> int:
+    """Whether a group's last kernel clamps what its operator has made: 1, otherwise 0.
+
+    Convolutions, matrix products and poolings clamp while they write. A sum or a product does not:
+    the activation that the file writes into such an operator is a kernel by itself in XNNPACK.
+
+    Args:
+        group: operators and the numbers of their kernels.
+        kernels: names of these kernels, in order.
+    """
+    clamps = kernels[-1].startswith(_CLAMPING) and not kernels[0].startswith(_CLAMPING)
+    return int(clamps and group.operators[-1].code in _CLAMPED)
+
+
 def _shares(operators: Sequence[Operator], kernels: Sequence[str]) -> list[list[int]]:
     """For each operator the numbers of its kernels, by the cheapest way to give them all out."""
     # By how many kernels are given out: the cost so far, and the way there.
@@ -152,6 +170,8 @@ def _prices(
         elif kernel.startswith(names):
             price += (_AGAIN if operator.code in _MULTIPLE else _UNKNOWN) if mains else _KNOWN
             mains += 1
+        elif mains and operator.code in _CLAMPED and kernel.startswith(_CLAMPING):
+            price += _AGAIN
         elif kernel.startswith(_HELPERS):
             price += _HELPING
         else:
