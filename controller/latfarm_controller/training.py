@@ -21,6 +21,7 @@ from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns import context, kernels, networks
 from latfarm_controller.campaigns.insight import (
+    accounts_for,
     chosen_insight,
     in_context,
     insight_story,
@@ -50,7 +51,9 @@ _log = logging.getLogger(__name__)
 class TrainingSet:
     """What a campaign gives to learn from.
 
-    `left_out` counts measurements by the reason for which they were not used.
+    `places` are those of the `kernels` that were seen inside a network, by network: what stands
+    around them is learned from these. `left_out` counts measurements by the reason for which they
+    were not used.
     """
 
     platform: str
@@ -65,6 +68,7 @@ class TrainingSet:
     left_out: Mapping[str, int] = field(default_factory=dict)
     insight: Mapping[str, Any] = field(default_factory=dict)
     energy: EnergySet = field(default_factory=EnergySet)
+    places: list[list[KernelSample]] = field(default_factory=list)
 
 
 def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
@@ -130,14 +134,15 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         result.transfer_ms_per_mb = transfer_ms_per_mb(
             [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
         )
-    if profiles:
+    if profiles or measured[context.PURPOSE]:
         whole_runs = [
             m
             for purpose in (networks.PURPOSE, context.PURPOSE)
             for m in measured[purpose]
-            if m.fingerprint == fingerprint
+            if m.fingerprint == fingerprint and (profiles or accounts_for(m))
         ]
-        result.kernels += _from_networks(store, record, result, whole_runs)
+        result.places = _from_networks(store, record, result, whole_runs)
+        result.kernels += [sample for network in result.places for sample in network]
     result.insight = insight_story(record.outcome, result.kernels)
     result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
     used = [m for found in usable.values() for answers in found.values() for m in answers]
@@ -154,17 +159,18 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
 
 def _from_networks(
     store: Store, record: CampaignRecord, data: TrainingSet, found: Sequence[Measurement]
-) -> list[KernelSample]:
-    """Kernels of profiled networks, but none that must not be trained on."""
+) -> list[list[KernelSample]]:
+    """Kernels of each profiled network, but none that must not be trained on."""
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, data.rules, record.config.get("exclude_kernels", ()))
-    samples: list[KernelSample] = []
+    groups: list[list[KernelSample]] = []
     for measurement in sorted(found, key=lambda m: m.request_id):
         graph = store.get_graph(measurement.graph_hash) if measurement.ok else None
         if graph is not None and measurement.layers:
             transfers_ms = data.transfer_ms_per_mb * boundary_mb(graph)
-            samples += in_context(graph, data.rules, measurement, transfers_ms)
-    return [sample for sample in samples if sample.kernel not in barred]
+            inside = in_context(graph, data.rules, measurement, transfers_ms)
+            groups.append([sample for sample in inside if sample.kernel not in barred])
+    return groups
 
 
 def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:
@@ -265,6 +271,7 @@ def train(
                 seed=seed,
                 on_progress=on_progress,
                 sibling=sibling,
+                places=data.places,
             )
             predictor.energy = fit_energy(
                 platform,

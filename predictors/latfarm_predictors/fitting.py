@@ -9,9 +9,12 @@ import numpy as np
 
 from latfarm_predictors.baselines import Baselines
 from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.context import marks_of
+from latfarm_predictors.context_model import ContextModel, Placed
 from latfarm_predictors.evidence import Evidence
 from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.isolation import settled
+from latfarm_predictors.kernel_estimates import placed
 from latfarm_predictors.kernel_models import KernelModels, Report
 from latfarm_predictors.layers import Peaks
 from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures, boundary_mb
@@ -38,6 +41,7 @@ def fit_predictor(
     report: Report,
     sibling: KernelModels | None = None,
     baselines: bool = True,
+    places: Sequence[Sequence[KernelSample]] = (),
 ) -> PlatformPredictor:
     """See `PlatformPredictor.fit`."""
     if not isfinite(transfer_ms_per_mb):
@@ -79,6 +83,8 @@ def fit_predictor(
             training.workloads, models.unseen_ms, models.unseen_sigma, strict=True
         )
     }
+    if places:
+        predictor.context = ContextModel.fit(Placed.of(places, rules), models, unseen, seed=seed)
     _calibrate(predictor, usable, unseen, report)
     return predictor
 
@@ -98,12 +104,16 @@ def _calibrate(
     for done, network in enumerate(networks):
         report("networks", done, len(networks))
         graph = network.graph
-        rows = rows_of(graph, find_parts(graph, predictor.rules))
+        parts = find_parts(graph, predictor.rules)
+        rows = rows_of(graph, parts)
         estimates = predictor.models.predict(table_of_rows(rows))
         for index, row in enumerate(rows):
             known = unseen.get(row)
             if known is not None:
                 estimates.latency_ms[index], estimates.sigma[index] = known
+        if predictor.context is not None:
+            marks = marks_of(graph, parts)
+            estimates = placed(estimates, predictor.context, marks, graph.hash)
         sums.append(predictor.sums(estimates, boundary_mb(graph)))
     latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
     predictor.correction.fit(sums, latency)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.context import Marks
 from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernel_models import KernelEstimates
@@ -18,6 +19,7 @@ from latfarm_predictors.workload_keys import NetworkKeys
 from latfarm_predictors.workload_rows import Row, row_of
 
 Outline = tuple[Hashable, ...]
+Estimate = Callable[[Sequence[Row], Sequence[Marks]], KernelEstimates]
 
 # Of each generation of a memo. A node of an outline takes 550 bytes, a kernel 1,750: at most 22 MB
 # and 70 MB, and no less than the last hundred forms of networks and the last 20,000 kernels.
@@ -65,17 +67,21 @@ class KernelBook:
         rules: that cut the networks.
         estimate: the estimates of some workloads, in one go.
         cold: what flushed caches add.
+        places: the marks of a network's kernels, where estimates go by them: `estimate` is given
+            those of its workloads too. A kernel is then one at a place.
     """
 
     def __init__(
         self,
         rules: FusionRules,
-        estimate: Callable[[Sequence[Row]], KernelEstimates],
+        estimate: Callable[..., KernelEstimates],
         cold: ColdCost,
+        places: Callable[[Graph, Sequence[Part]], Sequence[Marks]] | None = None,
     ) -> None:
         self._rules = rules
         self._estimate = estimate
         self._cold = cold
+        self._places = places
         self._networks: Memo[Outline, NetworkKeys] = Memo(_ROOM_NODES)
         self._kernels: Memo[Hashable, KnownKernel] = Memo(_ROOM_KERNELS)
 
@@ -90,18 +96,23 @@ class KernelBook:
         kernels: list[KnownKernel | None] = []
         place: defaultdict[Hashable, int] = defaultdict()
         place.default_factory = place.__len__  # a key not seen before gets the next row
-        new: dict[int, tuple[Hashable, Row]] = {}
+        new: dict[int, tuple[Hashable, Row, Marks]] = {}
         for graph in graphs:
             keys = self._keys(graph)
+            marks = None if self._places is None else self._places(graph, keys.parts)
             first: list[tuple[Hashable, int]] = []
             own: list[int] = []
             count = len(kernels)
             key: Hashable
             for index, key in enumerate(keys.of(graph)):
+                if marks is not None:
+                    key = (key, marks[index])
                 try:
                     row = place[key]
                 except TypeError:  # an attribute that is a list, in a graph made by hand
                     key = row_of(graph, keys.readings[index])
+                    if marks is not None:
+                        key = (key, marks[index])
                     row = place[key]
                 if row == count:
                     first.append((key, index))
@@ -110,13 +121,16 @@ class KernelBook:
             known = self._kernels.find([key for key, _ in first])
             for kernel, (key, index) in zip(known, first, strict=True):
                 if kernel is None:  # at once, while the processor's caches hold the network
-                    new[len(kernels)] = key, row_of(graph, keys.readings[index])
+                    told = row_of(graph, keys.readings[index])
+                    new[len(kernels)] = key, told, () if marks is None else marks[index]
                 kernels.append(kernel)
             parts.append(keys.parts)
             rows.append(own)
         if new:
-            estimated = self._estimated([row for _, row in new.values()])
-            self._kernels.keep(zip([key for key, _ in new.values()], estimated, strict=True))
+            estimated = self._estimated(
+                [row for _, row, _ in new.values()], [marks for _, _, marks in new.values()]
+            )
+            self._kernels.keep(zip([key for key, _, _ in new.values()], estimated, strict=True))
             for at, known_kernel in zip(new, estimated, strict=True):
                 kernels[at] = known_kernel
         return Found(parts, rows, [kernel for kernel in kernels if kernel is not None])
@@ -130,8 +144,8 @@ class KernelBook:
             self._networks.keep([(outline, found)], len(graph.nodes))
         return found
 
-    def _estimated(self, rows: Sequence[Row]) -> list[KnownKernel]:
-        estimates = self._estimate(rows)
+    def _estimated(self, rows: Sequence[Row], marks: Sequence[Marks]) -> list[KnownKernel]:
+        estimates = self._estimate(rows) if self._places is None else self._estimate(rows, marks)
         table, latency = estimates.table, estimates.latency_ms
         columns = kernel_columns(
             table, latency, latency + self._cold.extra_ms(table), estimates.sigma

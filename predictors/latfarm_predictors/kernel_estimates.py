@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, hypot, log
 
+import numpy as np
+
+from latfarm_predictors.context import Marks
+from latfarm_predictors.context_model import ContextModel
+from latfarm_predictors.groups import VIEW
 from latfarm_predictors.kernel_models import KernelEstimates, KernelModels
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.table import table_of_rows
@@ -59,6 +64,60 @@ def estimate(models: KernelModels, measured: Measured, rows: Sequence[Row]) -> K
         sigma=sigma,
         sources=tuple(sources),
         labels=tuple(labels),
+    )
+
+
+def estimate_placed(
+    models: KernelModels,
+    measured: Measured,
+    context: ContextModel,
+    rows: Sequence[Row],
+    marks: Sequence[Marks],
+) -> KernelEstimates:
+    """The models' estimates for where kernels stand; measurements of others' places count not.
+
+    Args:
+        models: of kernels.
+        measured: what was measured, to tell what is unlike it.
+        context: what neighbours add.
+        rows: workloads of n kernels.
+        marks: of their places.
+
+    Raises:
+        GraphError: sizes beyond all that a board could ever run.
+    """
+    estimates = placed(models.predict(table_of_rows(rows)), context, marks)
+    sigma = estimates.sigma.copy()
+    sources, labels = list(estimates.sources), list(estimates.labels)
+    for index, row in enumerate(rows):
+        if not sources[index].startswith("fallback:"):
+            source, doubt = strangeness(measured, row)
+            if source:
+                sources[index], labels[index] = source, ""
+                sigma[index] = hypot(sigma[index], doubt)
+    return replace(estimates, sigma=sigma, sources=tuple(sources), labels=tuple(labels))
+
+
+def placed(
+    estimates: KernelEstimates,
+    context: ContextModel,
+    marks: Sequence[Marks],
+    key: str | None = None,
+) -> KernelEstimates:
+    """Estimates with what the neighbours add; views cost nothing anywhere.
+
+    Args:
+        estimates: of n kernels by themselves.
+        context: what neighbours add.
+        marks: of the kernels' places.
+        key: hash of their network, where it may have been trained on.
+    """
+    latency = context.latency_ms(estimates.table, marks, estimates.latency_ms, key)
+    views = np.array([source == VIEW for source in estimates.sources], dtype=np.bool_)
+    return replace(
+        estimates,
+        latency_ms=np.where(views, estimates.latency_ms, latency),
+        sigma=estimates.sigma * context.shrink,
     )
 
 

@@ -33,9 +33,8 @@ class Kernel:
         MobileNetV2), and what asks for workloads or node names alone needs none of them.
         """
         kernel = object.__new__(Kernel)
-        vars(kernel).update(
-            node_names=part.node_names, device=device, type=part.type, _source=(network, part)
-        )
+        vars(kernel).update(node_names=part.node_names, device=device, type=part.type)
+        vars(kernel)["_source"] = vars(kernel)["_origin"] = (network, part)
         return kernel
 
     if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
@@ -44,7 +43,7 @@ class Kernel:
             source = vars(self).get("_source")
             if name == "graph" and source is not None:
                 vars(self)["graph"] = _cut(*source)
-                vars(self).pop("_source", None)  # the network need not be kept for it any longer
+                vars(self).pop("_source", None)  # its place is now its own graph
             if name == "graph" and "graph" in vars(self):  # cut here, or by another thread
                 return vars(self)["graph"]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -73,6 +72,12 @@ class Kernel:
         """A graph and the part of it that the kernel is: its network, or its own graph."""
         source: tuple[Graph, Part] | None = vars(self).get("_source")
         return source or (self.graph, whole(self.graph))
+
+    @property
+    def origin(self) -> tuple[Graph, Part] | None:
+        """The network that it was found in, and where; None where it was made, read or copied."""
+        found: tuple[Graph, Part] | None = vars(self).get("_origin")
+        return found
 
 
 def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:

@@ -13,6 +13,8 @@ from latfarm_predictors.answer import Answer, EnergyAnswer
 from latfarm_predictors.answer_kernels import KernelAnswers, kernel_intervals, unsupported
 from latfarm_predictors.baselines import BASELINES, Baselines
 from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.context import marks_of
+from latfarm_predictors.context_model import ContextModel
 from latfarm_predictors.energy import EnergyPredictor
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.evidence import Evidence
@@ -20,7 +22,7 @@ from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.kernel_book import KernelBook
-from latfarm_predictors.kernel_estimates import estimate
+from latfarm_predictors.kernel_estimates import estimate, estimate_placed
 from latfarm_predictors.kernel_models import GroupSummary, KernelEstimates, KernelModels, Report
 from latfarm_predictors.layers import Peaks
 from latfarm_predictors.models.base import State
@@ -62,7 +64,8 @@ class PlatformPredictor:
     that its kernels reached. `transfer_ms_per_mb` is what moving a megabyte of a network's inputs
     or outputs costs. `energy` predicts millijoules, where those were measured too. `confidence`
     holds what it was made from, for `network_trust.trust`; bundles of old have none. `left_out`
-    measurements were no positive finite latencies.
+    measurements were no positive finite latencies. `context` is what a kernel's neighbours add to
+    its latency, on platforms where that was seen to matter.
     """
 
     platform: str
@@ -79,6 +82,7 @@ class PlatformPredictor:
     energy: EnergyPredictor | None = None
     confidence: Evidence | None = None
     left_out: int = 0
+    context: ContextModel | None = None
 
     @staticmethod
     def fit(
@@ -93,6 +97,7 @@ class PlatformPredictor:
         on_progress: Report | None = None,
         sibling: PlatformPredictor | None = None,
         baselines: bool = True,
+        places: Sequence[Sequence[KernelSample]] = (),
     ) -> PlatformPredictor:
         """Learn a platform from measured kernels and networks.
 
@@ -107,6 +112,8 @@ class PlatformPredictor:
             on_progress: called with a stage, steps done, steps in all.
             sibling: a platform like this one; its kernels' latencies are scaled and put right.
             baselines: fit those of `BASELINES` too.
+            places: those of the kernels that were seen inside a network, by network: what stands
+                around a kernel is learned from them, where there is anything to learn.
 
         Latencies that are no positive finite numbers are left out and counted (`left_out`).
 
@@ -128,6 +135,7 @@ class PlatformPredictor:
             report=on_progress or _silent,
             sibling=None if sibling is None else sibling.models,
             baselines=baselines,
+            places=places,
         )
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
@@ -225,8 +233,14 @@ class PlatformPredictor:
 
     def figures(self, graph: Graph) -> NetworkFigures:
         """What the network correction sees of a network: sums over its kernels."""
-        rows = rows_of(graph, find_parts(graph, self.rules))
-        return self.sums(estimate(self.models, self.measured, rows), boundary_mb(graph))
+        parts = find_parts(graph, self.rules)
+        rows = rows_of(graph, parts)
+        if self.context is None:
+            found = estimate(self.models, self.measured, rows)
+        else:
+            marks = marks_of(graph, parts)
+            found = estimate_placed(self.models, self.measured, self.context, rows, marks)
+        return self.sums(found, boundary_mb(graph))
 
     def sums(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
         """The same from estimates of a network's kernels, and the megabytes that it is given."""
@@ -252,6 +266,7 @@ class PlatformPredictor:
             "groups": [asdict(group) for group in self.groups],
             "cold_kernels": self.cold.rows,
             "left_out": self.left_out,
+            **({} if self.context is None else {"context": self.context.explain()}),
             "networks": len(residuals),
             "correction": self.correction.chosen,
             "rho": self.correction.share.rho,
@@ -290,7 +305,10 @@ class PlatformPredictor:
 
     @cached_property
     def _book(self) -> KernelBook:
-        return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
+        if self.context is None:
+            return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
+        placed = partial(estimate_placed, self.models, self.measured, self.context)
+        return KernelBook(self.rules, placed, self.cold, marks_of)
 
     def _kernel_intervals(
         self, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from latfarm_predictors.baselines import Baselines
 from latfarm_predictors.cold import ColdCost
+from latfarm_predictors.context_model import ContextModel
 from latfarm_predictors.energy import EnergyPredictor
 from latfarm_predictors.evidence import Evidence
 from latfarm_predictors.fusion import FusionRules
@@ -30,6 +31,8 @@ def state_of(predictor: PlatformPredictor) -> State:
     }
     if predictor.energy is not None:
         parts["energy"] = predictor.energy.state()
+    if predictor.context is not None:
+        parts["context"] = predictor.context.state()
     if predictor.confidence is not None:
         parts["confidence"] = predictor.confidence.state()
     return State(
@@ -63,10 +66,11 @@ def predictor_of(state: State, baselines: Baselines | None = None) -> PlatformPr
             if held is None
             else Baselines.from_state(held)
         )
+    models = KernelModels.from_state(parts["models"])
     return PlatformPredictor(
         platform=str(values["platform"]),
         rules=rules,
-        models=KernelModels.from_state(parts["models"]),
+        models=models,
         measured=Measured.from_json(values["measured"]),
         cold=ColdCost.from_state(parts["cold"]),
         correction=NetworkCorrection.from_state(parts["correction"]),
@@ -77,4 +81,5 @@ def predictor_of(state: State, baselines: Baselines | None = None) -> PlatformPr
         energy=EnergyPredictor.from_state(parts["energy"]) if "energy" in parts else None,
         confidence=Evidence.from_state(parts["confidence"]) if "confidence" in parts else None,
         left_out=int(values.get("left_out", 0)),
+        context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
     )

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from latfarm_controller.campaigns.context import ContextCampaign
 from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.heads import HeadsCampaign
 from latfarm_controller.campaigns.insight import Asked, Choice, choose
 from latfarm_controller.campaigns.kernels import SETTINGS as KERNEL_SETTINGS
 from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
@@ -38,6 +39,9 @@ FIRST, FIRST_FROM_SIBLING = 100, 50
 CONTEXT = 60
 """Networks profiled for their kernels, by default."""
 
+HEADS = 60
+"""Heads of networks profiled, by default."""
+
 
 class CharacterizeOptions(Options):
     """Configuration of a characterisation.
@@ -57,7 +61,8 @@ class CharacterizeOptions(Options):
     picks layers of networks by.
 
     Where the platform's profile tells kernels apart, `context` networks are drawn and profiled too:
-    each tells what some twenty kernels take where they run in earnest.
+    each tells what some twenty kernels take where they run in earnest. Where, besides, kernels
+    alone were seen to be another thing than between pads, so are the `heads` of others (`heads`).
 
     With `energy_ms` each kernel and network also runs back to back for so long, so that the power
     rails of a board tell what it takes.
@@ -80,6 +85,7 @@ class CharacterizeOptions(Options):
     kernel_settings: SettingsChange = SettingsChange()
     insight: Asked = "auto"
     context: int = Field(default=CONTEXT, ge=0)
+    heads: int = Field(default=HEADS, ge=0)
     padding: PaddingOptions = PaddingOptions(repeats=2, most_repeats=4, single=False)
     network_passes: int = Field(default=2, ge=1)
     network_settings: SettingsChange = SettingsChange()
@@ -160,6 +166,7 @@ class CharacterizeCampaign(PlannedCampaign):
         self.padding: PaddingCampaign | None = None
         self.within_pads: WithinPadsCampaign | None = None
         self.context: ContextCampaign | None = None
+        self.heads: HeadsCampaign | None = None
         self._insight: Choice | None = None
 
     def plan(self) -> Plan:
@@ -190,8 +197,11 @@ class CharacterizeCampaign(PlannedCampaign):
             yield from self._padding(self.kernels)
         elif profile:
             yield from self._within_pads(self.kernels)
+        # A profiler that cannot tell a kernel's own call can tell the shares of a whole network.
+        if self.fusion.profiles:
             yield from self._in_context()
-        chosen = self._network_options.model_copy(update={"profile": profile})
+            yield from self._heads()
+        chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
         if self.kernels.told_no_energy:
             silent = chosen.settings.model_copy(update={"energy_ms": None})
             chosen = chosen.model_copy(update={"settings": silent})
@@ -236,6 +246,24 @@ class CharacterizeCampaign(PlannedCampaign):
         self.stages = (*self.stages[:at], "context", *self.stages[at:])
         yield from self.context.plan()
 
+    def _heads(self) -> Plan:
+        """Profiles of heads, where what stands around a kernel was seen to matter."""
+        options = self._options
+        within = self.within_pads
+        if not options.heads or within is None or not within.differs:
+            return
+        self.heads = HeadsCampaign(
+            self.platform,
+            options.heads,
+            self._used_rules(),
+            seed=options.seed,
+            exclude_lineages=options.exclude_lineages,
+            settings=self._kernel_options.settings.apply(KERNEL_SETTINGS),
+        )
+        at = self.stages.index("networks")
+        self.stages = (*self.stages[:at], "heads", *self.stages[at:])
+        yield from self.heads.plan()
+
     def _insights(self) -> dict[str, str]:
         """What the time of each kernel rests on, by its id."""
         source = self.padding or self.kernels
@@ -266,6 +294,7 @@ class CharacterizeCampaign(PlannedCampaign):
             **({} if self.padding is None else {"padding": self.padding.outcome()}),
             **({} if self.within_pads is None else {"within_pads": self.within_pads.outcome()}),
             **({} if self.context is None else {"context": self.context.outcome()}),
+            **({} if self.heads is None else {"heads": self.heads.outcome()}),
             **(
                 {}
                 if self._options.started_from is None

@@ -1,0 +1,301 @@
+"""A kernel's latency where it stands: by what it is, and by what stands around it.
+
+Boosted trees learn what kernels took inside networks over their group's roofline, from what a
+kernel is and from the marks of its place (`context.py`). The roofline and not the kernels' models:
+these know the very kernels that are learned from, and would say of them what they say of no other.
+The trees answer in place of the models, and are kept only where they tell sums over networks that
+they have not seen better: on a runtime that executes kernel by kernel, whatever stands around them,
+there is nothing to learn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.context import NAMES, Marks, as_columns, marks_of
+from latfarm_predictors.features import Vocabulary, engineered
+from latfarm_predictors.fusion import FusionRules, find_parts
+from latfarm_predictors.groups import Router
+from latfarm_predictors.kernel_models import KernelModels
+from latfarm_predictors.models.base import State, robust_sigma
+from latfarm_predictors.models.boosted_trees import read_trees, total
+from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.trees import Trees
+from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.table import Array, Table, table_of_rows
+from latfarm_predictors.workload_rows import Row, rows_of
+
+LEAST_MODELS = 40
+"""Of some kernels each: fewer say too little of what may stand around a kernel."""
+LEAST_GAIN = 0.9
+"""The error on models not seen has to fall to this share of what it is without."""
+LEAST_WORTH = 0.01
+"""And by so much, in logarithms: what is known to a percent needs no neighbours."""
+_FOLDS = 5
+LEAST_ROWS = 20
+"""Of a family of kernels; of one with fewer the kernels' models go on to answer."""
+_ROUNDS = 1000
+_LEAST_MS = 1e-6
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Kernels of several models, each where it stood.
+
+    Attributes:
+        rows: workloads of n kernels.
+        marks: of their places.
+        latency_ms: what each took, shape (n,).
+        group: the model of each, counted from 0, shape (n,).
+        keys: hash of each model.
+    """
+
+    rows: tuple[Row, ...]
+    marks: tuple[Marks, ...]
+    latency_ms: Array
+    group: npt.NDArray[np.intp]
+    keys: tuple[str, ...]
+
+    @staticmethod
+    def of(groups: Sequence[Sequence[KernelSample]], rules: FusionRules) -> Placed:
+        """From samples by model; kernels that do not know their `origin` are left out.
+
+        Args:
+            groups: kernels with what they took, those of one model together.
+            rules: that cut the models.
+        """
+        rows: list[Row] = []
+        marks: list[Marks] = []
+        latency: list[float] = []
+        group: list[int] = []
+        keys: list[str] = []
+        for samples in groups:
+            placed = [(s, *s.kernel.origin) for s in samples if s.kernel.origin is not None]
+            if not placed:
+                continue
+            graph = placed[0][1]
+            parts = find_parts(graph, rules)
+            told = dict(zip([part.nodes for part in parts], marks_of(graph, parts), strict=True))
+            for sample, _, part in placed:
+                if part.nodes in told and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
+                    rows += rows_of(graph, [part])
+                    marks.append(told[part.nodes])
+                    latency.append(sample.latency_ms)
+                    group.append(len(keys))
+            keys.append(graph.hash)
+        return Placed(
+            tuple(rows), tuple(marks), np.array(latency), np.array(group, np.intp), tuple(keys)
+        )
+
+
+@dataclass
+class ContextModel:
+    """The fitted trees, whom they answer for and how much smaller deviations are with them.
+
+    `before` and `after` are the errors of sums over networks not seen, without and with it. Not
+    changed afterwards.
+    """
+
+    rooflines: Mapping[str, Roofline]
+    router: Router
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    families: tuple[str, ...] = ()
+    shrink: float = 1.0
+    before: float = 0.0
+    after: float = 0.0
+    _text: str = ""
+    _folds: tuple[str, ...] = ()
+    _fold_of: Mapping[str, int] = field(default_factory=dict)
+    _grown: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(
+        placed: Placed,
+        models: KernelModels,
+        unseen: Mapping[Row, tuple[float, float]],
+        *,
+        seed: int = 0,
+    ) -> ContextModel | None:
+        """The model; None where it is no better than none, or too little is known.
+
+        Args:
+            placed: what kernels took where they stood.
+            models: of the kernels alone.
+            unseen: latency in ms and log-sigma of kernels by models that did not see them.
+            seed: of folds and trees.
+        """
+        if len(placed.keys) < LEAST_MODELS:
+            return None
+        table = table_of_rows(placed.rows)
+        base = models.predict(table).latency_ms.copy()
+        for index, row in enumerate(placed.rows):
+            if row in unseen:
+                base[index] = unseen[row][0]
+        rooflines = {name: stack.gp.roofline for name, stack in models.stacks.items()}
+        rooflines[""] = models.overall
+        found = ContextModel(rooflines, models.router, Vocabulary.of(table))
+        log_roof = found._log_roofline(table)
+        features = found._features(table, placed.marks, log_roof)
+        truth = np.log(placed.latency_ms)
+        weight = _weights(placed)
+        order = np.random.default_rng(seed).permutation(len(placed.keys)) % _FOLDS
+        fold = order[placed.group]
+        trees = log_roof.copy()
+        texts = []
+        for number in range(_FOLDS):
+            inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+            wanted = truth[inside] - log_roof[inside]
+            texts.append(_grow(features[inside], wanted, weight[inside], seed))
+            trees[outside] += found._sum(texts[-1], features[outside])
+        found.families = tuple(
+            family for family, rows in Counter(table.families).items() if rows >= LEAST_ROWS
+        )
+        mixed = np.where(table.of_family(*found.families), trees, np.log(base))
+        found.before, found.after = _error(placed, base), _error(placed, np.exp(mixed))
+        if found.after > min(LEAST_GAIN * found.before, found.before - LEAST_WORTH):
+            return None
+        spread = robust_sigma(truth - np.log(base))
+        found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
+        found._text = _grow(features, truth - log_roof, weight, seed)
+        found._folds = tuple(texts)
+        found._fold_of = {key: int(at) for key, at in zip(placed.keys, order, strict=True)}
+        return found
+
+    def latency_ms(
+        self, table: Table, marks: Sequence[Marks], base_ms: Array, key: str | None = None
+    ) -> Array:
+        """Latencies where the kernels stand, shape (n,).
+
+        Args:
+            table: n kernels.
+            marks: of their places.
+            base_ms: their estimates by the kernels' models, shape (n,).
+            key: hash of a network that may have been trained on: trees that did not see it answer.
+        """
+        text = self._text
+        if key is not None and key in self._fold_of:
+            text = self._folds[self._fold_of[key]]
+        log_roof = self._log_roofline(table)
+        trees = log_roof + self._sum(text, self._features(table, marks, log_roof))
+        return np.where(table.of_family(*self.families), np.exp(trees), base_ms)
+
+    def explain(self) -> dict[str, float]:
+        """Errors of sums over models not seen, without and with it."""
+        return {"error_without": self.before, "error_with": self.after}
+
+    def state(self) -> State:
+        """What was learned, as plain data; trees of folds are not kept."""
+        return State(
+            "context",
+            values={
+                "names": list(NAMES),
+                "main_ops": list(self.vocabulary.main),
+                "appended_ops": list(self.vocabulary.appended),
+                "families": list(self.families),
+                "shrink": self.shrink,
+                "before": self.before,
+                "after": self.after,
+            },
+            texts={"lightgbm": self._text},
+        )
+
+    @staticmethod
+    def from_state(state: State, models: KernelModels) -> ContextModel:
+        """Read what `state` gave.
+
+        Args:
+            state: of a model.
+            models: of the kernels, as they were when it was made.
+
+        Raises:
+            ValueError: it goes by other marks than this version makes.
+        """
+        values = state.values
+        if tuple(values["names"]) != NAMES:
+            raise ValueError("the context's marks are those of another version")
+        rooflines = {name: stack.gp.roofline for name, stack in models.stacks.items()}
+        rooflines[""] = models.overall
+        return ContextModel(
+            rooflines,
+            models.router,
+            Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"])),
+            tuple(values["families"]),
+            float(values["shrink"]),
+            float(values["before"]),
+            float(values["after"]),
+            state.texts["lightgbm"],
+        )
+
+    def _log_roofline(self, table: Table) -> Array:
+        """Log of the roofline of each kernel's group; of all kernels' where it has none."""
+        found = np.log(np.maximum(self.rooflines[""].latency_ms(table), _LEAST_MS))
+        kinds = list(zip(table.families, table.types, strict=True))
+        groups = {kind: self.router.route(*kind).group for kind in set(kinds)}
+        for name in sorted(set(groups.values()) & set(self.rooflines) - {""}):
+            rows = np.array([at for at, k in enumerate(kinds) if groups[k] == name], dtype=np.intp)
+            own = self.rooflines[name].latency_ms(table.take(rows))
+            found[rows] = np.log(np.maximum(own, _LEAST_MS))
+        return np.asarray(found)
+
+    def _features(self, table: Table, marks: Sequence[Marks], log_roof: Array) -> Array:
+        shape = engineered(table, log_roof, np.log(table.winograd_ratio))
+        return np.concatenate([shape, self.vocabulary.columns(table), as_columns(marks)], axis=1)
+
+    def _sum(self, text: str, features: Array) -> Array:
+        """Sum of the trees: LightGBM's where it is loaded, else ours, which gives the same bits."""
+        if "lightgbm" in sys.modules:
+            import lightgbm
+
+            if text not in self._grown:
+                self._grown[text] = lightgbm.Booster(model_str=text)
+            return np.asarray(self._grown[text].predict(features, num_threads=1))
+        if not isinstance(self._grown.get("trees"), Trees):
+            self._grown["trees"] = read_trees(text)
+        return total(self._grown["trees"], features)
+
+
+def _weights(placed: Placed) -> Array:
+    """A kernel's share of its model's time; its root, since small kernels tell something too."""
+    whole = np.bincount(placed.group, placed.latency_ms, minlength=len(placed.keys))
+    share = placed.latency_ms / whole[placed.group]
+    return np.asarray(np.sqrt(share))
+
+
+def _error(placed: Placed, predicted: Array) -> float:
+    """Mean absolute log error of the sums over each model's kernels; large models count more."""
+    count = len(placed.keys)
+    truth = np.bincount(placed.group, placed.latency_ms, minlength=count)
+    ours = np.bincount(placed.group, predicted, minlength=count)
+    size = np.bincount(placed.group, minlength=count)
+    known = size > 0
+    error = np.abs(np.log(ours[known] / truth[known]))
+    return float(np.average(error, weights=size[known]))
+
+
+def _grow(features: Array, target: Array, weight: Array, seed: int) -> str:
+    import lightgbm
+
+    settings = {
+        "objective": "regression_l1",
+        "learning_rate": 0.05,
+        "num_leaves": 63,
+        "min_data_in_leaf": 5,
+        "bagging_fraction": 0.8,
+        "bagging_freq": 1,
+        "feature_fraction": 0.5,
+        "lambda_l2": 1.0,
+        "seed": seed,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": 1,
+        "verbose": -1,
+    }
+    data = lightgbm.Dataset(features, target, weight=weight, params={"verbose": -1})
+    return str(lightgbm.train(settings, data, num_boost_round=_ROUNDS).model_to_string())
