@@ -53,6 +53,7 @@ MOST_SHARE = 0.95
 
 _MOST_PROFILED = 2.0
 _MOST_PAID = 0.8
+_MOST_CLOCK_MS = 0.01
 _BACK_TO_PLAIN = frozenset({"ReorderOutput"})
 
 
@@ -188,11 +189,12 @@ def _without_profiler(
 ) -> tuple[Sequence[LayerTime], float]:
     """Layers without what reading a clock between them takes, and a factor for what is left.
 
-    Every layer has paid the same, but none more than `_MOST_PAID` of its time.
+    Every layer has paid the same, but not more than a clock can cost, nor all of its time: what a
+    profiled run took beyond that it took for running slower.
     """
     over_ms = sum(layer.latency_ms for layer in layers) - inside_ms
-    if over_ms > 0:
-        each_ms = over_ms / len(layers)
+    each_ms = min(over_ms / len(layers), _MOST_CLOCK_MS)
+    if each_ms > 0:
         layers = [
             replace(
                 layer,

@@ -72,17 +72,21 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     names = (f"{conv1}+{relu1}", f"{conv2}+{relu2}", pool)
-    true_ms, clock_ms = (3.0, 1.0, 0.5), 0.25
+    true_ms, clock_ms = (0.3, 0.1, 0.05), 0.008
     layers = [
         LayerTime(name, "Conv", own + clock_ms) for name, own in zip(names, true_ms, strict=True)
     ]
     samples = in_context(graph, RULES, measured(graph, sum(true_ms), *layers))
     assert [s.latency_ms for s in samples] == pytest.approx(true_ms)
     # a layer of next to nothing has not paid more than it took
-    tiny = [*layers[:2], replace(layers[2], latency_ms=0.1)]
-    samples = in_context(graph, RULES, measured(graph, 4.0, *tiny))
-    assert sum(s.latency_ms for s in samples) == pytest.approx(4.0)
-    assert 0 < samples[2].latency_ms < 0.1
+    tiny = [*layers[:2], replace(layers[2], latency_ms=0.004)]
+    samples = in_context(graph, RULES, measured(graph, 0.4, *tiny))
+    assert sum(s.latency_ms for s in samples) == pytest.approx(0.4)
+    assert 0 < samples[2].latency_ms < 0.004
+    # a run that was slower altogether was so in proportion
+    slower = [replace(layer, latency_ms=20 * layer.latency_ms) for layer in layers]
+    samples = in_context(graph, RULES, measured(graph, 10.0, *slower))
+    assert samples[0].latency_ms / samples[2].latency_ms == pytest.approx(5.31, abs=0.1)
 
 
 def test_a_profile_accounts_for_a_network_or_does_not() -> None:
