@@ -13,6 +13,7 @@ others judge its 90 % intervals; 200 times. Beside it the paper's convolution of
 errors, uncalibrated.
 
 Everything is kept under --home (LATFARM_HOME), so that the same command goes on where it stopped;
+`--retrain` fits the predictor anew to what that run measured, as after a change of its models;
 `--write` keeps the figures in `networks.json` beside this file, a platform at a time.
 """
 
@@ -25,7 +26,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,6 +40,8 @@ from latfarm_controller.cli.demo import held_out_networks
 from latfarm_controller.cli.progress import follow
 from latfarm_controller.config import load_config
 from latfarm_controller.reports.networks import vendor_baselines
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training import train
 from latfarm_controller.zoo import dataset
 from latfarm_controller.zoo.variants import variant
 from latfarm_predictors.errors import GraphError, NoBaselineError
@@ -55,7 +58,7 @@ FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
 MACS = (3e7, 2e9)
 PASSES = 2
 
-HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
+HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home", "retrain")
 
 
 def judged_networks(per_family: int, seed: int) -> list[Graph]:
@@ -108,6 +111,14 @@ def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], op
             times[found.graph_hash].append(found.latency_ms)
             vendor.setdefault(found.graph_hash, vendor_baselines([found]))
     return campaign, times, vendor
+
+
+def retrained(platform: str, campaign_id: str) -> PlatformPredictor:
+    """A predictor fitted now to what a campaign measured; its bundle stays as it is."""
+    config = load_config()
+    path = config.home / f"retrained-{platform}.zip"
+    with closing(DuckDBStore(config.store_file)) as store:
+        return train(store, platform, campaign_id, path)
 
 
 def family_of(graph: Graph) -> str:
@@ -276,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sampler", default="latfarm")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--home", type=Path, default=Path(".cache/bench-networks"))
+    parser.add_argument("--retrain", action="store_true", help="fit anew to what was measured")
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
     options = parser.parse_args(arguments)
     os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
@@ -290,7 +302,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with controller() as client:
                 campaign, times, vendor = measure(client, platform, graphs, options)
                 hardware = {board.name: dict(board.hardware) for board in client.boards()}
-            predictor = open_bundle(load_config().bundles_dir, platform)
+            predictor = (
+                retrained(platform, campaign.campaign_id)
+                if options.retrain
+                else open_bundle(load_config().bundles_dir, platform)
+            )
             found = judge(predictor, graphs, times, vendor)
             outcome = json.loads(campaign.outcome_json)
             found = {
@@ -298,6 +314,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "calibration_networks": outcome["networks_measured"],
                 "measurements": campaign.measurements,
                 "board_s": round(campaign.board_ms / 1e3),
+                "context_networks": outcome.get("context", {}).get("networks", 0),
+                "insight": outcome.get("insight", {}).get("chosen"),
+                "retrained": options.retrain,
                 "sampler": options.sampler,
                 "seed": options.seed,
                 "noise": options.noise if platform in boards else None,

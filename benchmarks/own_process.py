@@ -42,7 +42,8 @@ def each_in_its_own_process(
     """
     common = [sys.executable, "-m", module]
     for name in names:
-        common += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        flag, value = f"--{name.replace('_', '-')}", getattr(options, name)
+        common += ([flag] if value else []) if isinstance(value, bool) else [flag, str(value)]
     common += ["--write"] if options.write else []
     environment = os.environ | _SURROUNDINGS
     codes = [

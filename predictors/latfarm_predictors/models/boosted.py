@@ -17,6 +17,10 @@ from latfarm_predictors.models.trees import Trees
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
+_MOST_ROUNDS, _MOST_LEAVES = 400, 31
+"""More trees tell little more of a few thousand rows, and cost whoever predicts: without LightGBM a
+thousand trees of 44 leaves take a network six milliseconds."""
+
 
 class Boosted:
     """Boosted trees on the roofline's residual. Needs 20 rows; kept in LightGBM's text format.
@@ -123,7 +127,7 @@ class Boosted:
         settings = {
             "objective": "regression",
             "learning_rate": 0.05,
-            "num_leaves": int(np.clip(count / 40, 7, 63)),
+            "num_leaves": int(np.clip(count / 40, 7, _MOST_LEAVES)),
             "min_data_in_leaf": int(np.clip(count / 300, 3, 10)),
             "bagging_fraction": 0.8,
             "bagging_freq": 1,
@@ -135,7 +139,7 @@ class Boosted:
             "num_threads": 1,
             "verbose": -1,
         }
-        rounds = int(np.clip(count * 0.6, 200, 1500))
+        rounds = int(np.clip(count * 0.6, 200, _MOST_ROUNDS))
         grown = lightgbm.train(settings, data, num_boost_round=rounds)
         # predict from the text at once, so that a loaded model gives the same bits
         self._text = grown.model_to_string()

@@ -56,14 +56,18 @@ class Trees:
         return np.asarray(found[:, places.reshape(-1)])
 
     def _walk(self, features: Array) -> Array:
-        place = np.repeat(self.roots[:, None], len(features), axis=1)
-        rows = np.arange(len(features))[None, :]
-        while True:
-            below = features[rows, self.feature[place]] <= self.threshold[place]
-            onward = np.where(below, self.left[place], self.right[place])
-            if np.array_equal(onward, place):
-                return np.asarray(self.value[place])
-            place = onward
+        count = len(features)
+        place = np.repeat(self.roots, count)
+        row = np.tile(np.arange(count), len(self.roots))
+        # those that are not in a leaf yet: boosted trees are deep in a few places alone
+        walking = np.flatnonzero(self.left[place] != place)
+        while len(walking):
+            at = place[walking]
+            below = features[row[walking], self.feature[at]] <= self.threshold[at]
+            onward = np.where(below, self.left[at], self.right[at])
+            place[walking] = onward
+            walking = walking[self.left[onward] != onward]
+        return np.asarray(self.value[place].reshape(len(self.roots), count))
 
 
 def grow(
