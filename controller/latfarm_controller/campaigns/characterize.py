@@ -198,10 +198,11 @@ class CharacterizeCampaign(PlannedCampaign):
         elif profile:
             yield from self._within_pads(self.kernels)
         # A profiler that cannot tell a kernel's own call can tell the shares of a whole network.
-        if self.fusion.profiles:
+        whole = self.fusion.profiles and self._options.insight in ("auto", "profile")
+        if whole:
             yield from self._in_context()
             yield from self._heads()
-        chosen = self._network_options.model_copy(update={"profile": self.fusion.profiles})
+        chosen = self._network_options.model_copy(update={"profile": whole})
         if self.kernels.told_no_energy:
             silent = chosen.settings.model_copy(update={"energy_ms": None})
             chosen = chosen.model_copy(update={"settings": silent})

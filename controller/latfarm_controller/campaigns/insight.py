@@ -76,6 +76,20 @@ def with_steps(layers: Sequence[LayerTime]) -> list[LayerTime]:
     return found or list(layers)
 
 
+def own_layers(measurement: Measurement) -> list[LayerTime]:
+    """A profile's layers as on an undisturbed core, as the latency is that stands beside them.
+
+    The profiled runs follow the timed ones. What slowed those, by the probes between them, is taken
+    to have slowed these alike; without this, a busy host looks like a profiler that takes its time.
+    """
+    try:
+        slowdown = float(measurement.conditions.get("slowdown", "1"))
+    except ValueError:  # the board could not tell
+        slowdown = 1.0
+    factor = 1.0 / slowdown if 1.0 < slowdown < float("inf") else 1.0
+    return [replace(layer, latency_ms=layer.latency_ms * factor) for layer in measurement.layers]
+
+
 def layout_share(
     measurements: Sequence[Measurement], overhead_ms: float | None = None
 ) -> float | None:
@@ -87,11 +101,10 @@ def layout_share(
     """
     shares = []
     for measurement in measurements:
-        total_ms = sum(layer.latency_ms for layer in measurement.layers)
+        layers = own_layers(measurement)
+        total_ms = sum(layer.latency_ms for layer in layers)
         if total_ms > 0:
-            layout_ms = sum(
-                layer.latency_ms for layer in measurement.layers if layer.op in LAYOUT_OPS
-            )
+            layout_ms = sum(layer.latency_ms for layer in layers if layer.op in LAYOUT_OPS)
             whole_ms = total_ms
             if overhead_ms is not None:
                 alone_ms = (measurement.latency_ms or 0.0) - overhead_ms
@@ -118,7 +131,7 @@ def transfer_ms_per_mb(
     for graph, measurements in measured:
         moved_mb = boundary_mb(graph)
         for measurement in measurements:
-            shown_ms = sum(layer.latency_ms for layer in measurement.layers)
+            shown_ms = sum(layer.latency_ms for layer in own_layers(measurement))
             alone_ms = (measurement.latency_ms or 0.0) - overhead_ms
             if shown_ms > 0 and alone_ms > 0 and moved_mb:
                 paces.append(max(alone_ms - shown_ms, 0.0) / moved_mb)
@@ -179,7 +192,7 @@ def _with_layout_changes(layers: Sequence[LayerTime], nodes: Collection[str]) ->
 
 def accounts_for(measurement: Measurement) -> bool:
     """Whether a profile's layers explain the latency that was measured without the profiler."""
-    total_ms = sum(layer.latency_ms for layer in measurement.layers)
+    total_ms = sum(layer.latency_ms for layer in own_layers(measurement))
     whole_ms = measurement.latency_ms or 0.0
     return (1.0 - UNTOLD_SHARE) * whole_ms <= total_ms <= _MOST_PROFILED * whole_ms
 
@@ -222,14 +235,15 @@ def in_context(
         measurement: a good one of it, with layers named by the nodes they cover, joined with "+".
         transfers_ms: what its inputs and outputs took, by `transfer_ms_per_mb`.
     """
-    total_ms = sum(layer.latency_ms for layer in measurement.layers)
+    own = own_layers(measurement)
+    total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:
         return []
     inside_ms = measurement.latency_ms - transfers_ms
     if transfers_ms:
         # Where calls and transfers cost much, what no layer shows is theirs: layers never grow.
         inside_ms = min(max(inside_ms, LEAST_SHARE * measurement.latency_ms), total_ms)
-    layers, scale = _without_profiler(measurement.layers, inside_ms)
+    layers, scale = _without_profiler(own, inside_ms)
     spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
     kernels = split(graph, rules)
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
@@ -285,7 +299,7 @@ def untold_share(measured: Sequence[tuple[Graph, Measurement]], overhead_ms: flo
     pace = transfer_ms_per_mb([(graph, [m]) for graph, m in measured], overhead_ms)
     shares = []
     for graph, m in measured:
-        shown_ms = sum(layer.latency_ms for layer in m.layers)
+        shown_ms = sum(layer.latency_ms for layer in own_layers(m))
         alone_ms = (m.latency_ms or 0.0) - overhead_ms
         if shown_ms > 0 and alone_ms > 0:
             left_ms = alone_ms - shown_ms - pace * boundary_mb(graph)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from latfarm_controller.campaigns.insight import accounts_for, in_context, layout_share, sample_of
+from latfarm_controller.campaigns.insight import (
+    accounts_for,
+    in_context,
+    layout_share,
+    own_layers,
+    sample_of,
+    untold_share,
+)
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
@@ -87,6 +94,16 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     slower = [replace(layer, latency_ms=20 * layer.latency_ms) for layer in layers]
     samples = in_context(graph, RULES, measured(graph, 10.0, *slower))
     assert samples[0].latency_ms / samples[2].latency_ms == pytest.approx(5.31, abs=0.1)
+
+
+@pytest.mark.parametrize("told", ["2.0", "1", "", "unknown", "nan", "inf", "-1"])
+def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
+    graph = network()
+    layers = [LayerTime(node.name, node.op, 2.0) for node in graph.nodes]
+    m = replace(measured(graph, 5.0, *layers), conditions={"slowdown": told})
+    factor = 0.5 if told == "2.0" else 1.0
+    assert [layer.latency_ms for layer in own_layers(m)] == [2.0 * factor] * 5
+    assert untold_share([(graph, m)] * 3, 0.0) == pytest.approx(0.0 if told == "2.0" else 1.0)
 
 
 def test_a_profile_accounts_for_a_network_or_does_not() -> None:
