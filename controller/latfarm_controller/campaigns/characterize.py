@@ -36,11 +36,8 @@ PADDED_FACTOR = 6.0
 FIRST, FIRST_FROM_SIBLING = 100, 50
 """Representative kernels before the first batch of a sampler that has batches."""
 
-CONTEXT = 60
-"""Networks profiled for their kernels, by default."""
-
-HEADS = 60
-"""Heads of networks profiled, by default."""
+KERNELS_A_NETWORK, MOST_NETWORKS = 7, 60
+"""By default one network, and one head, is profiled for so many kernels, up to so many."""
 
 
 class CharacterizeOptions(Options):
@@ -84,14 +81,18 @@ class CharacterizeOptions(Options):
     kernel_passes: int = Field(default=2, ge=1)
     kernel_settings: SettingsChange = SettingsChange()
     insight: Asked = "auto"
-    context: int = Field(default=CONTEXT, ge=0)
-    heads: int = Field(default=HEADS, ge=0)
+    context: int | None = Field(default=None, ge=0)
+    heads: int | None = Field(default=None, ge=0)
     padding: PaddingOptions = PaddingOptions(repeats=2, most_repeats=4, single=False)
     network_passes: int = Field(default=2, ge=1)
     network_settings: SettingsChange = SettingsChange()
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
     energy_ms: float = Field(default=0, ge=0, le=600_000)
+
+    def profiled(self, asked: int | None) -> int:
+        """How many networks, or heads, are profiled: what is asked for, or as the budget."""
+        return min(self.budget // KERNELS_A_NETWORK, MOST_NETWORKS) if asked is None else asked
 
     @property
     def chosen_sampler(self) -> SamplerName:
@@ -232,12 +233,13 @@ class CharacterizeCampaign(PlannedCampaign):
     def _in_context(self) -> Plan:
         """Profiles of whole networks; see `context`."""
         options = self._options
-        if not options.context:
+        count = options.profiled(options.context)
+        if not count:
             return
         held_out = read_graphs(self.kind, "held_out", options.held_out)
         self.context = ContextCampaign(
             self.platform,
-            options.context,
+            count,
             seed=options.seed,
             macs=(options.least_macs, options.most_macs),
             exclude_lineages=options.exclude_lineages,
@@ -251,11 +253,12 @@ class CharacterizeCampaign(PlannedCampaign):
         """Profiles of heads, where what stands around a kernel was seen to matter."""
         options = self._options
         within = self.within_pads
-        if not options.heads or within is None or not within.differs:
+        count = options.profiled(options.heads)
+        if not count or within is None or not within.differs:
             return
         self.heads = HeadsCampaign(
             self.platform,
-            options.heads,
+            count,
             self._used_rules(),
             seed=options.seed,
             exclude_lineages=options.exclude_lineages,

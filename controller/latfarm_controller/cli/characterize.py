@@ -54,7 +54,7 @@ def characterize(
     context: Annotated[
         int | None,
         typer.Option(
-            min=0, help="networks profiled for their kernels, with a profiler [default: 60]"
+            min=0, help="networks profiled for their kernels [default: budget / 7, at most 60]"
         ),
     ] = None,
     sampler: Annotated[Sampler, typer.Option(help="how kernels are chosen")] = Sampler.prior,
