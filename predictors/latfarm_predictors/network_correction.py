@@ -31,6 +31,7 @@ _LARGE_WEIGHT_MB = 0.3
 _RIDGES = (1.0, 3.0, 10.0, 30.0)
 _LEAST = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
 _WORTH = 0.95
+_SURE = 2.0
 _CAP = 0.5
 _FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
 COLUMNS = 8
@@ -180,7 +181,7 @@ def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
 
 
 def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Fit, Array]:
-    """The winner by leave-one-out; a more complex one must win by 5 % of the error."""
+    """The winner by leave-one-out; a more complex one must win surely, see `_surely_better`."""
     design = _design(networks)
     count = len(networks)
     log_latency = np.log(latency)
@@ -197,10 +198,23 @@ def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Fit, A
                 score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
                 if level is None or score < level[0] - 1e-12:
                     level = (score, fitted, left_out)
-        if level is not None and (best is None or level[0] < _WORTH * best[0]):
+        if level is not None and (best is None or _surely_better(level, best)):
             best = level
     assert best is not None  # "none" always competes
     return best[1], best[2]
+
+
+def _surely_better(new: tuple[float, Fit, Array], old: tuple[float, Fit, Array]) -> bool:
+    """Whether a correction wins by 5 % of the error, and by two standard errors of the difference.
+
+    Twenty networks that happen to favour a coefficient are no reason to believe it: it is asked
+    about networks unlike them.
+    """
+    if new[0] >= _WORTH * old[0]:
+        return False
+    gains = np.minimum(np.abs(old[2]), _CAP) - np.minimum(np.abs(new[2]), _CAP)
+    doubt = float(gains.std(ddof=1)) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(gains.mean() > _SURE * doubt)
 
 
 class NetworkCorrection:
