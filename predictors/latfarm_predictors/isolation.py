@@ -88,13 +88,16 @@ def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
     covariance = process.signal * matern(distances(places, places))
     covariance[np.diag_indices(len(judged))] += process.variance_of(noise)
     alone = (~training.in_network[judged]).astype(np.float64)
+    # no larger and no smaller than kernels that networks were seen to run: beyond, nothing is known
+    low, high = np.quantile(log_roofline[alone == 0.0], (0.05, 0.95))
     centre, spread = log_roofline.mean(), max(float(log_roofline.std()), 1e-9)
-    design = np.column_stack([alone, alone * (log_roofline - centre) / spread])
+    design = np.column_stack([alone, alone * (np.clip(log_roofline, low, high) - centre) / spread])
     factor = cho_factor(covariance, lower=True, check_finite=False)
     weighted = cho_solve(factor, design, check_finite=False)
     precision = design.T @ weighted + _PRIOR
     effect = np.linalg.solve(precision, weighted.T @ residual)
-    size = (np.log(process.roofline.latency_ms(training.table.take(rows))) - centre) / spread
+    own = np.log(process.roofline.latency_ms(training.table.take(rows)))
+    size = (np.clip(own, low, high) - centre) / spread
     columns = np.column_stack([np.ones(len(rows)), size])
     variance = np.einsum("ij,jk,ik->i", columns, np.linalg.inv(precision), columns)
     return columns @ effect, variance
