@@ -121,7 +121,8 @@ class CharacterizeCampaign(PlannedCampaign):
     def __init__(self, platform: str, options: CharacterizeOptions) -> None:
         super().__init__(platform)
         self._options = options
-        read_graphs(self.kind, "held_out", options.held_out)
+        held_out = read_graphs(self.kind, "held_out", options.held_out)
+        self._held_out = frozenset(graph.hash for graph in held_out)
         self._rules = None if options.rules is None else read_rules(self.kind, options.rules)
         fusion = options.fusion
         if self._rules is not None:
@@ -236,17 +237,15 @@ class CharacterizeCampaign(PlannedCampaign):
         count = options.profiled(options.context)
         if not count:
             return
-        held_out = read_graphs(self.kind, "held_out", options.held_out)
         self.context = ContextCampaign(
             self.platform,
             count,
             seed=options.seed,
             macs=(options.least_macs, options.most_macs),
             exclude_lineages=options.exclude_lineages,
-            exclude=[graph.hash for graph in held_out],
+            exclude=self._held_out,
         )
-        at = self.stages.index("networks")
-        self.stages = (*self.stages[:at], "context", *self.stages[at:])
+        self._before_networks("context")
         yield from self.context.plan()
 
     def _heads(self) -> Plan:
@@ -264,9 +263,13 @@ class CharacterizeCampaign(PlannedCampaign):
             exclude_lineages=options.exclude_lineages,
             settings=self._kernel_options.settings.apply(KERNEL_SETTINGS),
         )
-        at = self.stages.index("networks")
-        self.stages = (*self.stages[:at], "heads", *self.stages[at:])
+        self._before_networks("heads")
         yield from self.heads.plan()
+
+    def _before_networks(self, stage: str) -> None:
+        """One stage more, the last before the calibration networks."""
+        *earlier, last = self.stages
+        self.stages = (*earlier, stage, last)
 
     def _insights(self) -> dict[str, str]:
         """What the time of each kernel rests on, by its id."""

@@ -16,13 +16,14 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import NETWORK, Measurement
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.options import SettingsChange
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 from latfarm_controller.zoo.prior import KernelPrior
 
 SETTINGS = replace(NETWORK, sessions=2, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=400.0)
 """Shares of a call are steadier than the call: two sessions tell its latency well enough."""
 PURPOSE = "context"
+_APART = 7919
+"""Added to the seed: other networks than those that the campaign's kernels were cut from."""
 
 
 class ContextCampaign(PlannedCampaign):
@@ -35,7 +36,6 @@ class ContextCampaign(PlannedCampaign):
         macs: least and most multiply-adds of one.
         exclude_lineages: lines whose families are left out.
         exclude: hashes of networks that must not be measured.
-        settings: changes of `SETTINGS`.
     """
 
     kind = "context"
@@ -50,7 +50,6 @@ class ContextCampaign(PlannedCampaign):
         macs: tuple[float, float],
         exclude_lineages: Collection[str] = (),
         exclude: Collection[str] = (),
-        settings: SettingsChange | None = None,
     ) -> None:
         super().__init__(platform)
         self._count = count
@@ -58,7 +57,6 @@ class ContextCampaign(PlannedCampaign):
         self._macs = macs
         self._exclude_lineages = exclude_lineages
         self._exclude = frozenset(exclude)
-        self._settings = SETTINGS if settings is None else settings.apply(SETTINGS)
         self._answers: list[tuple[Graph, Measurement]] = []
 
     def plan(self) -> Plan:
@@ -67,7 +65,7 @@ class ContextCampaign(PlannedCampaign):
         prior = KernelPrior(families, self._seed + _APART)
         graphs = prior.networks(self._count, macs=self._macs)
         requests = [
-            self.asker.request(g, PURPOSE, self._settings, label=g.name, profile=True)
+            self.asker.request(g, PURPOSE, SETTINGS, label=g.name, profile=True)
             for g in graphs
             if g.hash not in self._exclude
         ]
@@ -84,7 +82,3 @@ class ContextCampaign(PlannedCampaign):
                 if not (m.ok and m.layers)
             },
         }
-
-
-_APART = 7919
-"""Added to the seed: other networks than those that the campaign's kernels were cut from."""
