@@ -14,7 +14,7 @@ from math import log2, prod
 import numpy as np
 
 from latfarm_predictors.fusion_search import FREE_OPS
-from latfarm_predictors.graph import DTYPE_BYTES, Graph, Node
+from latfarm_predictors.graph import Graph, Node
 from latfarm_predictors.parts import Part
 from latfarm_predictors.workload_rows import FAMILIES, family_of, main_index
 
@@ -86,7 +86,7 @@ class _Surroundings:
             for tensor in part.inputs:
                 self._readers.setdefault(tensor, []).append(at)
         crossing = dict.fromkeys(t for part in parts for t in (*part.inputs, *part.outputs))
-        self._bytes = {t: self._size(t) for t in crossing}
+        self._bytes = {t: graph.type_of(t).size_bytes for t in crossing}
         self._read = [max(part.inputs, key=self._held, default="") for part in parts]
         self._written = [max(part.outputs, key=self._held, default="") for part in parts]
         self._before = [self._maker.get(tensor, -1) for tensor in self._read]
@@ -132,10 +132,6 @@ class _Surroundings:
             self._log_written(self._after[after2] if after2 >= 0 else -1),
             float(min(depth, _MOST_STEPS)),
         )
-
-    def _size(self, tensor: str) -> int:
-        kind = self._graph.type_of(tensor)
-        return prod(kind.shape) * DTYPE_BYTES[kind.dtype]
 
     def _held(self, tensor: str) -> int:
         return self._bytes[tensor]

@@ -10,11 +10,9 @@ there is nothing to learn.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +23,8 @@ from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.groups import Router
 from latfarm_predictors.kernel_models import KernelModels
 from latfarm_predictors.models.base import State, robust_sigma
-from latfarm_predictors.models.boosted_trees import read_trees, total
+from latfarm_predictors.models.boosted_trees import TextTrees
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.models.trees import Trees
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.table import Array, Table, table_of_rows
 from latfarm_predictors.workload_rows import Row, rows_of
@@ -110,10 +107,9 @@ class ContextModel:
     shrink: float = 1.0
     before: float = 0.0
     after: float = 0.0
-    _text: str = ""
-    _folds: tuple[str, ...] = ()
+    _trees: TextTrees = field(default_factory=lambda: TextTrees(""))
+    _folds: tuple[TextTrees, ...] = ()
     _fold_of: Mapping[str, int] = field(default_factory=dict)
-    _grown: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def fit(
@@ -138,9 +134,7 @@ class ContextModel:
         for index, row in enumerate(placed.rows):
             if row in unseen:
                 base[index] = unseen[row][0]
-        rooflines = {name: stack.gp.roofline for name, stack in models.stacks.items()}
-        rooflines[""] = models.overall
-        found = ContextModel(rooflines, models.router, Vocabulary.of(table))
+        found = ContextModel(_rooflines(models), models.router, Vocabulary.of(table))
         log_roof = found._log_roofline(table)
         features = found._features(table, placed.marks, log_roof)
         truth = np.log(placed.latency_ms)
@@ -148,12 +142,12 @@ class ContextModel:
         order = np.random.default_rng(seed).permutation(len(placed.keys)) % _FOLDS
         fold = order[placed.group]
         trees = log_roof.copy()
-        texts = []
+        folds = []
         for number in range(_FOLDS):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
             wanted = truth[inside] - log_roof[inside]
-            texts.append(_grow(features[inside], wanted, weight[inside], seed))
-            trees[outside] += found._sum(texts[-1], features[outside])
+            folds.append(_grow(features[inside], wanted, weight[inside], seed))
+            trees[outside] += folds[-1].total(features[outside])
         found.families = tuple(
             family for family, rows in Counter(table.families).items() if rows >= LEAST_ROWS
         )
@@ -163,8 +157,8 @@ class ContextModel:
             return None
         spread = robust_sigma(truth - np.log(base))
         found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
-        found._text = _grow(features, truth - log_roof, weight, seed)
-        found._folds = tuple(texts)
+        found._trees = _grow(features, truth - log_roof, weight, seed)
+        found._folds = tuple(folds)
         found._fold_of = {key: int(at) for key, at in zip(placed.keys, order, strict=True)}
         return found
 
@@ -179,12 +173,12 @@ class ContextModel:
             base_ms: their estimates by the kernels' models, shape (n,).
             key: hash of a network that may have been trained on: trees that did not see it answer.
         """
-        text = self._text
+        trees = self._trees
         if key is not None and key in self._fold_of:
-            text = self._folds[self._fold_of[key]]
+            trees = self._folds[self._fold_of[key]]
         log_roof = self._log_roofline(table)
-        trees = log_roof + self._sum(text, self._features(table, marks, log_roof))
-        return np.where(table.of_family(*self.families), np.exp(trees), base_ms)
+        told = log_roof + trees.total(self._features(table, marks, log_roof))
+        return np.where(table.of_family(*self.families), np.exp(told), base_ms)
 
     def explain(self) -> dict[str, float]:
         """Errors of sums over models not seen, without and with it."""
@@ -203,7 +197,7 @@ class ContextModel:
                 "before": self.before,
                 "after": self.after,
             },
-            texts={"lightgbm": self._text},
+            texts={"lightgbm": self._trees.text},
         )
 
     @staticmethod
@@ -220,17 +214,15 @@ class ContextModel:
         values = state.values
         if tuple(values["names"]) != NAMES:
             raise ValueError("the context's marks are those of another version")
-        rooflines = {name: stack.gp.roofline for name, stack in models.stacks.items()}
-        rooflines[""] = models.overall
         return ContextModel(
-            rooflines,
+            _rooflines(models),
             models.router,
             Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"])),
             tuple(values["families"]),
             float(values["shrink"]),
             float(values["before"]),
             float(values["after"]),
-            state.texts["lightgbm"],
+            TextTrees(state.texts["lightgbm"]),
         )
 
     def _log_roofline(self, table: Table) -> Array:
@@ -248,17 +240,10 @@ class ContextModel:
         shape = engineered(table, log_roof, np.log(table.winograd_ratio))
         return np.concatenate([shape, self.vocabulary.columns(table), as_columns(marks)], axis=1)
 
-    def _sum(self, text: str, features: Array) -> Array:
-        """Sum of the trees: LightGBM's where it is loaded, else ours, which gives the same bits."""
-        if "lightgbm" in sys.modules:
-            import lightgbm
 
-            if text not in self._grown:
-                self._grown[text] = lightgbm.Booster(model_str=text)
-            return np.asarray(self._grown[text].predict(features, num_threads=1))
-        if not isinstance(self._grown.get("trees"), Trees):
-            self._grown["trees"] = read_trees(text)
-        return total(self._grown["trees"], features)
+def _rooflines(models: KernelModels) -> dict[str, Roofline]:
+    """Of each group that has one; of all kernels under the empty name."""
+    return {"": models.overall} | {n: stack.gp.roofline for n, stack in models.stacks.items()}
 
 
 def _weights(placed: Placed) -> Array:
@@ -279,7 +264,7 @@ def _error(placed: Placed, predicted: Array) -> float:
     return float(np.average(error, weights=size[known]))
 
 
-def _grow(features: Array, target: Array, weight: Array, seed: int) -> str:
+def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:
     import lightgbm
 
     settings = {
@@ -298,4 +283,4 @@ def _grow(features: Array, target: Array, weight: Array, seed: int) -> str:
         "verbose": -1,
     }
     data = lightgbm.Dataset(features, target, weight=weight, params={"verbose": -1})
-    return str(lightgbm.train(settings, data, num_boost_round=_ROUNDS).model_to_string())
+    return TextTrees(lightgbm.train(settings, data, num_boost_round=_ROUNDS).model_to_string())

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.features import Vocabulary, engineered
 from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
-from latfarm_predictors.models.boosted_trees import read_trees, total
+from latfarm_predictors.models.boosted_trees import TextTrees
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.models.trees import Trees
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
@@ -43,9 +41,7 @@ class Boosted:
         self.roofline = roofline or Roofline()
         self.vocabulary = Vocabulary()
         self._offset = 0.0
-        self._text = ""
-        self._booster: Any = None
-        self._trees: Trees | None = None
+        self._trees = TextTrees("")
 
     def fit(
         self,
@@ -78,7 +74,7 @@ class Boosted:
         """See `Model.predict`; the deviation is the same for every kernel."""
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
-        residual = self._residual(self._features(table, base))
+        residual = self._trees.total(self._features(table, base))
         return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
 
     def state(self) -> State:
@@ -91,7 +87,7 @@ class Boosted:
                 "offset": self._offset,
                 "sigma": self.sigma,
             },
-            texts={"lightgbm": self._text},
+            texts={"lightgbm": self._trees.text},
             parts={"roofline": self.roofline.state()},
         )
 
@@ -104,7 +100,7 @@ class Boosted:
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )
         model._offset = float(state.values["offset"])
-        model._text = state.texts["lightgbm"]
+        model._trees = TextTrees(state.texts["lightgbm"])
         return model
 
     def _features(self, table: Table, log_base: Array) -> Array:
@@ -142,17 +138,4 @@ class Boosted:
         rounds = int(np.clip(count * 0.6, 200, _MOST_ROUNDS))
         grown = lightgbm.train(settings, data, num_boost_round=rounds)
         # predict from the text at once, so that a loaded model gives the same bits
-        self._text = grown.model_to_string()
-        self._booster = self._trees = None
-
-    def _residual(self, features: Array) -> Array:
-        """Sum of the trees, shape (n,): LightGBM's where it is loaded, else ours: the same bits."""
-        if "lightgbm" in sys.modules:
-            if self._booster is None:
-                import lightgbm
-
-                self._booster = lightgbm.Booster(model_str=self._text)
-            return np.asarray(self._booster.predict(features, num_threads=1))
-        if self._trees is None:
-            self._trees = read_trees(self._text)
-        return total(self._trees, features)
+        self._trees = TextTrees(grown.model_to_string())

@@ -8,6 +8,8 @@ only predicts need not wait for LightGBM, which takes longer to import than a ne
 from __future__ import annotations
 
 import re
+import sys
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,35 @@ from latfarm_predictors.table import Array
 _CATEGORICAL, _ZERO_IS_MISSING = 1, 4
 """Bits of a decision's type that this does not know (bits 2 and 3 together: what is missing)."""
 _MISSING_BITS = 12
+
+
+class TextTrees:
+    """Trees in LightGBM's text format, read when first asked.
+
+    Args:
+        text: as LightGBM writes it; also what a bundle keeps.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._booster: Any = None
+        self._trees: Trees | None = None
+
+    def total(self, features: Array) -> Array:
+        """Sum of the trees, shape (n,): LightGBM's where it is loaded, else ours: the same bits.
+
+        Raises:
+            BundleError: see `read_trees` and `total`.
+        """
+        if "lightgbm" in sys.modules:
+            if self._booster is None:
+                import lightgbm
+
+                self._booster = lightgbm.Booster(model_str=self.text)
+            return np.asarray(self._booster.predict(features, num_threads=1))
+        if self._trees is None:
+            self._trees = read_trees(self.text)
+        return total(self._trees, features)
 
 
 def read_trees(text: str) -> Trees:
