@@ -53,21 +53,31 @@ def channel(server: Server, config: Config) -> grpc.Channel:
     return remote_channel(config.model_copy(update={"controller": server.outside}))
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """One home for all."""
-    return Home(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture
-def own_home(home: Home, tmp_path: Path) -> Home:
-    """A copy, whose list of revoked certificates may change."""
-    folder = tmp_path / "home"
-    shutil.copytree(home.config.home, folder)
+def copied(made: Home, folder: Path) -> Home:
+    """A home of the same authority, which knows who was made so far."""
+    shutil.copytree(made.config.home, folder)
     copy = Home.__new__(Home)
     copy.config = Config(home=folder, local_agent=False)
     copy.authority = Authority(copy.config.tls_dir)
     return copy
+
+
+@pytest.fixture(scope="session")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home to copy: no test hands out a certificate in it."""
+    return Home(tmp_path_factory.mktemp("made") / "home")
+
+
+@pytest.fixture(scope="session")
+def home(untouched: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """One home for all, in which certificates gather."""
+    return copied(untouched, tmp_path_factory.mktemp("shared") / "home")
+
+
+@pytest.fixture
+def own_home(untouched: Home, tmp_path: Path) -> Home:
+    """A copy that nobody else writes to: its certificates and its list of revoked ones."""
+    return copied(untouched, tmp_path / "home")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
