@@ -22,8 +22,8 @@ from latfarm_controller.reports.platform_record import (
 from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
-from latfarm_controller.training import TrainingSet
 from latfarm_controller.training_cover import bases, gather
+from latfarm_controller.training_set import TrainingSet
 
 
 def report(

@@ -14,7 +14,8 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 
 if TYPE_CHECKING:
-    from latfarm_controller.training import OnProgress, TrainingSet
+    from latfarm_controller.training import OnProgress
+    from latfarm_controller.training_set import TrainingSet
 
 
 def gather(store: Store, platform: str, campaign_id: str) -> TrainingSet:
@@ -27,7 +28,7 @@ def gather(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     Raises:
         UsageError: no such campaign, or one of another platform or without rules.
     """
-    from latfarm_controller.training import collect
+    from latfarm_controller.training_set import collect
 
     chain = bases(store, campaign_id)
     result = collect(store, platform, chain[-1])

@@ -18,7 +18,8 @@ from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import collect, train
+from latfarm_controller.training import train
+from latfarm_controller.training_set import collect
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome

@@ -18,7 +18,7 @@ from latfarm_controller.campaigns.samplers import Excluded
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import collect
+from latfarm_controller.training_set import collect
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.measurement import Outcome
 from latfarm_predictors.samples import prepare

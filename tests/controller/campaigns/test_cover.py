@@ -18,8 +18,9 @@ from latfarm_controller.config import Config
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import collect, train
+from latfarm_controller.training import train
 from latfarm_controller.training_cover import bases, gather, retrain
+from latfarm_controller.training_set import collect
 from latfarm_predictors.bundle import read_provenance, save_bundle
 from latfarm_predictors.errors import NoConfidenceError
 from latfarm_predictors.fusion import FusionRules

@@ -18,7 +18,8 @@ from latfarm_controller.campaigns.registry import make_campaign
 from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import TrainingSet, collect, provenance
+from latfarm_controller.training import provenance
+from latfarm_controller.training_set import TrainingSet, collect
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder

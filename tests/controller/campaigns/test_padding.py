@@ -24,7 +24,7 @@ from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import collect
+from latfarm_controller.training_set import collect
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules, split
 from latfarm_predictors.graph import Graph
