@@ -262,20 +262,24 @@ def measure_session(
     )
 
 
-def profile(runtime: Runtime, job: Job, settings: Settings, watch: Watch) -> list[LayerTime]:
+def profile(
+    runtime: Runtime, job: Job, run_ms: float, settings: Settings, watch: Watch
+) -> list[LayerTime]:
     """Per-kernel times by the runtime's own profiler.
+
+    Args:
+        runtime: which has measured the job.
+        job: the model and what it is run with.
+        run_ms: what a run of it took: long models are profiled over fewer runs.
+        settings: their time is what the profiled runs may take, too.
+        watch: is told that profiling begins, and how long it may last.
 
     Raises:
         RuntimeFailure: PROFILE_UNAVAILABLE, or the model cannot run.
     """
     job = replace(job, session=settings.sessions)
-    # Long models are profiled over fewer runs; one run first tells how long they are.
-    watch.stage("profiling", 0, settings.compile_timeout_ms + 2 * settings.run_timeout_ms)
-    begun = time.perf_counter()
-    runtime.profile(job, 1)
-    once_ms = (time.perf_counter() - begun) * 1e3
     budget_ms = settings.max_ms * settings.sessions
-    runs = int(min(_PROFILE_RUNS, max(rules.LEAST_RUNS, budget_ms / max(once_ms, 1e-3))))
+    runs = int(min(_PROFILE_RUNS, max(rules.LEAST_RUNS, budget_ms / max(run_ms, 1e-3))))
     patience_ms = settings.compile_timeout_ms + (runs + 1) * settings.run_timeout_ms
     watch.stage("profiling", 0, patience_ms)
     return list(runtime.profile(job, runs))

@@ -14,6 +14,7 @@ import resource
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Callable, Sequence
 
 from latfarm_agent import channel, keeper, replies, rules
@@ -177,9 +178,6 @@ class _Server:
         watch = Watch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
         _reset_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
-        layers = []
-        if request["profile"]:
-            layers = profile(runtime, _job(request, 0), settings, watch)
         sessions: list[SessionTimes] = []
         energy: Message = {}
         fastest_us = float(request["fastest_us"])
@@ -195,6 +193,10 @@ class _Server:
             longer = run_longer if index == last else None
             sessions.append(measure_session(runtime, job, settings, watch, fastest_us, longer))
             fastest_us = sessions[-1].fastest_us
+        layers = []
+        if request["profile"]:
+            run_ms = median(run for session in sessions for run in session.runs_ms)
+            layers = profile(runtime, _job(request, 0), run_ms, settings, watch)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         return {

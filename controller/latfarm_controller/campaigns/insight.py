@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
-from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.fusion import FREE_OPS, FusionRules, split
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import LayerTime, Measurement
@@ -226,8 +226,9 @@ def in_context(
     Layer times sum to the network's latency as measured without the profiler, less what its inputs
     and outputs took to be moved: what the profiler added is taken off each layer alike, and what it
     left out is shared by all in proportion. A kernel that the runtime executed
-    together with another one is left out, as is one of which the profile shows no layer. A change
-    of layout belongs to the kernel whose result it changes, or to the one that it is made for.
+    together with another one is left out, as is one of which the profile shows no layer; a view
+    (Reshape...) that runs along with what follows it does not join the two. A change of layout
+    belongs to the kernel whose result it changes, or to the one that it is made for.
 
     Args:
         graph: the network.
@@ -247,10 +248,12 @@ def in_context(
     spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
     kernels = split(graph, rules)
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
+    views = {node.name for node in graph.nodes if node.op in FREE_OPS}
     times_ms: dict[int, float] = {}
     shared: set[int] = set()
     for layer in _with_layout_changes(with_steps(layers), owner):
-        owners = {owner[name] for name in layer.name.split("+") if name in owner}
+        names = [name for name in layer.name.split("+") if name in owner]
+        owners = {owner[name] for name in names if name not in views} or {owner[n] for n in names}
         if len(owners) > 1:
             shared |= owners
         for index in owners:

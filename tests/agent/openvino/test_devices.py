@@ -53,7 +53,7 @@ def test_a_gpu_compiles_into_its_cache(board: Board, tmp_path: Path, onnx_file: 
     assert Path(cache).is_dir()
     assert tmp_path in Path(cache).parents
     assert last["options"] == {
-        "PERF_COUNT": False,
+        "PERF_COUNT": True,
         "INFERENCE_PRECISION_HINT": "f16",
         "NUM_STREAMS": 1,
         "GPU_QUEUE_THROTTLE": "LOW",

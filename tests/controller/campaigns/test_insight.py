@@ -75,6 +75,20 @@ def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
     assert [s.latency_ms for s in samples] == pytest.approx([2.75, 1.75, 1.5])
 
 
+def test_a_view_run_along_with_what_follows_joins_no_kernels() -> None:
+    b = GraphBuilder("shuffle")
+    x = b.reshape(b.relu(b.conv(b.input((1, 8, 16, 16)), 8, 3)), (1, 2, 4, 16, 16))
+    graph = b.build([b.reshape(b.transpose(x, (0, 2, 1, 3, 4)), (1, 8, 16, 16))])
+    conv, relu, there, transpose, back = (node.name for node in graph.nodes)
+    layers = (
+        LayerTime(f"{conv}+{relu}", "Conv+Relu", 2.0),
+        LayerTime(f"{there}+{transpose}+{back}", "Transpose", 1.0),
+    )
+    samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
+    assert [s.kernel.type for s in samples] == ["Conv+Relu+Reshape", "Transpose+Reshape"]
+    assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0])
+
+
 def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)

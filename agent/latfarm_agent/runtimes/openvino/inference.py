@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
 
 _PROFILE_WARMUP = 3
+_WINDOWS = 5
 
 Failure = Callable[[Exception], RuntimeFailure]
 """The typed failure for an exception of the engine, raised while a model ran."""
@@ -35,6 +36,8 @@ def kernel_times(
     runs: int,
     read: Callable[[Any], Iterable[tuple[str, float]]],
     failure: Failure,
+    *,
+    averages: bool,
 ) -> dict[str, list[float]]:
     """Milliseconds of each kernel, one for each of so many runs that it was told in.
 
@@ -43,18 +46,53 @@ def kernel_times(
         runs: how many are told; some before them warm up.
         read: names and milliseconds of the kernels of the request's last run.
         failure: see `Failure`.
+        averages: what is read is the mean of all runs so far, the first one included, in which a
+            kernel may order its weights anew. So tell the CPU's plugins. Times are then those of a
+            few stretches of runs.
 
     Raises:
         RuntimeFailure: what `failure` tells.
     """
-    times_ms: dict[str, list[float]] = {}
+    told: list[dict[str, float]] = []
     try:
         for turn in range(_PROFILE_WARMUP + runs):
             request.infer()
-            if turn < _PROFILE_WARMUP:
-                continue
-            for name, spent_ms in read(request):
-                times_ms.setdefault(name, []).append(spent_ms)
+            if turn >= _PROFILE_WARMUP or (averages and turn == _PROFILE_WARMUP - 1):
+                told.append(dict(read(request)))
     except Exception as error:
         raise failure(error) from error
+    if averages:
+        told = _between(told, _PROFILE_WARMUP)
+    times_ms: dict[str, list[float]] = {}
+    for found in told:
+        for name, spent_ms in found.items():
+            times_ms.setdefault(name, []).append(spent_ms)
     return times_ms
+
+
+def _between(told: Sequence[Mapping[str, float]], first: int) -> list[dict[str, float]]:
+    """Mean times of stretches of runs, from means of all runs up to each.
+
+    Means are told in whole microseconds: over a stretch of some runs that is little, of one run it
+    would be as much as short kernels take.
+
+    Args:
+        told: after `first` runs, and after each further one.
+        first: how many runs the first of them is about.
+    """
+    stretches = min(_WINDOWS, len(told) - 1)
+    ends = [round(i * (len(told) - 1) / stretches) for i in range(stretches + 1)]
+    found = []
+    for begin, end in zip(ends, ends[1:]):
+        before, after = told[begin], told[end]
+        found.append(
+            {
+                name: max(
+                    ((first + end) * mean_ms - (first + begin) * before.get(name, 0.0))
+                    / (end - begin),
+                    0.0,
+                )
+                for name, mean_ms in after.items()
+            }
+        )
+    return found

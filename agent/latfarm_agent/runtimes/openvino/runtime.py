@@ -123,8 +123,10 @@ class OpenVinoRuntime:
         compiled, _ = self._compile(job, profiling=True)
         request = compiled.create_infer_request()
         self._fill(request, compiled)
-        times_ms = kernel_times(request, runs, _told_times, _while_running)
         device = _device(job.settings)
+        times_ms = kernel_times(
+            request, runs, _told_times, _while_running, averages=device.startswith("CPU")
+        )
         if not times_ms:
             raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{device} tells no times of its kernels")
         try:

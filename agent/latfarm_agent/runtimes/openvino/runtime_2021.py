@@ -125,7 +125,9 @@ class OpenVino2021Runtime:
                     ran.add(str(name))
                 yield str(name), float(entry["real_time"]) / 1e3
 
-        times_ms = kernel_times(request, runs, told_times, _while_running)
+        times_ms = kernel_times(
+            request, runs, told_times, _while_running, averages=device.startswith("CPU")
+        )
         try:
             inputs = list(network.input_info)
             graph = _exec_graph(network, job.scratch_dir)
