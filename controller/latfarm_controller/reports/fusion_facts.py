@@ -47,6 +47,10 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
         "multi_inbound": None if record.rules is None else record.rules.multi_inbound,
         "multi_outbound": None if record.rules is None else record.rules.multi_outbound,
         "connections": [dict(each) for each in outcome.get("connections", ())],
+        "overruled": [
+            {"pair": pair, **seen}
+            for pair, seen in sorted(record.provenance.get("overruled", {}).items())
+        ],
     }
 
 

@@ -35,7 +35,12 @@ def fusion(facts: Mapping[str, Any] | None) -> str:
     scroll += f"{matrix(facts)}</div>"
     return page.section(
         "Fusion: which ops run as one kernel",
-        scroll + words.legend(keys) + _scores(facts) + _disagreements(facts) + _pairs(facts),
+        scroll
+        + words.legend(keys)
+        + _scores(facts)
+        + _overruled(facts)
+        + _disagreements(facts)
+        + _pairs(facts),
         "Row: first op, column: the op behind it. Where the runtime reports the graph that it "
         "really ran, that is the verdict, and what times alone say is scored against it: precision "
         "and recall are those of pairs that run as one kernel; an undecided pair counts as not "
@@ -70,6 +75,28 @@ def _score(name: str, told: Mapping[str, Any]) -> list[str]:
         page.cell(words.ratio(told.get("precision"))),
         page.cell(words.ratio(told.get("recall"))),
     ]
+
+
+def _overruled(facts: Mapping[str, Any]) -> str:
+    """Pairs that networks fuse otherwise than their own models told."""
+    rows = [
+        [
+            page.cell(seen["pair"].replace("+", " > ")),
+            page.cell("together" if seen["verdict"] == "fused" else "apart", "left"),
+            page.cell(seen["fused"]),
+            page.cell(seen["apart"]),
+        ]
+        for seen in facts["overruled"]
+    ]
+    if not rows:
+        return ""
+    note = (
+        "The layers of profiled networks tell something else of these than the pairs' own models, "
+        "which end behind the second op. Networks are cut as they show it: pairs that run as one "
+        "kernel here and as two there are timed, and predicted, together."
+    )
+    header = ["pair", "is cut", "one kernel", "two"]
+    return "<h3>Put right by networks</h3>" + words.table(header, rows, note)
 
 
 def _disagreements(facts: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,16 @@ def test_the_matrix_is_that_of_the_data(facts: dict[str, Any], html: str) -> Non
     text = "".join(page.text)
     assert "0.0721" in text, "the times behind a disagreement"
     assert "it would not run" in text
+
+
+def test_pairs_that_networks_put_right_are_listed(lab: toy.Lab) -> None:
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    shown = {"verdict": "fused", "fused": 21, "apart": 19}
+    told = {**found.provenance, "overruled": {"Conv+HardSwish": shown}}
+    facts = platform_facts(replace(found, provenance=told))
+    text = " ".join(Page(render(facts)).text)
+    assert "Put right by networks" in text
+    assert "Conv > HardSwish together 21 19" in " ".join(text.split())
 
 
 def test_badly_covered_layers_name_their_command(facts: dict[str, Any], html: str) -> None:
