@@ -78,7 +78,7 @@ class BlobStore:
         directory: Path,
         *,
         max_blob_bytes: int = 4 << 30,
-        max_total_bytes: int = 16 << 30,
+        max_total_bytes: int = 4 << 30,
         reserve_bytes: int = DISK_RESERVE_BYTES,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(str(path)).free,
     ) -> None:

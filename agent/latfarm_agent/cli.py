@@ -190,7 +190,7 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument("--reflection", action="store_true", help="let grpcurl list the service")
     serve.add_argument("--max-blob-mb", type=_positive, default=4096, help="one model (MiB)")
-    serve.add_argument("--max-cache-mb", type=_positive, default=16384, help="all models (MiB)")
+    serve.add_argument("--max-cache-mb", type=_positive, default=4096, help="all models kept (MiB)")
     serve.add_argument(
         "--max-upload-mb-per-s", type=_positive, default=256, help="all uploads together (MiB/s)"
     )

@@ -66,7 +66,7 @@ class Config:
     insecure: bool = False
     reflection: bool = False
     max_blob_bytes: int = 4 << 30
-    max_cache_bytes: int = 16 << 30
+    max_cache_bytes: int = 4 << 30
     max_spooled: int = 10_000
     max_upload_bytes_per_s: int = MAX_UPLOAD_BYTES_PER_S
     limits: Limits = field(default_factory=Limits)
