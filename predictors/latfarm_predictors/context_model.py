@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,10 +36,13 @@ LEAST_GAIN = 0.9
 """The error on models not seen has to fall to this share of what it is without."""
 LEAST_WORTH = 0.01
 """And by so much, in logarithms: what is known to a percent needs no neighbours."""
+SURE = 2.0
+"""And by so many standard errors of the mean over models: a noisy host favours anything."""
 _FOLDS = 5
 LEAST_ROWS = 20
 """Of a family of kernels; of one with fewer the kernels' models go on to answer."""
 _ROUNDS = 1000
+_THREADS = 2
 _LEAST_MS = 1e-6
 
 
@@ -142,18 +146,20 @@ class ContextModel:
         order = np.random.default_rng(seed).permutation(len(placed.keys)) % _FOLDS
         fold = order[placed.group]
         trees = log_roof.copy()
-        folds = []
-        for number in range(_FOLDS):
-            inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-            wanted = truth[inside] - log_roof[inside]
-            folds.append(_grow(features[inside], wanted, weight[inside], seed))
-            trees[outside] += folds[-1].total(features[outside])
+
+        def grown(inside: npt.NDArray[np.bool_]) -> TextTrees:
+            return _grow(features[inside], (truth - log_roof)[inside], weight[inside], seed)
+
+        with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM lets go of the interpreter's lock
+            folds = list(pool.map(grown, [fold != number for number in range(_FOLDS)]))
+        for number, own in enumerate(folds):
+            outside = np.flatnonzero(fold == number)
+            trees[outside] += own.total(features[outside])
         found.families = tuple(
             family for family, rows in Counter(table.families).items() if rows >= LEAST_ROWS
         )
         mixed = np.where(table.of_family(*found.families), trees, np.log(base))
-        found.before, found.after = _error(placed, base), _error(placed, np.exp(mixed))
-        if found.after > min(LEAST_GAIN * found.before, found.before - LEAST_WORTH):
+        if not found._wins(placed, base, np.exp(mixed)):
             return None
         spread = robust_sigma(truth - np.log(base))
         found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
@@ -179,6 +185,19 @@ class ContextModel:
         log_roof = self._log_roofline(table)
         told = log_roof + trees.total(self._features(table, marks, log_roof))
         return np.where(table.of_family(*self.families), np.exp(told), base_ms)
+
+    def _wins(self, placed: Placed, base: Array, mixed: Array) -> bool:
+        """Whether sums over models are told better with marks, by enough and surely."""
+        without, size = _errors(placed, base)
+        within, _ = _errors(placed, mixed)
+        share = size / size.sum()
+        self.before, self.after = float(share @ without), float(share @ within)
+        gain = self.before - self.after
+        doubt = float(np.sqrt(share**2 @ (without - within - gain) ** 2))
+        return (
+            self.after <= min(LEAST_GAIN * self.before, self.before - LEAST_WORTH)
+            and gain > SURE * doubt
+        )
 
     def explain(self) -> dict[str, float]:
         """Errors of sums over models not seen, without and with it."""
@@ -253,15 +272,14 @@ def _weights(placed: Placed) -> Array:
     return np.asarray(np.sqrt(share))
 
 
-def _error(placed: Placed, predicted: Array) -> float:
-    """Mean absolute log error of the sums over each model's kernels; large models count more."""
+def _errors(placed: Placed, predicted: Array) -> tuple[Array, Array]:
+    """Absolute log error of the sum over each model's kernels, and how many kernels it has."""
     count = len(placed.keys)
     truth = np.bincount(placed.group, placed.latency_ms, minlength=count)
     ours = np.bincount(placed.group, predicted, minlength=count)
-    size = np.bincount(placed.group, minlength=count)
+    size = np.bincount(placed.group, minlength=count).astype(np.float64)
     known = size > 0
-    error = np.abs(np.log(ours[known] / truth[known]))
-    return float(np.average(error, weights=size[known]))
+    return np.abs(np.log(ours[known] / truth[known])), size[known]
 
 
 def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:
@@ -283,4 +301,4 @@ def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees
         "verbose": -1,
     }
     data = lightgbm.Dataset(features, target, weight=weight, params={"verbose": -1})
-    return TextTrees(lightgbm.train(settings, data, num_boost_round=_ROUNDS).model_to_string())
+    return TextTrees.grown(lightgbm.train(settings, data, num_boost_round=_ROUNDS))

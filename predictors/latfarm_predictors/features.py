@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from latfarm_predictors.table import Array, Table
+from latfarm_predictors.table import Array, Table, appended_ops, main_op
+
+_POWERS = 2 ** np.arange(62)
 
 
 def quantise(values: Array, tile: float) -> Array:
@@ -28,9 +30,11 @@ def distances(left: Array, right: Array) -> Array:
 
 
 def two_adic(values: Array, cap: int = 5) -> Array:
-    """How often 2 divides each value, at most `cap`: the alignment that vector units see."""
-    powers = [np.mod(values, 2.0**power) == 0 for power in range(1, cap + 1)]
-    return np.asarray(np.sum(powers, axis=0), dtype=np.float64)
+    """How often 2 divides each value above 0, at most `cap`: alignments that vector units see."""
+    whole = values.astype(np.int64)
+    # the lowest bit that is set; of what is no whole number, the lowest of all
+    lowest = np.where(whole == values, whole & -whole, 1)
+    return np.asarray(_POWERS.searchsorted(np.minimum(lowest, 2**cap)), dtype=np.float64)
 
 
 def indicator(names: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Array:
@@ -72,8 +76,10 @@ class Vocabulary:
 
     def columns(self, table: Table) -> Array:
         """One-hot main op beside multi-hot appended ops, shape (n, main + appended)."""
-        first = indicator([(name,) for name in table.main_ops], self.main)
-        return np.concatenate([first, indicator(table.appended_ops, self.appended)], axis=1)
+        names, places = table.kinds
+        first = indicator([(main_op(name),) for name in names], self.main)
+        rest = indicator([appended_ops(name) for name in names], self.appended)
+        return np.concatenate([first, rest], axis=1).take(places, axis=0)
 
 
 def table6(table: Table) -> Array:
@@ -109,7 +115,19 @@ def engineered(table: Table, log_base: Array, winograd: Array) -> Array:
         log_base: log of the roofline's latency, shape (n,).
         winograd: log of Winograd's work over direct work, shape (n,) (`costs.winograd`).
     """
+    out = table.once(_engineered).copy()
+    out[:, _ENGINEERED_WINOGRAD], out[:, _ENGINEERED_BASE] = winograd, log_base
+    return out
+
+
+_ENGINEERED_WINOGRAD, _ENGINEERED_BASE = 20, 29
+
+
+def _engineered(table: Table) -> Array:
+    """All of `engineered` that follows from a table alone; what else there is, is 0."""
     ci, co, rows = table.group_in, table.out_channels, table.out_h
+    zero = np.zeros(len(table))
+    twos_in, twos_out = table.once(_twos_in), table.once(_twos_out)
     out = [
         np.log(table.in_h),
         np.log(table.in_w),
@@ -131,27 +149,30 @@ def engineered(table: Table, log_base: Array, winograd: Array) -> Array:
         np.log(table.total_bytes),
         np.log(table.reduction),
         np.log(table.positions * co),
-        winograd,
+        zero,
         ((table.area == 9) & (table.stride_h == 1)).astype(np.float64),
         table.inputs,
         table.fused_ops,
         table.extra_bytes / table.total_bytes,
-        two_adic(ci),
-        two_adic(co),
-        np.minimum(two_adic(ci), two_adic(co)),
+        twos_in,
+        twos_out,
+        np.minimum(twos_in, twos_out),
         (ci <= 4).astype(np.float64),
-        log_base,
+        zero,
     ]
+    channels = {}
     for tile in (4.0, 8.0, 16.0, 32.0, 64.0):
-        out += [quantise(co, tile) / co, quantise(ci, tile) / ci]
+        wide, deep = channels[tile] = quantise(co, tile), quantise(ci, tile)
+        out += [wide / co, deep / ci]
         out += [np.log(np.ceil(co / tile)), np.log(np.ceil(ci / tile))]
     for tile in (4.0, 8.0, 16.0):
         out.append(quantise(table.reduction, tile) / table.reduction)
     for tile in (2.0, 4.0, 8.0):
         out.append(quantise(rows, tile) * quantise(table.out_w, tile) / (rows * table.out_w))
     for tile in (8.0, 16.0, 32.0):
+        wide, deep = channels[tile]
         out.append(quantise(table.positions, tile) / table.positions)
-        out.append(np.log(quantise(co, tile) * quantise(ci, tile) * table.positions * table.area))
+        out.append(np.log(wide * deep * table.positions * table.area))
     return np.stack(out, axis=1)
 
 
@@ -169,9 +190,31 @@ def residual_features(
         winograd: log of Winograd's work over direct work, shape (n,).
         tiles: the roofline's tiles of output channels, input channels and rows.
     """
-    ci, co, rows = table.group_in, table.out_channels, table.out_h
+    known = table.once(_residual)
+    own = []
+    for value, tile in zip((table.out_channels, table.group_in, table.out_h), tiles, strict=True):
+        if tile not in (1.0, 8.0, 16.0, 32.0):
+            own.append(4.0 * np.log(quantise(value, tile) / value))
+    behind = known.shape[1] - _RESIDUAL_LAST
+    out = np.empty((len(table), known.shape[1] + len(own)))
+    out[:, :behind], out[:, behind + len(own) :] = known[:, :behind], known[:, behind:]
+    for place, column in enumerate(own, behind):
+        out[:, place] = column
+    out[:, _RESIDUAL_BASE], out[:, _RESIDUAL_WINOGRAD] = 0.5 * log_base, winograd
+    return out
+
+
+_RESIDUAL_BASE, _RESIDUAL_WINOGRAD = 7, 9
+_RESIDUAL_LAST = 7
+"""Columns behind those that tell of the roofline's own tiles."""
+
+
+def _residual(table: Table) -> Array:
+    """All of `residual_features` that follows from a table alone; what stands for the rest is 0."""
+    ci, co = table.group_in, table.out_channels
     grid = np.sqrt(table.out_h * table.out_w)
     moved = np.log(table.input_bytes + table.output_bytes + 1.0)
+    zero = np.zeros(len(table))
     out = [
         0.5 * np.log(table.in_h * table.in_w),
         np.log(ci),
@@ -180,16 +223,16 @@ def residual_features(
         (table.area == 9).astype(np.float64),
         (table.area == 1).astype(np.float64),
         np.log(table.stride_h * table.stride_w),
-        0.5 * log_base,
+        zero,
         np.log((table.macs + 1.0) / table.total_bytes),
-        winograd,
+        zero,
         np.log(table.weight_bytes + table.element_bytes),
         moved,
         np.log(table.positions),
         np.log(table.reduction),
         (ci <= 4).astype(np.float64),
-        two_adic(ci),
-        two_adic(co),
+        table.once(_twos_in),
+        table.once(_twos_out),
     ]
     for tile in (4.0, 8.0, 16.0):
         out += [(np.mod(ci, tile) == 0).astype(np.float64)]
@@ -198,9 +241,6 @@ def residual_features(
         out += [4.0 * np.log(quantise(co, tile) / co), 4.0 * np.log(quantise(ci, tile) / ci)]
     for tile in (2.0, 4.0, 6.0):
         out.append(4.0 * np.log(quantise(grid, tile) / grid))
-    for value, tile in zip((co, ci, rows), tiles, strict=True):
-        if tile not in (1.0, 8.0, 16.0, 32.0):
-            out.append(4.0 * np.log(quantise(value, tile) / value))
     out += [
         np.log(table.groups),
         np.log(table.batch),
@@ -211,6 +251,14 @@ def residual_features(
         0.5 * (table.inputs - 1.0),
     ]
     return np.stack(out, axis=1)
+
+
+def _twos_in(table: Table) -> Array:
+    return two_adic(table.group_in)
+
+
+def _twos_out(table: Table) -> Array:
+    return two_adic(table.out_channels)
 
 
 def scheme_features(table: Table, small_windows: Array) -> Array:

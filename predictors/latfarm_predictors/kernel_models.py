@@ -149,7 +149,10 @@ class KernelModels:
         mean, square, within, weight = (np.zeros(count) for _ in range(4))
         for group, (rows, types) in wanted.items():
             index = np.array(rows, dtype=np.intp)
-            latency, sigma = self._ask(group, replace(table.take(index), types=tuple(types)))
+            part = table.take(index)
+            if part.types != (asked := tuple(types)):  # others stand in for some
+                part = replace(part, types=asked)
+            latency, sigma = self._ask(group, part)
             log_latency = np.log(latency)
             np.add.at(mean, index, log_latency)
             np.add.at(square, index, log_latency**2)

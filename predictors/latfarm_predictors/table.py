@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from operator import attrgetter
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +87,26 @@ def appended_ops(kernel_type: str) -> tuple[str, ...]:
     return tuple(op for op in ops if op not in FREE_OPS)
 
 
+class _Once(cached_property[Array]):
+    """A property that `Table.once` works out."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Array: ...
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        return self if instance is None else instance.once(self.func)
+
+
 @dataclass(frozen=True)
 class Table:
     """A batch of workloads as columns, each of shape (n,).
 
     Sizes are at least 1 and bytes at least 0, so that logarithms are finite for every op.
+
+    What is worked out of the columns is kept, and rows taken from a table have theirs from there:
+    kernels of a network are few, so that to work out a column takes as long for one group of them
+    as for all.
     """
 
     types: tuple[str, ...]
@@ -124,11 +140,34 @@ class Table:
     def take(self, rows: Rows) -> Table:
         """The given rows, in the given order."""
         columns = [getattr(self, name) for name in _COLUMNS]
-        return Table(
-            tuple(self.types[i] for i in rows),
-            tuple(self.families[i] for i in rows),
-            *(column[rows] for column in columns),
+        types, families, places = self.types, self.families, rows.tolist()
+        taken = Table(
+            tuple([types[i] for i in places]),
+            tuple([families[i] for i in places]),
+            *[column[rows] for column in columns],
         )
+        whole, own = self.__dict__.get(_WHOLE, (self, None))
+        taken.__dict__[_WHOLE] = whole, rows if own is None else own[rows]
+        return taken
+
+    def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
+        """For pickle and copy: the columns alone."""
+        return type(self), tuple([getattr(self, field.name) for field in fields(self)])
+
+    def once(self, make: Callable[[Table], Array]) -> Array:
+        """What a function makes of this table, row by row, kept under the function's name.
+
+        Args:
+            make: each of its rows follows from that row of the table alone; its name is no
+                other's.
+        """
+        name = make.__name__
+        found = self.__dict__.get(name)
+        if found is None:
+            whole = self.__dict__.get(_WHOLE)
+            found = make(self) if whole is None else whole[0].once(make).take(whole[1], axis=0)
+            self.__dict__[name] = found  # as a cached property does: nothing else is changed
+        return np.asarray(found)
 
     def of_family(self, *names: str) -> npt.NDArray[np.bool_]:
         """Which workloads are of one of these families, shape (n,)."""
@@ -146,58 +185,66 @@ class Table:
         """The working ops besides the main one, per workload."""
         return tuple(appended_ops(name) for name in self.types)
 
-    @cached_property
+    @_Once
     def conv_groups(self) -> Array:
         """Groups of a convolution, 1 for everything else."""
         return np.where(self.of_family(*_CONVOLUTIONS), self.groups, 1.0)
 
-    @cached_property
+    @_Once
     def group_in(self) -> Array:
         """Input channels that one output channel reads; 1 where channels are not mixed."""
         mixing = self.of_family(*_CONVOLUTIONS, "fc")
         return np.where(mixing, np.maximum(self.in_channels / self.conv_groups, 1.0), 1.0)
 
-    @cached_property
+    @_Once
     def area(self) -> Array:
         """Elements of the window."""
         return self.kernel_h * self.kernel_w
 
-    @cached_property
+    @_Once
     def positions(self) -> Array:
         """Places the window is put at: output positions, a transposed convolution's input ones."""
         backwards = np.array([op == "ConvTranspose" for op in self.main_ops], dtype=np.bool_)
         outputs, inputs = self.out_h * self.out_w, self.in_h * self.in_w
         return self.batch * np.where(backwards, inputs, outputs)
 
-    @cached_property
+    @_Once
     def reduction(self) -> Array:
         """Products summed into one output element."""
         return self.group_in * self.area
 
-    @cached_property
+    @_Once
     def elements(self) -> Array:
         """The larger of the elements read and written."""
         return np.maximum(np.maximum(self.input_bytes, self.output_bytes) / self.element_bytes, 1.0)
 
-    @cached_property
+    @_Once
     def total_bytes(self) -> Array:
         """Bytes moved when everything is touched once."""
         return np.maximum(self.input_bytes + self.output_bytes + self.weight_bytes, 1.0)
 
-    @cached_property
+    @_Once
     def extra_bytes(self) -> Array:
         """Bytes of data operands beyond the first (an Add fused behind a Conv reads one)."""
         first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
         return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
 
-    @cached_property
+    @_Once
     def winograd_ratio(self) -> Array:
         """Work of the cheapest scheme over that of the direct one; see `costs.winograd`."""
         from latfarm_predictors.costs import winograd  # it reads tables: imported when asked
 
         return winograd(self)[0]
 
+    @cached_property
+    def kinds(self) -> tuple[tuple[str, ...], Rows]:
+        """Types of kernels, each once, and the place of each workload's among them, shape (n,)."""
+        place = {name: at for at, name in enumerate(dict.fromkeys(self.types))}
+        codes = np.array([place[name] for name in self.types], dtype=np.intp)
+        return tuple(place), codes.reshape(len(self))
 
+
+_WHOLE = "_whole"
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
 
 

@@ -73,7 +73,10 @@ class Boosted:
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Model.predict`; the deviation is the same for every kernel."""
         table = as_table(workloads)
-        base = np.log(self.roofline.latency_ms(table))
+        return self.predict_over(np.log(self.roofline.latency_ms(table)), table)
+
+    def predict_over(self, base: Array, table: Table) -> tuple[Array, Array]:
+        """The same, given the logarithms of what the roofline says, shape (n,)."""
         residual = self._trees.total(self._features(table, base))
         return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
 
@@ -137,5 +140,4 @@ class Boosted:
         }
         rounds = int(np.clip(count * 0.6, 200, _MOST_ROUNDS))
         grown = lightgbm.train(settings, data, num_boost_round=rounds)
-        # predict from the text at once, so that a loaded model gives the same bits
-        self._trees = TextTrees(grown.model_to_string())
+        self._trees = TextTrees.grown(grown)

@@ -1,26 +1,33 @@
 """Boosted trees read from LightGBM's text format, and evaluated without LightGBM.
 
 Only regression trees on numbers, as `boosted.py` grows them: no categories, and no features that
-are missing. The sum over trees is taken in their order: the same bits as LightGBM's own answer. Who
-only predicts need not wait for LightGBM, which takes longer to import than a network to predict.
+are missing. The sum over trees is taken in their order: the same bits as LightGBM's own answer.
+A text may come from anywhere, and LightGBM trusts it; what is read here is looked through first.
+And who only predicts need not wait for LightGBM, which takes longer to import than a network to
+predict.
 """
 
 from __future__ import annotations
 
-import re
-import sys
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.models.leaf_masks import LeafMasks
 from latfarm_predictors.models.trees import Trees
 from latfarm_predictors.table import Array
 
 _CATEGORICAL, _ZERO_IS_MISSING = 1, 4
 """Bits of a decision's type that this does not know (bits 2 and 3 together: what is missing)."""
 _MISSING_BITS = 12
+_READ = (
+    *("num_leaves", "split_feature", "threshold", "decision_type"),
+    *("left_child", "right_child", "leaf_value", "is_linear"),
+)
 
 
 class TextTrees:
@@ -33,23 +40,34 @@ class TextTrees:
     def __init__(self, text: str) -> None:
         self.text = text
         self._booster: Any = None
-        self._trees: Trees | None = None
+        self._total: Callable[[Array], Array] | None = None
+
+    @classmethod
+    def grown(cls, booster: Any) -> Self:
+        """Trees that LightGBM has just grown here: it answers for them, and reads no text.
+
+        Most that are grown judge a few left-out rows, once: to read them would take longer.
+
+        Args:
+            booster: a `lightgbm.Booster`.
+        """
+        found = cls(str(booster.model_to_string()))
+        found._booster = booster
+        return found
 
     def total(self, features: Array) -> Array:
-        """Sum of the trees, shape (n,): LightGBM's where it is loaded, else ours: the same bits.
+        """Sum of the trees, shape (n,).
 
         Raises:
             BundleError: see `read_trees` and `total`.
         """
-        if "lightgbm" in sys.modules:
-            if self._booster is None:
-                import lightgbm
-
-                self._booster = lightgbm.Booster(model_str=self.text)
+        if self._booster is not None:
             return np.asarray(self._booster.predict(features, num_threads=1))
-        if self._trees is None:
-            self._trees = read_trees(self.text)
-        return total(self._trees, features)
+        if self._total is None:
+            trees = read_trees(self.text)
+            masks = LeafMasks.of(trees)
+            self._total = partial(total, trees) if masks is None else masks.total
+        return self._total(features)
 
 
 def read_trees(text: str) -> Trees:
@@ -58,10 +76,11 @@ def read_trees(text: str) -> Trees:
     Raises:
         BundleError: it is no such text, or holds what is not known here.
     """
-    leaves = _integers(text, "num_leaves")
-    split, decision = _integers(text, "split_feature"), _integers(text, "decision_type")
-    threshold, value = _numbers(text, "threshold"), _numbers(text, "leaf_value")
-    left, right = _integers(text, "left_child"), _integers(text, "right_child")
+    lines = _lines(text)
+    leaves = _integers(lines, "num_leaves")
+    split, decision = _integers(lines, "split_feature"), _integers(lines, "decision_type")
+    threshold, value = _numbers(lines, "threshold"), _numbers(lines, "leaf_value")
+    left, right = _integers(lines, "left_child"), _integers(lines, "right_child")
     if not len(leaves) or leaves.min() < 1:
         raise BundleError("the boosted trees cannot be read: there are none, or one without leaves")
     inner = leaves - 1
@@ -70,6 +89,8 @@ def read_trees(text: str) -> Trees:
         raise BundleError("the boosted trees cannot be read: nodes are missing")
     if ((decision & _CATEGORICAL) | ((decision & _MISSING_BITS) == _ZERO_IS_MISSING)).any():
         raise BundleError("the boosted trees cannot be read: they decide on more than numbers")
+    if _integers(lines, "is_linear").any():
+        raise BundleError("the boosted trees cannot be read: a leaf holds more than a number")
     # of a tree: its inner nodes, then its leaves
     count = 2 * leaves - 1
     start = np.cumsum(count) - count
@@ -118,17 +139,26 @@ def _ranges(start: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.N
     return np.arange(int(count.sum())) - np.repeat(before - start, count)
 
 
-def _numbers(text: str, name: str) -> Array:
+def _lines(text: str) -> Mapping[str, Sequence[str]]:
+    """What stands behind each name of `_READ`, line by line."""
+    found: dict[str, list[str]] = {name: [] for name in _READ}
+    for line in text.split("\n"):  # in one go: to search for each name takes twenty times as long
+        name, is_there, told = line.partition("=")
+        if is_there and name in found:
+            found[name].append(told)
+    return found
+
+
+def _numbers(lines: Mapping[str, Sequence[str]], name: str) -> Array:
     """The values of all lines of that name, one after the other."""
     try:
-        words = " ".join(re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)).split()
-        return np.array(words, dtype=np.float64)
+        return np.array(" ".join(lines[name]).split(), dtype=np.float64)
     except ValueError as error:
         raise BundleError(f"the boosted trees cannot be read: {error}") from error
 
 
-def _integers(text: str, name: str) -> npt.NDArray[np.int64]:
-    found = _numbers(text, name)
+def _integers(lines: Mapping[str, Sequence[str]], name: str) -> npt.NDArray[np.int64]:
+    found = _numbers(lines, name)
     if not (np.isfinite(found) & (np.abs(found) < 2**31)).all():
         raise BundleError(f"the boosted trees cannot be read: a {name} is no index")
     return found.astype(np.int64)

@@ -154,7 +154,7 @@ class Roofline:
             [
                 self._fixed(table),
                 np.stack([work, work * table.winograd_ratio, blocks], axis=1),
-                work[:, None] * _regimes(table),
+                work[:, None] * table.once(_regimes),
                 self._elder(table),
             ],
             axis=1,
@@ -163,18 +163,7 @@ class Roofline:
     def _fixed(self, table: Table) -> Array:
         """Columns that do not depend on tiles, shape (n, 6 + ops)."""
         per_op = Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None]
-        plain = np.stack(
-            [
-                np.ones(len(table)),
-                table.input_bytes,
-                table.output_bytes,
-                table.weight_bytes,
-                table.positions * table.reduction,
-                table.extra_bytes,
-            ],
-            axis=1,
-        )
-        return np.concatenate([plain, per_op], axis=1)
+        return np.concatenate([table.once(_plain), per_op], axis=1)
 
     def _elder(self, table: Table) -> Array:
         """The sibling's latency as a column, or none."""
@@ -215,9 +204,24 @@ class Roofline:
         self._coefficients, _ = _relative_nnls(self._columns(table, self.tiles), latency, trust)
 
 
+def _plain(table: Table) -> Array:
+    """Columns that depend neither on tiles nor on ops, shape (n, 6)."""
+    return np.stack(
+        [
+            np.ones(len(table)),
+            table.input_bytes,
+            table.output_bytes,
+            table.weight_bytes,
+            table.positions * table.reduction,
+            table.extra_bytes,
+        ],
+        axis=1,
+    )
+
+
 def _regimes(table: Table) -> Array:
     """What share of the work counts at the rate of each scheme, shape (n, 3)."""
-    small = winograd_3x3(table).min(axis=1)
+    small = table.once(winograd_3x3).min(axis=1)
     windows = table.area > 1
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
 

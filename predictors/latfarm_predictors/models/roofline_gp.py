@@ -24,7 +24,7 @@ from latfarm_predictors.features import (
 from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.models.gp_posterior import Posterior, matern
 from latfarm_predictors.models.roofline import Elder, Roofline
-from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.table import Array, Rows, Table, as_table
 from latfarm_predictors.workload import Workload
 
 _PRIOR_LOG_SCALE = 1.2
@@ -34,6 +34,7 @@ _SQRT3 = float(np.sqrt(3.0))
 _STRANGE_SIGMA = 0.15
 _STRANGE_CAP = 2.0
 _DEVIATION_ROWS = 600
+_SEARCH_PARTS = 3
 
 
 class RooflineGP:
@@ -41,7 +42,8 @@ class RooflineGP:
 
     Args:
         steps: at most so many gradient steps on the hyperparameters.
-        search_rows: hyperparameters are sought on at most so many rows.
+        search_rows: hyperparameters are sought on at most so many rows at once, and on up to
+            three such parts.
         most_rows: above this the process sees a subset of the rows (cubic cost).
         seed: for those subsets.
         sibling: a board whose latencies the roofline may build on.
@@ -137,7 +139,10 @@ class RooflineGP:
         dilation, a size beyond all others).
         """
         table = as_table(workloads)
-        base = np.log(self.roofline.latency_ms(table))
+        return self.predict_over(np.log(self.roofline.latency_ms(table)), table)
+
+    def predict_over(self, base: Array, table: Table) -> tuple[Array, Array]:
+        """The same, given the logarithms of what the roofline says, shape (n,)."""
         features = self._features(table, base)[:, : len(self._low)]  # bundles of old know fewer
         mean, variance = self._posterior.predict(self._scaled(features))
         beyond = np.maximum(np.maximum(self._low - features, features - self._high), 0.0)
@@ -240,7 +245,7 @@ class RooflineGP:
             np.log(table.winograd_ratio),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        schemes = scheme_features(table, winograd_3x3(table))
+        schemes = table.once(_schemes)
         return np.concatenate([shape, self.vocabulary.columns(table), schemes], axis=1)
 
     def _standardise(self, features: Array) -> None:
@@ -258,22 +263,32 @@ class RooflineGP:
         return np.asarray((features[:, self._columns] - self._centre) / self._spread)
 
     def _learn(self, inputs: Array, target: Array, variance: Array) -> None:
-        """Hyperparameters by L-BFGS on the penalised marginal likelihood."""
+        """Hyperparameters by L-BFGS on the penalised marginal likelihood.
+
+        With many rows, on that of several parts as if each were a process of its own (Deisenroth
+        and Ng, Distributed Gaussian Processes, ICML 2015): they share their hyperparameters, which
+        so depend far less on which rows are drawn, and the cost grows with the rows, not cubed.
+        """
         from scipy.optimize import minimize
 
-        if len(inputs) > self._search_rows:
-            order = np.random.default_rng(self._seed).permutation(len(inputs))
-            rows = np.sort(order[: self._search_rows])
-            inputs, target, variance = inputs[rows], target[rows], variance[rows]
+        parts = self._search_parts(len(inputs))
         width = inputs.shape[1]
+
+        def mean_of_parts(point: Array) -> tuple[float, Array]:
+            told = [
+                _penalised_likelihood(point, inputs[rows], target[rows], variance[rows])
+                for rows in parts
+            ]
+            values, gradients = zip(*told, strict=True)
+            return float(np.mean(values)), np.asarray(np.mean(gradients, axis=0))
+
         start = np.concatenate(
             [np.full(width, _PRIOR_LOG_SCALE), [np.log(max(target.var(), 1e-4)), np.log(1e-3), 0.0]]
         )
         bounds = [(-1.5, 7.0)] * width + [(-9.0, 3.0), (-11.0, 0.0), (-2.0, 2.0)]
         found = minimize(
-            _penalised_likelihood,
+            mean_of_parts,
             start,
-            args=(inputs, target, variance),
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
@@ -283,6 +298,16 @@ class RooflineGP:
         self._signal = float(np.exp(found.x[width]))
         self._noise = float(np.exp(found.x[width + 1])) + _JITTER
         self._noise_share = float(np.exp(found.x[width + 2]))
+
+    def _search_parts(self, count: int) -> list[Rows]:
+        """Rows that hyperparameters are sought on: all, or a few parts drawn at random."""
+        if count <= self._search_rows:
+            return [np.arange(count)]
+        order = np.random.default_rng(self._seed).permutation(count)
+        full = min(count // self._search_rows, _SEARCH_PARTS)
+        return [
+            np.sort(order[i * self._search_rows : (i + 1) * self._search_rows]) for i in range(full)
+        ]
 
     def _subset(self, table: Table, latency: Array, noise: Array) -> tuple[Table, Array, Array]:
         """At most `most_rows` of the rows."""
@@ -335,6 +360,10 @@ class RooflineGP:
         factor, _ = cho_factor(covariance, lower=True, check_finite=False)
         weights = cho_solve((factor, True), target, check_finite=False)
         return np.asarray(factor), np.asarray(weights)
+
+
+def _schemes(table: Table) -> Array:
+    return scheme_features(table, table.once(winograd_3x3))
 
 
 def _penalised_likelihood(

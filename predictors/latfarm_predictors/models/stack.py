@@ -159,9 +159,12 @@ class Stack:
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Model.predict`; variances are mixed with the same weights."""
         table = as_table(workloads)
-        latency, sigma = self.gp.predict(table)
+        base = np.log(self.gp.roofline.latency_ms(table))
+        latency, sigma = self.gp.predict_over(base, table)
         if self.boosted is None:
             return latency, sigma
+        if self.boosted.roofline is self.gp.roofline:
+            return self._mix(latency, sigma, *self.boosted.predict_over(base, table))
         return self._mix(latency, sigma, *self.boosted.predict(table))
 
     def state(self) -> State:
@@ -179,7 +182,20 @@ class Stack:
         model.gp_weight = float(state.values["gp_weight"])
         if "boosted" in state.parts:
             model.boosted = Boosted.from_state(state.parts["boosted"])
+            if _alike(*(state.parts[name].parts["roofline"] for name in ("gp", "boosted"))):
+                model.boosted.roofline = model.gp.roofline  # one roofline, as it was fitted
         return model
+
+
+def _alike(first: State, second: State) -> bool:
+    """Whether two states are of models that predict the same bits."""
+    return (
+        (first.kind, first.values, first.texts) == (second.kind, second.values, second.texts)
+        and first.arrays.keys() == second.arrays.keys()
+        and all(np.array_equal(array, second.arrays[n]) for n, array in first.arrays.items())
+        and first.parts.keys() == second.parts.keys()
+        and all(_alike(part, second.parts[name]) for name, part in first.parts.items())
+    )
 
 
 def mixing_weight(first: Array, second: Array, truth: Array) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -269,6 +270,18 @@ def test_trees_join_the_stack_where_they_help() -> None:
     assert model.gp_weight < 1.0
     again = Stack.from_state(model.state())
     np.testing.assert_array_equal(model.predict(table)[0], again.predict(table)[0])
+    assert again.boosted is not None
+    assert again.boosted.roofline is again.gp.roofline
+    # a bundle whose two rooflines differ: each part goes by its own
+    state = model.state()
+    trees = state.parts["boosted"]
+    high = replace(
+        trees.parts["roofline"], values={**trees.parts["roofline"].values, "floor_ms": 1e6}
+    )
+    apart = Stack.from_state(
+        replace(state, parts={**state.parts, "boosted": replace(trees, parts={"roofline": high})})
+    )
+    assert (apart.predict(table)[0] > again.predict(table)[0]).all()
     alone, _ = out_of_fold(model._fold_gp, table, latency, np.zeros(160), folds=5)
     errors = [
         float(np.minimum(np.abs(np.log(unseen / latency)), 0.5).mean())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from latfarm_predictors.costs import (
     tiled_work,
     utilisation,
     winograd,
+    winograd_3x3,
 )
 from latfarm_predictors.features import (
     Vocabulary,
@@ -21,6 +25,7 @@ from latfarm_predictors.features import (
     indicator,
     quantise,
     residual_features,
+    scheme_features,
     table6,
     two_adic,
 )
@@ -64,6 +69,55 @@ def test_taking_rows_keeps_every_column_aligned() -> None:
     assert taken.families == made.families
     for name in ("macs", "in_h", "element_bytes", "groups"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(made, name))
+
+
+def everything(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """All that models see of a table, side by side."""
+    base, ratio = np.log(roofline_ms(table)), np.log(table.winograd_ratio)
+    return np.concatenate(
+        [
+            engineered(table, base, ratio),
+            residual_features(table, base, ratio, (24.0, 4.0, 3.0)),
+            scheme_features(table, table.once(winograd_3x3)),
+            np.stack(tiled_work(table, Tiles(24, 20, rows=5)), axis=1),
+            Vocabulary(("Conv", "Relu"), ("Relu", "Add")).columns(table),
+        ],
+        axis=1,
+    )
+
+
+def test_rows_taken_from_a_table_have_the_features_that_they_have_alone() -> None:
+    works = survey()
+    whole = as_table(works)
+    rng = np.random.default_rng(0)
+    for known in (False, True):  # whether anything was worked out for the whole table before
+        if known:
+            everything(whole)
+        rows = rng.integers(0, len(works), 40)
+        again = rng.permutation(40)[:25]
+        alone = everything(as_table([works[row] for row in rows]))
+        assert everything(whole.take(rows)).tobytes() == alone.tobytes()
+        assert everything(whole.take(rows).take(again)).tobytes() == alone[again].tobytes()
+    assert everything(whole.take(rows[:0])).shape == (0, alone.shape[1])
+
+
+def test_another_type_for_taken_rows_is_seen() -> None:
+    works = [workload(k) for k in random_kernels(np.random.default_rng(1), {"conv": 6})]
+    whole = as_table(works)
+    everything(whole)
+    taken = whole.take(np.arange(3))
+    turned = replace(taken, types=("ConvTranspose",) * 3)
+    np.testing.assert_array_equal(turned.positions, taken.batch * taken.in_h * taken.in_w)
+    assert Vocabulary(("Conv",)).columns(turned).tolist() == [[0.0]] * 3
+
+
+def test_a_copied_table_holds_its_columns_and_no_more() -> None:
+    whole = as_table(survey())
+    everything(whole)
+    rows = np.arange(4)
+    kept = pickle.loads(pickle.dumps(whole.take(rows)))
+    assert len(pickle.dumps(kept)) < 5000
+    assert everything(kept).tobytes() == everything(whole.take(rows)).tobytes()
 
 
 def test_an_empty_table_is_a_table() -> None:
@@ -163,6 +217,7 @@ def test_quantise_rounds_up_to_the_next_multiple(value: int, tile: int) -> None:
 
 def test_two_adic_counts_factors_of_two() -> None:
     assert two_adic(np.array([1.0, 2.0, 12.0, 32.0, 64.0])).tolist() == [0, 1, 2, 5, 5]
+    assert two_adic(np.array([2.5, 4.5, 1e18, 96.0]), cap=18).tolist() == [0, 0, 18, 5]
 
 
 def test_a_vocabulary_leaves_out_what_tells_nothing() -> None:
