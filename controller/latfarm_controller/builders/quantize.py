@@ -54,6 +54,7 @@ _FIXED = {
     "TANH": (1 / 128, 0),
 }
 _STEPS_PER_OCTAVE = 32
+_MOST = 1e38  # within float32
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,11 @@ def scale_for(moments: Moments) -> Scale:
     """Spans the values that the moments expect, and zero, which int8 must hit exactly.
 
     Steps are rounded up to a coarse grid (2 %), so that the last bits of a measured range, which
-    differ between processors, seldom show in the file.
+    differ between processors, seldom show in the file. Moments that have grown beyond float32 (of a
+    tensor squared sixteen times, say) are taken for its range.
     """
-    low, high = min(moments.low, 0.0), max(moments.high, 0.0)
+    low = max(min(moments.low, 0.0), -_MOST)
+    high = min(max(moments.high, 0.0), _MOST)
     value = max((high - low) / 255.0, 1e-9)
     value = 2.0 ** (math.ceil(math.log2(value) * _STEPS_PER_OCTAVE - 1e-3) / _STEPS_PER_OCTAVE)
     return Scale(value, int(np.clip(round(-128 - low / value), -128, 127)))

@@ -200,6 +200,13 @@ def test_weights_are_in_the_file_once() -> None:
     assert len(build_tflite(graph, "int8")) < 1.1 * parameters
 
 
+def test_a_range_that_grew_beyond_float32_is_taken_for_its_whole() -> None:
+    for low, high in ((0.0, float("inf")), (float("-inf"), float("inf")), (-1e300, 0.0)):
+        found = scale_for(Moments(0.0, 1.0, low, high))
+        assert 1e35 < found.value < 1e37
+        assert found.zero == pytest.approx(-128 if low == 0 else 127 if high == 0 else 0, abs=3)
+
+
 @given(st.floats(-50, 50), st.floats(0.01, 100))
 def test_scales_hit_zero_exactly_and_span_the_range(low: float, width: float) -> None:
     found = scale_for(Moments(low + width / 2, width / 8, low, low + width))
