@@ -1,9 +1,7 @@
 """Gaussian process on the log residual of a fitted roofline.
 
-Matern-3/2 kernel with one length scale per feature (ARD). Hyperparameters maximise the marginal
-likelihood plus a weak prior on the length scales, with analytic gradients: for
-K = s exp(-a)(1 + a), a = sqrt(3) r, the derivative with respect to log l_k is
-3 s exp(-a) (x_ik - x_jk)^2 / l_k^2, so that all features share one weight matrix and two products.
+Matern-3/2 kernel with one length scale per feature (ARD); `gp_search` finds its hyperparameters,
+`gp_posterior` says what it predicts.
 """
 
 from __future__ import annotations
@@ -23,18 +21,14 @@ from latfarm_predictors.features import (
 )
 from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.models.gp_posterior import Posterior, matern
+from latfarm_predictors.models.gp_search import search
 from latfarm_predictors.models.roofline import Elder, Roofline
-from latfarm_predictors.table import Array, Rows, Table, as_table
+from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.workload import Workload
 
-_PRIOR_LOG_SCALE = 1.2
-_PRIOR_STRENGTH = 0.05
-_JITTER = 1e-5
-_SQRT3 = float(np.sqrt(3.0))
 _STRANGE_SIGMA = 0.15
 _STRANGE_CAP = 2.0
 _DEVIATION_ROWS = 600
-_SEARCH_PARTS = 3
 
 
 class RooflineGP:
@@ -263,51 +257,13 @@ class RooflineGP:
         return np.asarray((features[:, self._columns] - self._centre) / self._spread)
 
     def _learn(self, inputs: Array, target: Array, variance: Array) -> None:
-        """Hyperparameters by L-BFGS on the penalised marginal likelihood.
-
-        With many rows, on that of several parts as if each were a process of its own (Deisenroth
-        and Ng, Distributed Gaussian Processes, ICML 2015): they share their hyperparameters, which
-        so depend far less on which rows are drawn, and the cost grows with the rows, not cubed.
-        """
-        from scipy.optimize import minimize
-
-        parts = self._search_parts(len(inputs))
-        width = inputs.shape[1]
-
-        def mean_of_parts(point: Array) -> tuple[float, Array]:
-            told = [
-                _penalised_likelihood(point, inputs[rows], target[rows], variance[rows])
-                for rows in parts
-            ]
-            values, gradients = zip(*told, strict=True)
-            return float(np.mean(values)), np.asarray(np.mean(gradients, axis=0))
-
-        start = np.concatenate(
-            [np.full(width, _PRIOR_LOG_SCALE), [np.log(max(target.var(), 1e-4)), np.log(1e-3), 0.0]]
+        """Hyperparameters, see `gp_search`; lengths go into the features' spread."""
+        found = search(
+            inputs, target, variance, steps=self._steps, rows=self._search_rows, seed=self._seed
         )
-        bounds = [(-1.5, 7.0)] * width + [(-9.0, 3.0), (-11.0, 0.0), (-2.0, 2.0)]
-        found = minimize(
-            mean_of_parts,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": self._steps, "maxcor": 15},
-        )
-        self._spread = self._spread * np.exp(found.x[:width])
-        self._signal = float(np.exp(found.x[width]))
-        self._noise = float(np.exp(found.x[width + 1])) + _JITTER
-        self._noise_share = float(np.exp(found.x[width + 2]))
-
-    def _search_parts(self, count: int) -> list[Rows]:
-        """Rows that hyperparameters are sought on: all, or a few parts drawn at random."""
-        if count <= self._search_rows:
-            return [np.arange(count)]
-        order = np.random.default_rng(self._seed).permutation(count)
-        full = min(count // self._search_rows, _SEARCH_PARTS)
-        return [
-            np.sort(order[i * self._search_rows : (i + 1) * self._search_rows]) for i in range(full)
-        ]
+        self._spread = self._spread * found.lengths
+        self._signal, self._noise = found.signal, found.noise
+        self._noise_share = found.noise_share
 
     def _subset(self, table: Table, latency: Array, noise: Array) -> tuple[Table, Array, Array]:
         """At most `most_rows` of the rows."""
@@ -364,49 +320,3 @@ class RooflineGP:
 
 def _schemes(table: Table) -> Array:
     return scheme_features(table, table.once(winograd_3x3))
-
-
-def _penalised_likelihood(
-    point: Array, inputs: Array, target: Array, variance: Array
-) -> tuple[float, Array]:
-    """Negative log marginal likelihood plus prior, and its gradient.
-
-    Args:
-        point: log length scales (d), log signal, log noise, log share of the known variance.
-        inputs: standardised features, shape (n, d).
-        target: centred log residuals, shape (n,).
-        variance: known variance of each target, shape (n,).
-    """
-    from scipy.linalg.lapack import dpotrf, dpotri
-
-    width = inputs.shape[1]
-    scaled = inputs / np.exp(point[:width])
-    signal, noise, share = np.exp(point[width:])
-    squares = np.einsum("ij,ij->i", scaled, scaled)
-    gap = squares[:, None] + squares[None, :] - 2.0 * (scaled @ scaled.T)
-    reach = _SQRT3 * np.sqrt(np.maximum(gap, 0.0))
-    decay = np.exp(-reach)
-    kernel = signal * (1.0 + reach) * decay
-    covariance = kernel.copy()
-    covariance[np.diag_indices(len(target))] += noise + _JITTER + share * variance
-    factor, failed = dpotrf(covariance, lower=1, overwrite_a=1)
-    if failed:  # a point so extreme that rounding decides: tell the line search to step back
-        return 1e10, np.zeros(width + 3)
-    half, _ = dpotri(factor, lower=1)
-    inverse = np.tril(half) + np.tril(half, -1).T
-    weights = inverse @ target
-    pull = inverse - np.outer(weights, weights)  # d nll = 0.5 tr(pull dK)
-    shared = pull * (3.0 * signal) * decay
-    row_sums = shared.sum(axis=1)
-    gradient = np.empty(width + 3)
-    gradient[:width] = (scaled**2).T @ row_sums - np.einsum("ij,ij->j", scaled, shared @ scaled)
-    gradient[width] = 0.5 * np.einsum("ij,ij->", pull, kernel)
-    diagonal = np.diagonal(pull)
-    gradient[width + 1] = 0.5 * noise * diagonal.sum()
-    gradient[width + 2] = 0.5 * share * (diagonal @ variance)
-    value = 0.5 * target @ weights + np.log(np.diagonal(factor)).sum()
-    away = point[:width] - _PRIOR_LOG_SCALE
-    value += _PRIOR_STRENGTH * (away @ away) + 0.5 * point[width + 2] ** 2
-    gradient[:width] += 2.0 * _PRIOR_STRENGTH * away
-    gradient[width + 2] += point[width + 2]
-    return float(value), gradient

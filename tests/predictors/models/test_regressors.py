@@ -18,9 +18,10 @@ from latfarm_predictors.models.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.gp_search import penalised_likelihood, search
 from latfarm_predictors.models.mnn_cost import MnnCost
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.models.roofline_gp import RooflineGP, _penalised_likelihood
+from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack, mixing_weight
 from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
@@ -167,11 +168,28 @@ def test_gradients_of_the_likelihood_are_right() -> None:
     for _ in range(5):
         point = np.concatenate([rng.normal(size=3), [-0.3, -2.0, 0.2]])
         error = check_grad(
-            lambda x: _penalised_likelihood(x, inputs, target, variance)[0],
-            lambda x: _penalised_likelihood(x, inputs, target, variance)[1],
+            lambda x: penalised_likelihood(x, inputs, target, variance)[0],
+            lambda x: penalised_likelihood(x, inputs, target, variance)[1],
             point,
         )
         assert error < 1e-4
+
+
+def test_scales_sought_on_parts_are_those_of_the_whole() -> None:
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(240, 3))
+    target = np.sin(2.0 * inputs[:, 0]) + 0.3 * inputs[:, 1] + 0.05 * rng.normal(size=240)
+    known = np.zeros(240)
+    whole = search(inputs, target, known, steps=60, rows=240, seed=0)
+    parts = [search(inputs, target, known, steps=60, rows=80, seed=seed) for seed in range(4)]
+    few = [
+        search(inputs[n::3], target[n::3], known[:80], steps=60, rows=80, seed=0) for n in (0, 1)
+    ]
+    assert (np.argsort(whole.lengths) == [0, 1, 2]).all()  # the last tells nothing
+    lengths = np.log([found.lengths[:2] for found in parts])
+    assert np.abs(lengths - np.log(whole.lengths[:2])).max() < 0.5
+    alone = np.log([found.lengths[:2] for found in few])
+    assert lengths.std(axis=0).max() < np.abs(alone - np.log(whole.lengths[:2])).max()
 
 
 def test_gross_outliers_are_dropped(judge: tuple[Table, Array, Array]) -> None:
