@@ -10,12 +10,12 @@ folder) and are judged on `test_prior.csv`, which nothing is drawn from or chose
   from the prior and, for the rest, the fine-grained rows nearest to prior rows that a forest gets
   wrong by more than 10 %, trained on the other half: an approximation, for the fine-grained rows
   were drawn around the errors of a forest of 10,000 rows.
-- latfarm: the rows of 2,500 draws of the prior that, by their places alone, tell most about all of
-  them (`models.gp_design`), as the sampler's representative half has them. There are no networks
-  here whose layers its other half would be.
-- variance, coverage, both: the first 60 like that, then batches of which half are like that, half
-  the draws that the Gaussian process is least sure of, that are farthest from what was measured by
-  CM_O, or that are both.
+- latfarm: 100 rows of 2,500 draws of the prior or more that, by their places alone, tell most about
+  all of them (`models.gp_design`), then batches of which half are like that and half the draws that
+  the Gaussian process is least sure of: as the sampler is by default. There are no networks here
+  whose layers its other half would be.
+- spread, coverage, both: all like the first hundred; or with the draws in place of the others that
+  are farthest from what was measured by CM_O, or that are both.
 
 Writes `sampling_offline.json` beside this file: medians over the seeds, and their range.
 """
@@ -55,7 +55,7 @@ REGRESSORS: dict[str, Callable[[], Model]] = {
 COUNTS = (60, 100, 150, 250, 500, 1000)
 PUBLISHED = 16_000
 FEATURES = ("in_h", "in_channels", "out_channels", "kernel_h", "stride_h")
-INITIAL, BATCH, CANDIDATES, REFERENCE = 60, 45, 2_500, 500
+INITIAL, BATCH, CANDIDATES, REFERENCE = 100, 45, 2_500, 500
 
 
 class Pools:
@@ -116,8 +116,8 @@ def _wrong(pools: Pools, rows: Rows, seed: int) -> Rows:
 
 
 def latfarm_rows(pools: Pools, count: int, seed: int) -> Rows:
-    """Spread over the prior."""
-    return guided_rows(pools, count, seed, "spread")
+    """Spread over the prior at first, then half where the process is unsure."""
+    return guided_rows(pools, count, seed, "variance")
 
 
 def guided_rows(pools: Pools, count: int, seed: int, guide: Guide) -> Rows:
@@ -161,7 +161,7 @@ SAMPLERS: dict[str, Callable[[Pools, int, int], Rows]] = {
     "latfarm": latfarm_rows,
 }
 GUIDES: dict[str, Callable[[Pools, int, int], Rows]] = {
-    guide: partial(guided_rows, guide=guide) for guide in ("variance", "coverage", "both")
+    guide: partial(guided_rows, guide=guide) for guide in ("spread", "coverage", "both")
 }
 GUIDED = (150, 500)
 """Where the guides are compared, by the Gaussian process alone."""
