@@ -185,7 +185,9 @@ def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
     found = lab.controller.latfarm("results", "--limit", "0", "--purpose", "network", "--json")
     assert {each["outcome"] for each in found} == {"ok"}
     assert len({each["graph_hash"] for each in found}) == len(found) == NETWORKS
-    assert len({each["board_id"] for each in found}) == BOARDS
+    # All others took a share; these may have come back when nothing was left to do.
+    disturbed = len((unplugged, rebooted, cut))
+    assert len({each["board_id"] for each in found}) >= BOARDS - disturbed
     for board in lab.boards:
         well = lab.controller.latfarm("boards", "check", board.name, "--timeout", "120", "--json")
         assert well["well"], well
