@@ -100,9 +100,11 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         purpose: _usable(measured[purpose], fingerprint, void, left_out)
         for purpose in (kernels.PURPOSE, networks.PURPOSE)
     }
+    profiled_runs = [
+        run for p in (networks.PURPOSE, context.PURPOSE) for run in _profiled(store, measured[p])
+    ]
     if record.config.get("rules") is None:
-        whole_runs = [m for p in (networks.PURPOSE, context.PURPOSE) for m in measured[p]]
-        seen = seen_in_networks(_profiled(store, whole_runs))
+        seen = seen_in_networks(profiled_runs)
         otherwise, rules = overruled(rules, seen), put_right(rules, seen)
     else:
         otherwise = {}  # whoever gives rules wants these
@@ -147,13 +149,12 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
             [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
         )
     if profiles or measured[context.PURPOSE]:
-        whole_runs = [
-            m
-            for purpose in (networks.PURPOSE, context.PURPOSE)
-            for m in measured[purpose]
+        told = [
+            (graph, m)
+            for graph, m in profiled_runs
             if m.fingerprint == fingerprint and (profiles or accounts_for(m))
         ]
-        result.places = _from_networks(store, record, result, whole_runs)
+        result.places = _from_networks(record, result, told)
         result.kernels += [sample for network in result.places for sample in network]
     result.insight = insight_story(record.outcome, result.kernels)
     result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
@@ -170,21 +171,21 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
 
 
 def _profiled(store: Store, found: Iterable[Measurement]) -> Iterator[tuple[Graph, Measurement]]:
-    """Good measurements with layers, in the order of their requests, and what was measured."""
-    for measurement in sorted(found, key=lambda m: m.request_id):
+    """What was measured, and its measurement, of good ones with layers."""
+    for measurement in found:
         graph = store.get_graph(measurement.graph_hash) if measurement.ok else None
         if graph is not None and measurement.layers:
             yield graph, measurement
 
 
 def _from_networks(
-    store: Store, record: CampaignRecord, data: TrainingSet, found: Sequence[Measurement]
+    record: CampaignRecord, data: TrainingSet, found: Iterable[tuple[Graph, Measurement]]
 ) -> list[list[KernelSample]]:
     """Kernels of each profiled network, but none that must not be trained on."""
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, data.rules, record.config.get("exclude_kernels", ()))
     groups: list[list[KernelSample]] = []
-    for graph, measurement in _profiled(store, found):
+    for graph, measurement in sorted(found, key=lambda run: run[1].request_id):
         transfers_ms = data.transfer_ms_per_mb * boundary_mb(graph)
         inside = in_context(graph, data.rules, measurement, transfers_ms)
         groups.append([sample for sample in inside if sample.kernel not in barred])

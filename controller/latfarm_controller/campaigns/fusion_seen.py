@@ -101,10 +101,11 @@ class _Edges:
             gate = gate_of(self._graph, self._graph.nodes[index])
             if gate is not None and self._only_reader(gate) == index:
                 gates[index] = gate
+        within = set(gates.values())
         for index, node in enumerate(self._graph.nodes):
             if index in gates:
                 yield from self._activation(gates[index], index)
-            elif node.op not in FREE_OPS and index not in gates.values():
+            elif node.op not in FREE_OPS and index not in within:
                 yield from self._plain(index)
 
     def _activation(self, gate: int, product: int) -> Iterator[tuple[Pair, bool]]:

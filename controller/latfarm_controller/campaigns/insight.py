@@ -253,7 +253,7 @@ def in_context(
     shared: set[int] = set()
     for layer in _with_layout_changes(with_steps(layers), owner):
         names = [name for name in layer.name.split("+") if name in owner]
-        owners = {owner[name] for name in names if name not in views} or {owner[n] for n in names}
+        owners = {owner[name] for name in [n for n in names if n not in views] or names}
         if len(owners) > 1:
             shared |= owners
         for index in owners:
