@@ -115,6 +115,19 @@ class BlobStore:
             partial = sum(stat.st_size for _, stat in _named_files(self._partial))
             return partial + sum(whole.size_bytes for whole in self._whole.values())
 
+    @property
+    def room_bytes(self) -> int:
+        """How large a blob would be taken now: what is not in use makes room for it."""
+        with self._lock:
+            promised = sum(upload.remaining_bytes for upload in self._uploads.values())
+            used = sum(whole.size_bytes for whole in self._whole.values() if whole.users)
+            open_ = sum(upload.size_bytes for upload in self._uploads.values())
+            evictable = self.total_bytes - used - (open_ - promised)
+            free = self._free_bytes(self._directory) + evictable
+            on_disk = free - promised - self._reserve_bytes
+            under_limit = self._max_total_bytes - used - open_
+            return max(0, min(self._max_blob_bytes, under_limit, on_disk))
+
     def status(self, sha256: str) -> BlobStatus:
         """How much of the blob is here.
 

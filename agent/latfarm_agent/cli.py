@@ -72,6 +72,9 @@ def main(
     parent_pid = os.getppid()
     args = _parser().parse_args(argv)
     _set_up_logging(args.verbose)
+    # Workers are started by fork and exec, up to Python 3.9 by a true fork: the handlers for mere
+    # forks that gRPC has would now and then end the child in between (grpcio 1.80 and newer do).
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         if args.command == "serve":
             return _serve(args, make_bench or _real_bench, parent_pid)

@@ -6,6 +6,7 @@ no connection can end them: a result goes to the spool first, and then to whoeve
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import queue
@@ -50,6 +51,9 @@ from latfarm_agent.session_messages import (
 from latfarm_agent.spool import Entry, Spool
 from latfarm_agent.tokens import TokenFile
 from latfarm_agent.verdicts import INFRASTRUCTURE_ERROR, failure, fill_in, judge
+
+ROOM = "disk_room_bytes"
+"""Among the conditions that are told of the board: how large a model it would take now."""
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 MAX_LISTED_BYTES = 3 << 20  # under the 4 MiB that gRPC clients receive by default
@@ -145,13 +149,16 @@ class Conductor:
             self._offer.look()
         board, runtimes = self._offer.seen
         with self._lock:
-            return pb.DescribeResponse(
+            answer = pb.DescribeResponse(
                 board=board,
                 runtimes=runtimes,
                 agent_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 state=self._session.state.value,
             )
+        with contextlib.suppress(OSError):
+            answer.board.conditions[ROOM] = str(self.blobs.room_bytes)
+        return answer
 
     def acquire(self, holder: str, ttl_ms: int) -> GrantLease:
         """Lease the board.

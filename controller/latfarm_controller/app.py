@@ -40,7 +40,9 @@ class Controller:
         self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, watch=self._watch)
-        self.campaigns = CampaignRuns(store, fleet, driver, self._pools, config.bundles_dir)
+        self.campaigns = CampaignRuns(
+            store, fleet, driver, self._pools, config.bundles_dir, self._watch
+        )
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
         self.questions = Questions(store, driver, self._pools)
 

@@ -22,6 +22,7 @@ from latfarm_controller.campaigns.registry import COMPARING, TRAINED, make_campa
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.farm.driver import CampaignStatus, Driver
 from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.watch import Watch
 from latfarm_controller.pools import Pools
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import train
@@ -52,11 +53,19 @@ class CampaignRuns:
         driver: runs one campaign.
         pools: have the farm connected to a campaign's boards.
         bundles_dir: where predictors are kept.
+        watch: told of each that was trained.
     """
 
     def __init__(
-        self, store: Store, fleet: Fleet, driver: Driver, pools: Pools, bundles_dir: Path
+        self,
+        store: Store,
+        fleet: Fleet,
+        driver: Driver,
+        pools: Pools,
+        bundles_dir: Path,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch or Watch()
         self._store = store
         self._fleet = fleet
         self._driver = driver
@@ -265,6 +274,7 @@ class CampaignRuns:
         predictor = await asyncio.to_thread(
             train, self._store, record.platform, record.campaign_id, path, on_progress=progress
         )
+        self._watch.trained(predictor)
         outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}
         return replace(self._records[record.campaign_id], state="done", outcome=outcome)
 

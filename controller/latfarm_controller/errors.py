@@ -7,6 +7,7 @@ ControllerError (exit 1)
 ├── AgentError (exit 1)            a board answered with an error, or not at all
 │   ├── AgentLostError                 unreachable, or it went away during a call
 │   ├── CertificateError               it is not who it must be, or does not accept us
+│   ├── DiskFullError                  it has no room for a model
 │   └── LeaseError                     somebody else holds the board, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it: names the process
@@ -44,6 +45,10 @@ class AgentLostError(AgentError):
 
 class CertificateError(AgentError):
     """The board's certificate, or ours, is missing, wrong, expired or revoked; says which."""
+
+
+class DiskFullError(AgentError):
+    """The board has no room for a model; how much is missing stands in the message."""
 
 
 class LeaseError(AgentError):

@@ -12,6 +12,7 @@ import platform as host
 from collections import OrderedDict, deque
 from importlib.metadata import version
 from statistics import median
+from typing import TYPE_CHECKING
 
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import Measurement
@@ -28,6 +29,9 @@ from latfarm_controller.farm.watch import Watch
 from latfarm_controller.metrics_accuracy import Accuracy
 from latfarm_controller.metrics_labels import OTHER, Few
 from latfarm_controller.metrics_state import FarmCollector
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predictor import PlatformPredictor
 
 STAGES = ("queue", "build", "board", "store")
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
@@ -129,6 +133,7 @@ class Metrics(Watch):
         self._measurements.labels(name, measurement.outcome.value, code).inc()
         self._busy.labels(board).inc(max(0.0, busy_s))
         self._stages.labels("board").observe(busy_s)
+        self.accuracy.expect(measurement.platform)
         if measurement.purpose in SENTINELS and measurement.ok and measurement.latency_ms:
             self._compare(name, board, measurement.graph_hash, measurement.latency_ms)
 
@@ -161,6 +166,10 @@ class Metrics(Watch):
     def network_measured(self, graph: Graph, measurement: Measurement) -> None:
         """A network was measured: it is compared with what was predicted, later."""
         self.accuracy.note(graph, measurement)
+
+    def trained(self, predictor: PlatformPredictor) -> None:
+        """A campaign ended with a bundle."""
+        self.accuracy.trained(predictor)
 
     def predicted(self, platform: str, *, ok: bool) -> None:
         """A prediction was asked for."""

@@ -1,8 +1,12 @@
 """How right predictions are: each measured network is predicted too, when there is time for it.
 
+A campaign's first networks are measured before there is a bundle to predict them with: once one is
+trained from them, it tells how it does on each of them while that one is left out of its fit.
+
 What is predicted comes from the newest bundle of the platform at that time, so that the figures
 follow both a new bundle and a board that changes. Networks that the bundle was calibrated on count
-as well when they are measured again: `purpose` tells a campaign's networks from people's questions.
+as well when they are measured again: `purpose` tells a campaign's networks from people's questions,
+and from those that a bundle's own fit left out.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from math import expm1
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +34,8 @@ MOST_PREDICTORS = 2
 COVERAGE = 0.9
 """What an interval promises, and what the covered share is to be compared with."""
 ERROR_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+LEFT_OUT = "left_out"
+PURPOSES = ("network", "query", LEFT_OUT)
 SKIPPED = ("no_bundle", "failed", "too_many")
 
 logger = logging.getLogger(__name__)
@@ -42,6 +49,7 @@ class Accuracy:
         self._label = label
         self._waiting: deque[tuple[Graph, Measurement]] = deque()
         self._open: OrderedDict[Path, PlatformPredictor] = OrderedDict()
+        self._expected: set[str] = set()
         self._errors = Histogram(
             f"{prefix}_error_ratio",
             "How far predictions were from networks' measured latencies, as a share of these.",
@@ -68,6 +76,28 @@ class Accuracy:
     def waiting(self) -> int:
         """How many networks are still to be compared."""
         return len(self._waiting)
+
+    def expect(self, platform: str) -> None:
+        """Begin a platform's series at 0: a rate shows only what rises while it is looked at."""
+        name = self._label(platform)
+        if name not in self._expected:
+            self._expected.add(name)
+            for purpose in PURPOSES:
+                self._errors.labels(name, purpose)
+                self._covered.labels(name, purpose)
+
+    def trained(self, predictor: PlatformPredictor) -> None:
+        """A new bundle: how it does on each network of its own, that one left out."""
+        from latfarm_predictors.intervals import widened_quantile
+
+        labels = self._label(predictor.platform), LEFT_OUT
+        residuals: list[float] = predictor.correction.residuals.tolist()
+        scores: list[float] = predictor.correction.scores.tolist()
+        for place, (residual, score) in enumerate(zip(residuals, scores, strict=True)):
+            # Residuals are logs of measured over predicted; scores, those over their sigma.
+            self._errors.labels(*labels).observe(abs(expm1(-residual)))
+            factor, _ = widened_quantile(scores[:place] + scores[place + 1 :], COVERAGE)
+            self._covered.labels(*labels).inc(score <= factor)
 
     def note(self, graph: Graph, measurement: Measurement) -> None:
         """A network was measured; failures are not compared."""

@@ -30,6 +30,7 @@ LONGEST_FIRST = (
     "test_enrolment_pythons.py",
     "test_monitoring_playbook.py",
     "test_monitoring.py",
+    "test_monitoring_alone.py",
     "test_virtual_board.py",
 )
 """Files in the order in which they are handed to the processes of a run; the others follow."""

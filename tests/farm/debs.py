@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.farm import rootfs
-from tests.farm.host import NATIVE, cache_dir, command
+from tests.farm.host import NATIVE, cache_dir, command, fetch, unfinished
 from tests.farm.virtual_board import VirtualBoard
 
 PLACE = "/srv/debian"
 """Where the repository lies on a board."""
+
+MONITORING = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
+"""What `ansible/monitoring.yml` installs on a machine that watches, and a server of time."""
+
+DEVICES = ("chrony", "udev")
+"""What boards have that keep time and devices themselves."""
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _FETCH_S = 600.0
@@ -40,8 +46,8 @@ def repository(packages: Sequence[str]) -> Path:
     place = folder / hashlib.sha256(key).hexdigest()[:16]
     with rootfs.locked(place.with_suffix(".lock")):
         if not place.exists():
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as text:
-                _fetch(packages, tree, Path(text)).rename(place)
+            with unfinished(place) as scratch:
+                _fetch(packages, tree, scratch).rename(place)
     return place
 
 
@@ -63,13 +69,14 @@ def offer(board: VirtualBoard, packages: Sequence[str]) -> None:
 def _fetch(packages: Sequence[str], tree: Path, scratch: Path) -> Path:
     found = scratch / "found"
     for path in (found / "partial", scratch / "state" / "lists" / "partial", scratch / "cache"):
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
     sources = scratch / "sources.list"
     signed = f"deb [signed-by={_KEYRING}] {rootfs.mirror()}"
     suites = (rootfs.SUITE, f"{rootfs.SUITE}-updates")
     sources.write_text("".join(f"{signed} {suite} main\n" for suite in suites))
     options = {
         "APT::Architecture": NATIVE,
+        "Acquire::Retries": 3,
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "true",
         "Dir::Cache": scratch / "cache",
@@ -80,10 +87,11 @@ def _fetch(packages: Sequence[str], tree: Path, scratch: Path) -> Path:
         "Dir::State::status": tree / "var/lib/dpkg/status",
     }
     apt = ("apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items()))
-    command(*apt, "update", timeout_s=_FETCH_S)
+    # An index that cannot be had is an error, not a warning with an old one in its place.
+    fetch(*apt, "-eany", "update", source=rootfs.source(), timeout_s=_FETCH_S)
     install = ("install", "--yes", "--download-only", "--no-install-recommends")
-    command(*apt, *install, *packages, timeout_s=_FETCH_S)
-    (found / "partial").rmdir()
+    fetch(*apt, *install, *packages, source=rootfs.source(), timeout_s=_FETCH_S)
+    shutil.rmtree(found / "partial")
     (found / "lock").unlink(missing_ok=True)
     entries = [_entry(path) for path in sorted(found.glob("*.deb"))]
     (found / "Packages").write_text("\n".join(entries))

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.farm import rootfs
-from tests.farm.host import NATIVE, HostError, cache_dir, command
+from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch
 
 LEAST_VERSION = 10
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -133,9 +133,10 @@ def _fetch(target: Path) -> None:
             "-oDir::Cache::SrcPkgCache=",
             "-oAPT::Sandbox::User=root",
         )
-        command("apt-get", *options, "--quiet", "update", timeout_s=300.0)
-        fetch = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
-        command(*fetch, "apt-get", *options, "--quiet", "download", "qemu-user", timeout_s=600.0)
+        apt = ("apt-get", *options, "-oAcquire::Retries=3", "--quiet")
+        fetch(*apt, "-eany", "update", source=rootfs.source(), timeout_s=300.0)
+        there = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
+        fetch(*there, *apt, "download", "qemu-user", source=rootfs.source(), timeout_s=600.0)
         (package,) = folder.glob("qemu-user_*.deb")
         command("dpkg-deb", "--extract", package, folder / "tree", timeout_s=300.0)
         shutil.move(folder / "tree" / "usr" / "bin" / target.name, target)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 CACHE_VARIABLE = "LATFARM_FARM_CACHE"
@@ -78,6 +79,37 @@ def command(*arguments: str | Path, data: str | None = None, timeout_s: float = 
     if done.returncode:
         raise HostError(f"{shown}: exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
     return done.stdout
+
+
+def fetch(*arguments: str | Path, source: str, timeout_s: float) -> str:
+    """As `command`, for one that fetches: a failure says what to do. What it has got, it keeps.
+
+    Args:
+        arguments: the command.
+        source: where it fetches from, and how another place is named.
+        timeout_s: how long it may take.
+
+    Raises:
+        HostError: it failed or took too long.
+    """
+    try:
+        return command(*arguments, timeout_s=timeout_s)
+    except HostError as error:
+        remedy = "see that it can be reached, and run this again: what was fetched is kept"
+        raise HostError(f"{error}\nfetched from {source}: {remedy}") from error
+
+
+@contextmanager
+def unfinished(place: Path) -> Iterator[Path]:
+    """The folder in which what will be `place` is made; hand it over with `rename`.
+
+    It stays where it is when that fails or is killed, so that the next one goes on with it. The
+    caller holds a lock.
+    """
+    folder = place.with_name(f"{place.name}.part")
+    folder.mkdir(exist_ok=True)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def lacks(tools: Sequence[str] = tuple(TOOLS)) -> str:

@@ -238,6 +238,35 @@ def _openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
 
 
+@contextmanager
+def scraping(folder: Path, targets: Path) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """Prometheus over the boards that enrolment entered; gives what an expression tells.
+
+    Args:
+        folder: with `ca.crt` and a viewer's `prometheus.crt` and `prometheus.key`.
+        targets: where enrolment writes a file for each board.
+    """
+    port = free_port()
+    values = {
+        **SHORT,
+        "prometheus_tls_folder": str(folder),
+        "prometheus_boards_folder": str(targets),
+        "prometheus_controller_target": "",
+    }
+    (folder / "prometheus.yml").write_text(render("prometheus.yml.j2", values))
+    words = (
+        *("prometheus", f"--config.file={folder}/prometheus.yml", "--log.level=warn"),
+        *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"),
+    )
+    process = Process(words, folder / "prometheus.log", {})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        until(partial(_answers, f"{url}/-/ready"), url)
+        yield lambda expr: list(get(f"{url}/api/v1/query", query=expr)["data"]["result"])
+    finally:
+        process.end()
+
+
 class MonitoredFarm:
     """All of it. `boards` by name; start them with `add`."""
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm import emulation, host, rootfs, wheels
+from tests.farm import debs, emulation, host, rootfs, wheels
 from tests.farm.phone import PACKAGES
 
 EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str]) -> int:
     jobs: dict[str, Callable[[], object]] = {
         f"a board's disk ({host.NATIVE})": rootfs.tree,
         f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
+        "packages of a machine that watches": lambda: debs.repository(debs.MONITORING),
+        "packages of a board with devices": lambda: debs.repository(debs.DEVICES),
         f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
     }
     if "--all" in arguments:
@@ -103,6 +105,7 @@ def main(arguments: Sequence[str]) -> int:
             jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
             jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
     begun = time.monotonic()
+    failed = []
     with ThreadPoolExecutor(len(jobs)) as pool:
         futures = {name: pool.submit(job) for name, job in jobs.items()}
         for name, future in futures.items():
@@ -110,8 +113,13 @@ def main(arguments: Sequence[str]) -> int:
                 future.result()
             except host.HostError as error:
                 print(f"virtual boards: {name}: {error}", file=sys.stderr)
-                return 1
-    print(f"virtual boards: ready after {time.monotonic() - begun:.0f} s, in {host.cache_dir()}")
+                failed.append(name)
+    took = f"after {time.monotonic() - begun:.0f} s, in {host.cache_dir()}"
+    if failed:
+        there = f"{len(jobs) - len(failed)} of {len(jobs)} are there"
+        print(f"virtual boards: not ready {took}: {there}; run this again", file=sys.stderr)
+        return 1
+    print(f"virtual boards: ready {took}")
     return 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm.host import NATIVE, HostError, cache_dir, command
+from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch, unfinished
 
 SUITE = "bookworm"
 MIRROR_VARIABLE = "LATFARM_DEBIAN_MIRROR"
@@ -93,6 +93,11 @@ def mirror() -> str:
     return os.environ.get(MIRROR_VARIABLE) or "http://deb.debian.org/debian"
 
 
+def source() -> str:
+    """The same for people: with the variable that names another place."""
+    return f"{mirror()} ({MIRROR_VARIABLE} names another mirror)"
+
+
 def tree(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -> Path:
     """What `ensure` gives, unpacked beside it: boards share the folder and never write to it.
 
@@ -105,8 +110,9 @@ def tree(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -
     found = folder / packed.name.partition(".")[0]
     with locked(found.with_suffix(".lock")):
         if not found.exists():
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as text:
-                unpacked = Path(text) / "tree"
+            with unfinished(found) as scratch:
+                unpacked = scratch / "tree"
+                shutil.rmtree(unpacked, ignore_errors=True)
                 unpacked.mkdir()
                 command(*_TAR, "-p", "-xf", packed, "-C", unpacked, timeout_s=600.0)
                 unpacked.rename(found)
@@ -133,9 +139,12 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
         for name in (suite, f"{suite}-updates", f"{suite}-backports")
     )
     # Its temporary tree must lie where device nodes and set-uid files may: beside the result.
-    with tempfile.TemporaryDirectory(dir=packed.parent, prefix=".making-") as folder:
-        tree = Path(folder) / "tree"
-        options = Path(folder) / "apt.conf"
+    folder = packed.with_name(f"{packed.name}.part")
+    shutil.rmtree(folder, ignore_errors=True)  # of one that was killed: a half tree is of no use
+    folder.mkdir()
+    try:
+        tree = folder / "tree"
+        options = folder / "apt.conf"
         options.write_text(_apt_options())
         settings = [
             "--quiet",
@@ -152,13 +161,17 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
             *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")),
             '--customize-hook=rm -f "$1"/etc/ssh/ssh_host_*',
         ]
-        make = ("mmdebstrap", *settings, suite, str(tree), "-")
-        command(*make, data=sources, timeout_s=_BUILD_TIMEOUT_S)
+        lists = folder / "sources.list"
+        lists.write_text(sources)
+        make = ("mmdebstrap", *settings, suite, str(tree), str(lists))
+        # What it mounts below the tree is gone with it, however it ends.
+        fetch("unshare", "--mount", *make, source=source(), timeout_s=_BUILD_TIMEOUT_S)
         _prepare(tree, foreign=arch != NATIVE)
-        partial = Path(folder) / "packed"
+        partial = folder / "packed"
         command(*_TAR, "--sort=name", "-cf", partial, "-C", tree, ".", timeout_s=300.0)
         partial.replace(packed)
-        shutil.rmtree(tree)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _apt_options() -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,15 @@ from typing import Any
 import pytest
 from latfarm_predictors.graph_builder import GraphBuilder
 
-from tests.farm import enrolment
-from tests.farm.conftest import MakeBoards, MakeController
+from tests.farm import enrolment, monitoring
+from tests.farm.conftest import MakeBoards, MakeController, cannot
 from tests.farm.enrolment import Controller
 from tests.farm.virtual_board import VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1200)]
 
 BOARDS = 8
-SOME = ("nuc-0", "nuc-1", "nuc-2")
+LEAVE_FIRST = ("nuc-0", "nuc-1", "nuc-2")
 PLATFORM = re.compile(r"linux-cpu-onnxruntime[\d.]+-fp32-1t")
 SETTINGS = {"sessions": 8, "warmup_ms": 1.0, "min_runs": 5, "max_ms": 150.0, "precision": 1e-6}
 NETWORKS = 64
@@ -37,23 +39,36 @@ TRANSIENT = (
 
 
 @dataclass(frozen=True)
+class Trace:
+    """What can tell that a board was a member of a farm."""
+
+    files: set[str]
+    accounts: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class Lab:
     boards: list[VirtualBoard]
     controller: Controller
     own: Path
-    before: set[str]
-    accounts: tuple[str, str]
+    before: dict[str, Trace]
 
 
-def accounts(board: VirtualBoard) -> tuple[str, str]:
-    return board.run("cat /etc/passwd").stdout, board.run("cat /etc/group").stdout
+def trace(board: VirtualBoard) -> Trace:
+    accounts = board.run("cat /etc/passwd").stdout, board.run("cat /etc/group").stdout
+    return Trace(enrolment.files(board, TRANSIENT), accounts)
+
+
+def traces(boards: list[VirtualBoard]) -> dict[str, Trace]:
+    with ThreadPoolExecutor(len(boards)) as pool:
+        found = pool.map(trace, boards)
+        return {board.name: each for board, each in zip(boards, found, strict=True)}
 
 
 @pytest.fixture(scope="module")
 def lab(make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]) -> Lab:
     boards = make_boards(*(f"nuc-{number}" for number in range(BOARDS)))
-    before, known = enrolment.files(boards[0], TRANSIENT), accounts(boards[0])
-    return Lab(boards, make_controller(boards), own_wheels[0].parent, before, known)
+    return Lab(boards, make_controller(boards), own_wheels[0].parent, traces(boards))
 
 
 def platform(lab: Lab) -> str:
@@ -66,8 +81,7 @@ def test_a_preview_of_an_enrolment_changes_nothing(lab: Lab) -> None:
     played = lab.controller.play("enroll.yml", "--check", "--limit", "nuc-0")
     assert played.well, played.out
     assert "nuc-0 is not enrolled: all of it would be installed" in played.out
-    assert accounts(lab.boards[0]) == lab.accounts
-    assert enrolment.files(lab.boards[0], TRANSIENT) == lab.before
+    assert trace(lab.boards[0]) == lab.before["nuc-0"]
     assert not (lab.controller.home / "boards.json").exists()
 
 
@@ -87,6 +101,22 @@ def test_enrols_eight_boards(lab: Lab, record_property: Any) -> None:
         assert target["targets"] == [f"{board.address}:9101"]
         assert target["labels"] == {"board": board.name, "type": "linux-cpu"}
         assert board.failed_units() == []
+
+
+def test_prometheus_scrapes_each_of_them(lab: Lab, tmp_path: Path) -> None:
+    if reason := monitoring.lacks():
+        cannot(reason)
+    with lab.controller.start("certs", "issue", "watcher", "--role", "viewer") as issuing:
+        assert issuing.wait() == 0
+    tls = lab.controller.home / "tls"
+    shutil.copy(tls / "ca.crt", tmp_path)
+    for suffix in ("crt", "key"):
+        shutil.copy(tls / "issued" / f"watcher.{suffix}", tmp_path / f"prometheus.{suffix}")
+    with monitoring.scraping(tmp_path, lab.controller.targets) as ask:
+        up = 'up{job="latfarm-agents", type="linux-cpu"} == 1'
+        monitoring.until(lambda: len(ask(up)) == BOARDS, lambda: ask("up"))
+        told = {each["metric"]["board"] for each in ask("latfarm_agent_build_info")}
+        assert told == {board.name for board in lab.boards}
 
 
 def test_units_are_hardened(lab: Lab, record_property: Any) -> None:
@@ -117,6 +147,14 @@ def test_units_are_hardened(lab: Lab, record_property: Any) -> None:
     assert board.run(f"{reading} cat /etc/latfarm/tls/agent.key", check=False).returncode != 0
 
 
+def test_logs_are_bounded(lab: Lab) -> None:
+    said = lab.boards[0].run("journalctl --no-pager -o cat -u systemd-journald").stdout
+    # The journal's own words, after it was told.
+    assert re.search(r"^System Journal .* max 100\.0M", said, re.MULTILINE), said
+    logged = lab.boards[0].run("journalctl --no-pager -o cat -u latfarm-agent").stdout
+    assert logged.strip()
+
+
 def test_an_idle_agent_takes_little(lab: Lab, record_property: Any) -> None:
     board = lab.boards[1]
     agent = board.run(AGENT).stdout.strip()
@@ -136,11 +174,11 @@ def test_an_idle_agent_takes_little(lab: Lab, record_property: Any) -> None:
     assert share <= 0.005
 
 
-def test_a_second_enrolment_changes_nothing(lab: Lab) -> None:
-    # The boards are alike: what holds for some holds for eight.
-    played = lab.controller.play("enroll.yml", "--limit", ",".join(SOME))
+@pytest.mark.parametrize("words", [(), ("--check",)], ids=["run", "preview"])
+def test_a_second_enrolment_changes_nothing(lab: Lab, words: tuple[str, ...]) -> None:
+    played = lab.controller.play("enroll.yml", *words)
     assert played.well, played.out
-    assert played.changed == dict.fromkeys(SOME, 0)
+    assert played.changed == {board.name: 0 for board in lab.boards}
 
 
 def test_a_check_finds_drift_and_mends_nothing(lab: Lab) -> None:
@@ -235,25 +273,39 @@ def test_a_good_release_is_kept(lab: Lab, tmp_path: Path) -> None:
     assert played.well, played.out
     assert board.run("readlink /opt/latfarm/venv").stdout != release
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
+    # It was drained first, and works again: this time, and when the bad one came.
+    events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
+    assert [event["event"] for event in events] == ["resumed", "drained"] * 2
     again = lab.controller.play("upgrade.yml", "--limit", "nuc-0", latfarm_own_wheels=str(newer))
     assert again.well, again.out
     assert again.changed == {"nuc-0": 0}
 
 
-def test_nothing_stays_of_boards_that_leave(lab: Lab) -> None:
+def test_boards_leave_and_the_others_stay(lab: Lab) -> None:
     shut_out = len(lab.controller.revoked)
-    played = lab.controller.play("unenroll.yml", "--limit", ",".join(SOME))
+    played = lab.controller.play("unenroll.yml", "--limit", ",".join(LEAVE_FIRST))
     assert played.well, played.out
-    board = lab.boards[0]
-    assert enrolment.files(board, TRANSIENT) - lab.before == set()
-    assert lab.before - enrolment.files(board, TRANSIENT) == set()
-    assert accounts(board) == lab.accounts
-    assert "latfarm" not in board.run("systemctl list-units --all --no-legend 'latfarm*'").stdout
-    assert board.run("pgrep -f '[l]atfarm_agent'", check=False).stdout == ""
-    stay = {board.name for board in lab.boards} - set(SOME)
+    stay = {board.name for board in lab.boards} - set(LEAVE_FIRST)
     assert set(lab.controller.boards) == stay
     assert {path.stem for path in lab.controller.targets.iterdir()} == stay
-    assert len(lab.controller.revoked) == shut_out + len(SOME)
-    again = lab.controller.play("unenroll.yml", "--limit", "nuc-0")
-    assert again.well, again.out
-    assert again.changed == {"nuc-0": 0}
+    assert len(lab.controller.revoked) == shut_out + len(LEAVE_FIRST)
+    assert lab.controller.latfarm("boards", "check", "nuc-7", "--json")["well"]
+
+
+def test_nothing_stays_of_boards_that_left(lab: Lab) -> None:
+    shut_out = len(lab.controller.revoked)
+    played = lab.controller.play("unenroll.yml")
+    assert played.well, played.out
+    # Those that had left have nothing to do with it; the controller's list of who is shut out is
+    # written once, and told in the name of the first.
+    assert [played.changed[name] for name in LEAVE_FIRST] == [1, 0, 0]
+    assert all(played.changed[board.name] > 1 for board in lab.boards[len(LEAVE_FIRST) :])
+    assert lab.controller.boards == {}
+    assert list(lab.controller.targets.iterdir()) == []
+    assert len(lab.controller.revoked) == shut_out + BOARDS - len(LEAVE_FIRST)
+    assert traces(lab.boards) == lab.before
+    for board in lab.boards:
+        assert (
+            "latfarm" not in board.run("systemctl list-units --all --no-legend 'latfarm*'").stdout
+        )
+        assert board.run("pgrep -f '[l]atfarm_agent'", check=False).stdout == ""

@@ -12,6 +12,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ CAUSED = {
     ("DiskFull", "steady"),
     ("DiskFull", ""),  # the controller's
 }
+PREDICTIONS = ("latfarm:prediction_error:median", "latfarm:prediction_coverage:ratio")
 WINDOW = "15s"
 
 
@@ -118,6 +120,9 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         boards["paused"].send(signal.SIGSTOP)
         *_, ended = client.watch(steady.campaign_id)
         assert ended.state == "done", ended.error
+        # Of the campaign's own networks: nobody asked about any other yet.
+        for expr in PREDICTIONS:
+            until(partial(farm.query, expr), farm.story)
         unheard = {
             (panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]
         }

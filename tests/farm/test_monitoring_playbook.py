@@ -25,8 +25,6 @@ from tests.monitoring.rendering import DASHBOARD
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
 
-PACKAGES = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
-BOARDS_OWN = ("chrony", "udev")
 PROFILE_FILE = "/srv/board.json"
 TARGETS = "/etc/prometheus/latfarm.d"
 GRAFANA = "/etc/grafana/provisioning"
@@ -107,7 +105,7 @@ def firing(lab: Lab) -> set[str]:
 def lab(make_controller: MakeController, make_boards: MakeBoards) -> Lab:
     """A bare machine to watch from, and a board whose latencies are invented: nothing is big."""
     watch, board = make_boards("watch", "nuc-0")
-    debs.offer(watch, PACKAGES)
+    debs.offer(watch, debs.MONITORING)
     board.write(PROFILE_FILE, json.dumps({"platform": "sim1.0-fp32-1t", **PROFILE}))
     controller = make_controller(
         [board],
@@ -198,8 +196,8 @@ def test_another_authority_takes_over_without_a_failed_scrape(lab: Lab) -> None:
 def test_time_and_devices_as_far_as_a_container_goes(lab: Lab) -> None:
     """Neither chrony's nor udev's service starts where the clock and /sys are the host's."""
     install = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y"
-    debs.offer(lab.board, BOARDS_OWN)
-    lab.board.run(f"{install} {' '.join(BOARDS_OWN)}")
+    debs.offer(lab.board, debs.DEVICES)
+    lab.board.run(f"{install} {' '.join(debs.DEVICES)}")
     lab.watch.run(f"{install} chrony")
     words = ("enroll.yml", "--tags", "devices,clock")
     wanted: dict[str, Any] = {

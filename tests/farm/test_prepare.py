@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.farm import conftest, emulation, host, prepare, rootfs, wheels
+from tests.farm import conftest, debs, emulation, host, prepare, rootfs, wheels
 from tests.farm.host import HostError
 
 pytestmark = pytest.mark.farm
@@ -66,9 +67,63 @@ def test_a_failure_on_a_host_that_could_is_a_failure(
     for module in (host, rootfs):
         monkeypatch.setattr(module, "lacks", str)
     monkeypatch.setattr(rootfs, "tree", refuse)
-    monkeypatch.setattr(wheels, "site", refuse)
+    monkeypatch.setattr(wheels, "site", lambda *_, **__: None)
     assert prepare.main([]) == 1
-    assert "no network" in capsys.readouterr().err
+    *each, last = capsys.readouterr().err.splitlines()
+    assert len(each) == 4, "one that fails does not hide another"
+    assert all("no network" in line for line in each)
+    assert "1 of 5 are there; run this again" in last
+
+
+def test_a_fetch_that_fails_says_what_to_do() -> None:
+    with pytest.raises(HostError) as caught:
+        host.fetch("false", source=rootfs.source(), timeout_s=10.0)
+    said = str(caught.value)
+    assert said.startswith("false: exit status 1")
+    assert "LATFARM_DEBIAN_MIRROR names another mirror" in said
+    assert "run this again: what was fetched is kept" in said
+
+
+def package(folder: Path, name: str) -> Path:
+    """A Debian package with nothing in it."""
+    control = folder / name / "DEBIAN" / "control"
+    control.parent.mkdir(parents=True)
+    control.write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: latfarm\nDescription: none\n"
+    )
+    made = folder / f"{name}_1_all.deb"
+    host.command("dpkg-deb", "--build", folder / name, made)
+    return made
+
+
+def test_a_half_fetch_goes_on_where_it_stopped(
+    nothing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [package(nothing, name) for name in ("one", "two")]
+    had: list[list[str]] = []
+
+    def apt(*words: str | Path, **_: object) -> str:
+        """As apt does: what is in its archives already is not fetched again."""
+        if "install" in words:
+            (place,) = (Path(str(w).partition("=")[2]) for w in words if "archives=" in str(w))
+            had.append(sorted(path.name for path in place.glob("*.deb")))
+            (place / "partial" / "three.deb").write_bytes(b"half")
+            for path in made[: len(had)]:
+                shutil.copy(path, place)
+            if len(had) == 1:
+                raise HostError("apt-get: exit status 100: the connection was reset")
+        return ""
+
+    monkeypatch.setattr(rootfs, "tree", lambda: nothing)
+    monkeypatch.setattr(debs, "fetch", apt)
+    with pytest.raises(HostError, match="reset"):
+        debs.repository(["one", "two"])
+    place = debs.repository(["one", "two"])
+    assert had == [[], ["one_1_all.deb"]]
+    assert {path.name for path in place.iterdir()} == {*(path.name for path in made), "Packages"}
+    assert [path.name for path in place.parent.iterdir() if path.is_dir()] == [place.name]
+    assert debs.repository(["two", "one"]) == place
+    assert len(had) == 2, "what is there is not asked for again"
 
 
 def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +132,7 @@ def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(module, "lacks", str)
     monkeypatch.setattr(rootfs, "tree", lambda arch=host.NATIVE, packages=(): asked.append(arch))
     monkeypatch.setattr(wheels, "site", lambda wanted, arch="arm64": asked.append(arch))
+    monkeypatch.setattr(debs, "repository", lambda packages: asked.append(host.NATIVE))
     monkeypatch.setattr(emulation, "enable", asked.append)
     assert prepare.main([]) == 0
     assert set(asked) == {host.NATIVE}

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm.host import cache_dir, command
+from tests.farm.host import cache_dir, command, fetch, unfinished
 from tests.farm.rootfs import locked
 from tests.farm.virtual_board import VirtualBoard
 
@@ -33,6 +33,7 @@ AGENT = f"{HOME}/bin/latfarm-agent"
 _FOLDERS = {"latfarm-protos": "protos", "latfarm-agent": "agent"}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _NEWEST_GLIBC = 36  # of Debian 12
+_INDEX = "pip's package index (`pip config list` tells which)"
 _PINNED_FROM = (3, 11)
 """The pins of constraints.txt are for this Python and newer ones."""
 
@@ -75,13 +76,14 @@ def download(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -
     folder = _cached("wheels", [sorted(wanted), python, arch, pins])
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as text:
-                constraints = Path(text) / "pins.txt"
+            with unfinished(folder) as scratch:
+                constraints = scratch / "pins.txt"
                 constraints.write_text("".join(f"{pin}\n" for pin in pins))
-                options = (f"--constraint={constraints}", f"--dest={text}/wheels")
+                # pip keeps what it has got in its own cache, too.
+                options = (f"--constraint={constraints}", f"--dest={scratch}/wheels")
                 pip = (*_pip("download"), *_target(python, arch), *options)
-                command(*pip, *wanted, timeout_s=1200.0)
-                (Path(text) / "wheels").rename(folder)
+                fetch(*pip, *wanted, source=_INDEX, timeout_s=1200.0)
+                (scratch / "wheels").rename(folder)
     return folder
 
 
@@ -95,9 +97,10 @@ def site(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -> Pa
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
             wheels = sorted(download(wanted, python, arch).glob("*.whl"))
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as text:
-                unpack(wheels, Path(text) / "site", python, arch)
-                (Path(text) / "site").rename(folder)
+            with unfinished(folder) as scratch:
+                shutil.rmtree(scratch / "site", ignore_errors=True)
+                unpack(wheels, scratch / "site", python, arch)
+                (scratch / "site").rename(folder)
     return folder
 
 

@@ -8,7 +8,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from latfarm_controller import bundles, metrics_accuracy, metrics_port
 from latfarm_controller.config import Config
@@ -231,6 +233,23 @@ def test_predictions_are_compared_while_no_board_here_times(
     assert value(metrics, "prediction_error_ratio_count", **where) == 2
     assert value(metrics, "prediction_error_ratio_sum", **where) == pytest.approx(0.2 + 0.5)
     assert value(metrics, "prediction_covered_total", **where) == 1
+
+
+def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
+    metrics = Metrics()
+    where = {"platform": "p", "purpose": "left_out"}
+    assert value(metrics, "prediction_error_ratio_count", **where) is None
+    metrics.measured("b", measurement(), 1.0)
+    # A rate shows nothing of a series that is first seen at its height.
+    assert value(metrics, "prediction_error_ratio_count", **where) == 0
+    assert value(metrics, "prediction_covered_total", **where) == 0
+    residuals = np.log([1.25, 0.5, *[1.0] * 18])
+    scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0: far outside what the others tell
+    correction = SimpleNamespace(residuals=residuals, scores=scores)
+    metrics.trained(SimpleNamespace(platform="p", correction=correction))  # type: ignore[arg-type]
+    assert value(metrics, "prediction_error_ratio_count", **where) == 20
+    assert value(metrics, "prediction_error_ratio_sum", **where) == pytest.approx(0.2 + 1.0)
+    assert value(metrics, "prediction_covered_total", **where) == 19
 
 
 def test_what_cannot_be_compared_is_counted(tmp_path: Path) -> None:

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+DISK_FULL = "DISK_FULL"
+"""An agent's name, in errors and results, for a disk without room."""
+
+ROOM = "disk_room_bytes"
+"""Among a board's conditions: how large a model it would take now."""
+
 
 @dataclass(frozen=True)
 class PlatformInfo:
@@ -65,6 +71,12 @@ class BoardInfo:
     def platform(self, name: str) -> PlatformInfo | None:
         """The platform of that name, if the board offers it now."""
         return next((platform for platform in self.platforms if platform.name == name), None)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """How large a model the board would take; None where its agent does not tell."""
+        told = self.conditions.get(ROOM, "")
+        return int(told) if told.isdecimal() else None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""

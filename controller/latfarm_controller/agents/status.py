@@ -6,7 +6,14 @@ from typing import Any
 
 import grpc
 
-from latfarm_controller.errors import AgentError, AgentLostError, CertificateError, LeaseError
+from latfarm_controller.agents.board import DISK_FULL
+from latfarm_controller.errors import (
+    AgentError,
+    AgentLostError,
+    CertificateError,
+    DiskFullError,
+    LeaseError,
+)
 
 ERROR_KEY = "latfarm-error"
 """Trailing metadata by which an agent names its error; absent when the transport failed."""
@@ -61,4 +68,5 @@ def as_error(error: Any, address: str, method: str) -> AgentError:
         return LeaseError(f"{address}: {details}")
     if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
         return CertificateError(f"{address}: refused us: {details}")
-    return AgentError(f"{address}: {method} failed ({name or code.name}): {details}")
+    kind = DiskFullError if name == DISK_FULL else AgentError
+    return kind(f"{address}: {method} failed ({name or code.name}): {details}")

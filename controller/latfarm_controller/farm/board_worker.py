@@ -19,12 +19,14 @@ from typing import TypeVar
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from latfarm_controller.agents.board import DISK_FULL, BoardInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
     CertificateError,
     ControllerError,
+    DiskFullError,
     LeaseError,
 )
 from latfarm_controller.farm.links import (
@@ -59,6 +61,7 @@ class _Item:
     key: tuple[int, int]  # the most urgent first, then first come
     order: Order = field(compare=False)
     uploaded: bool = field(default=False, compare=False)
+    size_bytes: int = field(default=0, compare=False)  # known once it is uploaded
 
 
 @dataclass(slots=True)
@@ -122,6 +125,7 @@ class BoardWorker:
         self._last_ms = SHORT_MS
         self._landed_s = 0.0
         self._aborting: set[str] = set()
+        self._lacking_bytes = 0  # of the model that its full disk had no room for
         self._changed = _Signal()
 
     async def run(self) -> None:
@@ -173,13 +177,26 @@ class BoardWorker:
     async def probe(self) -> None:
         """Ask it to describe itself."""
         board_id, client = self.board_id, self._client
-        healthy = False
+        healthy, reason = False, ""
         if client is not None and board_id:
             with contextlib.suppress(AgentError):
                 info = await client.describe(self._settings.describe_ms)
-                healthy = info.state != "quarantined" and bool(info.platforms)
+                reason = self._still_full(info)
+                healthy = info.state != "quarantined" and bool(info.platforms) and not reason
+        if healthy:
+            self._lacking_bytes = 0
         if board_id:
-            self._emit(ProbeAnswered(board_id, healthy))
+            self._emit(ProbeAnswered(board_id, healthy, reason))
+
+    def _still_full(self, info: BoardInfo) -> str:
+        """Why a disk that was full is still no place for that model; empty: it is, or who knows."""
+        room_bytes, lacking_bytes = info.room_bytes, self._lacking_bytes
+        if room_bytes is None or room_bytes >= lacking_bytes:
+            return ""
+        return (
+            f"its disk is still full: room for {room_bytes} bytes, {lacking_bytes} are needed; "
+            "it works again once there is room"
+        )
 
     # Serving
 
@@ -237,15 +254,19 @@ class BoardWorker:
             assert item is not None
             try:
                 data = await self._fetch(item.order.handle)
+                item.size_bytes = len(data)
                 await client.upload(item.order.sha256, data)
                 del data
             except (AgentLostError, LeaseError):
                 raise
             except Exception as error:
+                full = isinstance(error, DiskFullError)
+                if full:
+                    self._lacking_bytes = max(self._lacking_bytes, item.size_bytes)
                 if item in self._items:  # not withdrawn meanwhile
                     self._items.remove(item)
-                    text = f"{type(error).__name__}: {error}"
-                    failure = self._failure(item, UPLOAD_FAILED, text)
+                    text = str(error) if full else f"{type(error).__name__}: {error}"
+                    failure = self._failure(item, DISK_FULL if full else UPLOAD_FAILED, text)
                     self._emit(ResultReceived(self.board_id, failure))
             item.uploaded = True
             self._changed.notify()
@@ -282,6 +303,8 @@ class BoardWorker:
                 await self._abort(client)
                 continue
             measurement = flight.task.result()
+            if measurement.error_code == DISK_FULL:
+                self._lacking_bytes = max(self._lacking_bytes, flight.item.size_bytes)
             now_s = time.monotonic()
             elapsed_ms = 1e3 * (now_s - max(flight.started_s, self._landed_s))
             # What came out of the board's spool cost it nothing now.

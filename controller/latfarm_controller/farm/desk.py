@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import Any
 
 from latfarm_predictors.measurement import Measurement, Settings
 
+from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.farm.drift import SHIFT, Cusum, Drift, Level
 from latfarm_controller.farm.farm import Farm
@@ -28,6 +29,9 @@ QUARANTINED = "quarantined"
 RESUMED = "resumed"
 CHECK_FAILED = "check_failed"
 DRIFTED = "drifted"
+OUT_OF_ROOM = "disk_full"
+ROOM_AGAIN = "disk_free"
+FARM = "farm"
 CUSUM = "cusum"
 NEW_REFERENCE = "new_reference"
 _STANDINGS = {DRAINED: Standing.DRAINING, QUARANTINED: Standing.QUARANTINED}
@@ -95,11 +99,14 @@ class BoardDesk:
         self._series: dict[str, dict[_Key, _Series]] = {}
         self._turn = asyncio.Lock()  # over the series
         self._deciding = asyncio.Lock()  # two alarms at once are one decision
+        self._noting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._full: set[str] = set()
         for name in self._last:
             if self.standing(name) is not Standing.WORKING:
                 farm.hold(name, self.standing(name))
         farm.on_measured = self.measured
+        farm.on_taken_back = self.taken_back
 
     def standing(self, name: str) -> Standing:
         """Whether a board works, as was decided last."""
@@ -157,6 +164,7 @@ class BoardDesk:
     ) -> None:
         """Let a board work again; its sums begin anew, with `new_reference` its level too."""
         board_id = self._id(name)
+        self._full.discard(name)
         details = {NEW_REFERENCE: True} if new_reference else {}
         async with self._turn:
             if new_reference:
@@ -189,10 +197,31 @@ class BoardDesk:
 
     def measured(self, name: str, measurement: Measurement) -> None:
         """A board answered; a sentinel is judged in a task of its own."""
-        good = measurement.ok and not measurement.unstable
-        if not good or measurement.purpose != SENTINEL or self._farm.stopped:
+        if self._farm.stopped:
             return
-        task = asyncio.create_task(self._judge(name, measurement))
+        if measurement.error_code == DISK_FULL and name not in self._full:
+            self._full.add(name)
+            told = f"{measurement.error_message}; it is taken back once there is room"
+            self._start(self._note(name, OUT_OF_ROOM, told))
+        good = measurement.ok and not measurement.unstable
+        if good and measurement.purpose == SENTINEL:
+            self._start(self._judge(name, measurement))
+
+    def taken_back(self, name: str) -> None:
+        """A board that its failures had put aside is well; one whose disk was full is told of."""
+        if name in self._full:
+            self._full.discard(name)
+            self._start(self._note(name, ROOM_AGAIN, "its disk has room again"))
+
+    async def _note(self, name: str, event: str, reason: str) -> None:
+        """Write down what decides nothing; in the order in which it happened."""
+        told = BoardEvent(name, event, reason, self._id(name), FARM, self._clock_s())
+        async with self._noting:
+            await asyncio.to_thread(self._store.add_board_event, told)
+        logger.warning("board %s: %s: %s", name, event, reason)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -264,7 +293,7 @@ class BoardDesk:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("a sentinel could not be judged", exc_info=task.exception())
+            logger.error("what a board said could not be judged or kept", exc_info=task.exception())
 
 
 def _told(drift: Drift) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from latfarm_controller.farm.messages import (
     LeaseExpired,
     Model,
     Probe,
+    ProbeAnswered,
     Quarantine,
     Release,
     RequestsQueued,
@@ -124,6 +125,8 @@ class Farm:
         self._holds: dict[str, tuple[Standing, bool]] = {}
         self.on_measured: Callable[[str, Measurement], None] | None = None
         """Told of each answer of a board, by the board's name."""
+        self.on_taken_back: Callable[[str], None] | None = None
+        """Told of a board by its name when its failures' quarantine ends: it answered its probe."""
         self.stopped = False
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -444,6 +447,9 @@ class Farm:
             case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
                 status = self._roster.status(board_id)
                 status.online, status.reason = False, reason
+            case ProbeAnswered(board_id, True):
+                if self.on_taken_back is not None:
+                    self.on_taken_back(self._roster.status(board_id).name)
             case ResultReceived(board_id, measurement, busy_ms):
                 status = self._roster.status(board_id)
                 status.busy_ms += busy_ms

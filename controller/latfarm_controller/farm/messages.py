@@ -127,10 +127,11 @@ class BuildFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """Whether a quarantined board answered its probe."""
+    """Whether a quarantined board answered its probe well; if not, `reason` may say why."""
 
     board_id: str
     healthy: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ What it promises, whatever the order of events:
   retry waits, longer each time; a model's own error is never retried.
 - A request that took `kill_limit` boards down with it, or failed `attempt_limit` times, is
   delivered as a failure that tells its story.
-- A board that fails `strike_limit` times in a row is quarantined, then probed, then trusted with
-  one request at a time until one succeeds.
+- A board that fails `strike_limit` times in a row, or says once that its disk is full, is
+  quarantined, then probed, then trusted with one request at a time until one succeeds.
 - A board that is held (`latfarm boards drain|quarantine`) gets no new work; what waits at it goes
   to others, what runs there is finished while it drains, and stopped when it is quarantined.
 - Nothing is built while a quiet board times, and a quiet board times nothing while something is
@@ -21,6 +21,7 @@ from collections.abc import Set
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.farm.book import Blob, Board, Book, Job, Policy
 from latfarm_controller.farm.messages import (
     CHECK,
@@ -187,6 +188,8 @@ class Scheduler:
             if not failed:
                 board.strikes = board.quarantines = 0
             elif ours:
+                if measurement.error_code == DISK_FULL:  # no other request would find room
+                    board.strikes = max(board.strikes, self.policy.strike_limit - 1)
                 self._strike(board, measurement.error_message or measurement.error_code, now_s)
         if (
             job is not None
@@ -289,7 +292,7 @@ class Scheduler:
             # On probation: the next failure in a row sends it back.
             board.strikes = self.policy.strike_limit - 1
         else:
-            self._quarantine(board, "it failed its probe", now_s)
+            self._quarantine(board, event.reason or "it failed its probe", now_s)
 
     def _cancelled(self, campaign_id: str) -> None:
         for job in [job for job in self._book.jobs.values() if campaign_id in job.owners]:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import Measurement
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predictor import PlatformPredictor
 
 BOARD_STATES = ("ready", "probation", "draining", "quarantined", "away")
 
@@ -60,6 +64,9 @@ class Watch:
 
     def network_measured(self, graph: Graph, measurement: Measurement) -> None:
         """A whole network was measured."""
+
+    def trained(self, predictor: PlatformPredictor) -> None:
+        """A campaign ended with a bundle."""
 
     def predicted(self, platform: str, *, ok: bool) -> None:
         """A prediction was asked for."""

@@ -195,6 +195,30 @@ def test_old_blobs_give_way_to_a_full_disk_too(tmp_path: Path) -> None:
     assert store.count == 0, "evicted in the hope that it helps"
 
 
+def test_room_is_what_would_be_taken(tmp_path: Path) -> None:
+    free = [100]
+    limits = {"max_total_bytes": 80, "max_blob_bytes": 70, "reserve_bytes": 10}
+    store = BlobStore(tmp_path, free_bytes=lambda path: free[0], **limits)
+    assert store.room_bytes == 70
+    with begin(store, b"1" * 30) as upload:
+        upload.write(b"1" * 10)
+        free[0] = 90
+        assert store.room_bytes == 50, "the rest of it is promised"
+        free[0] = 50
+        assert store.room_bytes == 20
+        upload.write(b"1" * 20)
+        sha256 = upload.finish().sha256
+    free[0] = 20
+    assert store.room_bytes == 40, "what is not in use gives way"
+    with store.in_use(sha256):
+        assert store.room_bytes == 10
+        with pytest.raises(errors.DiskFullError):
+            begin(store, b"2" * 11)
+        begin(store, b"2" * 10).close()
+    free[0] = 0
+    assert BlobStore(tmp_path / "other", free_bytes=lambda path: free[0]).room_bytes == 0
+
+
 def test_a_disk_that_fills_up_while_writing_is_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,13 @@ def test_addresses() -> None:
     assert split_address("[::1]:0") == ("::1", 0)
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "board7"))
+
+
+def test_grpc_leaves_forks_alone(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    name = "GRPC_ENABLE_FORK_SUPPORT"
+    monkeypatch.delenv(name, raising=False)
+    assert run("describe") == 0
+    assert os.environ[name] == "0"
 
 
 def test_usage_needs_no_grpc() -> None:

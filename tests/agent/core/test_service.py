@@ -62,6 +62,7 @@ def test_the_whole_way(farm: Farm, client: Client) -> None:
     described = client.stub.Describe(pb.DescribeRequest())
     assert described.state == "idle"
     assert described.board.board_id == "board-1"
+    assert int(described.board.conditions["disk_room_bytes"]) > 0
     assert described.protocol_version == 1
     assert [runtime.available for runtime in described.runtimes] == [True, False]
     token = client.acquire()

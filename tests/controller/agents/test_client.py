@@ -20,6 +20,7 @@ from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
     CertificateError,
+    DiskFullError,
     LeaseError,
     UsageError,
 )
@@ -289,6 +290,7 @@ def test_a_lost_lease_fails_calls_and_is_released_without_noise() -> None:
     [
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "LEASE_HELD", LeaseError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "BUSY", AgentError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", DiskFullError),
         (grpc.StatusCode.FAILED_PRECONDITION, "", LeaseError),
         (grpc.StatusCode.UNAVAILABLE, "QUARANTINED", AgentError),
         (grpc.StatusCode.UNAVAILABLE, "STOPPING", AgentLostError),

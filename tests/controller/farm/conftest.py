@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo
+from latfarm_controller.agents.board import ROOM, BoardInfo, Lease, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
+from latfarm_controller.errors import AgentError, AgentLostError, DiskFullError, LeaseError
 from latfarm_controller.farm.backends import InlineBackend
 from latfarm_controller.farm.book import Policy
 from latfarm_controller.farm.farm import Farm
@@ -59,6 +59,9 @@ class FakeBoard:
     asked: int = 0
     busy: bool = False
     refuse_uploads: int = 0
+    room_bytes: int | None = None
+    described: int = 0
+    uploads: int = 0
     token: int = 0
     leases: int = 0
 
@@ -86,8 +89,14 @@ class FakeClient:
             for name in self.board.platforms
         )
         runtime = RuntimeInfo("fake", True, "1", platforms=offers)
+        self.board.described += 1
+        room_bytes = self.board.room_bytes
         return BoardInfo(
-            self.board.board_id, self.board.board_id, self.board.boot_id, runtimes=(runtime,)
+            self.board.board_id,
+            self.board.board_id,
+            self.board.boot_id,
+            conditions={} if room_bytes is None else {ROOM: str(room_bytes)},
+            runtimes=(runtime,),
         )
 
     async def acquire(self, ttl_ms: int) -> Lease:
@@ -111,6 +120,9 @@ class FakeClient:
         if self.board.refuse_uploads:
             self.board.refuse_uploads -= 1
             raise AgentError("no space left on the board")
+        self.board.uploads += 1
+        if self.board.room_bytes is not None and len(data) > self.board.room_bytes:
+            raise DiskFullError("the board's disk lacks room for this blob")
         assert hashlib.sha256(data).hexdigest() == sha256
         self.board.blobs.add(sha256)
         return len(data)

@@ -345,6 +345,59 @@ def test_a_new_reference_forgets_the_old_normal(lab: Lab, store: DuckDBStore) ->
     asyncio.run(play())
 
 
+def test_a_board_whose_disk_was_full_is_taken_back_when_there_is_room(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board = lab.board("a", room_bytes=1)
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            campaign = Rounds([[lab.request(n) for n in range(4)]])
+            running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
+            await until(lambda: store.board_events("a"))
+            tried, looked = board.uploads, board.described
+            # It is asked for room, again and again, and for nothing else.
+            await until(lambda: board.described > looked + 3)
+            assert board.uploads <= tried + 2, "what was on its way when the first one failed"
+            assert farm.state().boards == {"a": "quarantined"}
+            assert "room for 1 bytes" in farm.boards()[0].reason
+            assert desk.standing("a") is Standing.WORKING
+            board.room_bytes = 1 << 20
+            assert (await running).state == "done"
+            await desk.close()
+
+    asyncio.run(play())
+    assert len(board.measured) == 4
+    back, full = store.board_events("a")
+    assert (full.event, full.actor) == ("disk_full", "farm")
+    assert "lacks room for this blob; it is taken back once there is room" in full.reason
+    assert (back.event, back.reason) == ("disk_free", "its disk has room again")
+    assert store.standings() == {}
+
+
+def test_a_full_disk_that_somebody_saw_to_needs_no_second_word(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board = lab.board("a", room_bytes=1)
+
+    async def play() -> None:
+        async with lab.farm(quarantine_s=1e6, quarantine_cap_s=1e6) as farm:
+            desk = BoardDesk(store, farm)
+            await farm.wait_for("p", 5)
+            campaign = Rounds([[lab.request(1)]])
+            running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
+            await until(lambda: store.board_events("a"))
+            board.room_bytes = 1 << 20
+            await desk.resume("a", "made room", "ada")
+            assert (await running).state == "done"
+            await desk.close()
+
+    asyncio.run(play())
+    assert [event.event for event in store.board_events("a")] == ["resumed", "disk_full"]
+
+
 def test_without_any_sentinel_nothing_is_put_aside(lab: Lab, store: DuckDBStore) -> None:
     lab.board("a")
 

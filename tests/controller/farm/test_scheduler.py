@@ -237,6 +237,19 @@ def test_quarantine_probe_probation() -> None:
     assert [type(i) for i in out if isinstance(i, Dispatch)] == [Dispatch, Dispatch]
 
 
+def test_a_full_disk_quarantines_at_once_and_the_probe_says_why_it_goes_on() -> None:
+    scheduler = ready(Policy(depth=1, strike_limit=3), "r1", "r2")
+    full = measurement("r1", Outcome.INFRASTRUCTURE_ERROR, "DISK_FULL", "no room")
+    assert Quarantine("a", 31.0, "no room") in scheduler.handle(1, ResultReceived("a", full))
+    assert scheduler.handle(31, Tick()) == [Probe("a")]
+    assert scheduler.handle(31, ProbeAnswered("a", False, "still full")) == [
+        Quarantine("a", 91.0, "still full")
+    ]
+    scheduler.handle(91, Tick())
+    # Only now is anything asked of it again.
+    assert scheduler.handle(91, ProbeAnswered("a", True)) == [Dispatch("a", "r1", model("r1"), 0)]
+
+
 def test_a_refused_build_is_a_model_error_at_once() -> None:
     scheduler = Scheduler(ONE)
     scheduler.handle(0, BoardJoined("a", ("p",)))
