@@ -13,14 +13,17 @@ UNSTABLE_SPREAD = 0.02
 """A MAD above this share of the median makes a measurement unstable."""
 UNSTABLE_SESSIONS = 0.05
 """So do sessions whose medians are further apart than this share of the latency."""
-COMPUTE_EXPONENT = 0.9
-"""How much of the probe's slowdown arithmetic feels; a convolution's slope was 0.9 to 1.1."""
+COMPUTE_EXPONENT = 0.8
+"""How much of the probe's slowdown arithmetic feels, by 2,500 models each timed twice."""
+CACHE_EXPONENT = 0.7
+"""What reads and writes caches feels less (pools, concatenations, activations)."""
 MEMORY_EXPONENT = 0.4
-"""What waits for memory feels less; streaming 100 MB had a slope of 0.4."""
+"""What waits for memory feels least; streaming 100 MB had a slope of 0.4."""
 MACS_A_MS = 50e6
+CACHED_BYTES_A_MS = 140e6
 BYTES_A_MS = 10e6
-CACHE_BYTES = 16 * 2**20
-LEAST_COMPUTE_MS = 0.01
+CACHE_BYTES = 64 * 10**6
+LEAST_CACHED_MS = 0.002
 P99_RUNS = 1000
 """Fewer runs than this do not carry a 99th percentile."""
 
@@ -73,18 +76,21 @@ class Summary:
 def exponent(macs: int, size_bytes: int) -> float:
     """How much of the probe's slowdown a model feels, as a power: latency ~ slowdown ** exponent.
 
-    A busy sibling takes execution units from arithmetic, and little from what waits for memory. The
-    two shares of a model's time are estimated from its multiply-adds and the bytes that no cache
-    holds; orders of magnitude are enough.
+    A busy sibling takes execution units from arithmetic, less from what moves bytes through caches,
+    and little from what waits for memory. The three shares of a model's time are estimated from its
+    multiply-adds, its bytes, and those that no cache holds; orders of magnitude are enough.
 
     Args:
         macs: multiply-adds of the model.
         size_bytes: of its weights, inputs, outputs and results.
     """
-    compute_ms = macs / MACS_A_MS + LEAST_COMPUTE_MS
+    compute_ms = macs / MACS_A_MS
+    cached_ms = size_bytes / CACHED_BYTES_A_MS + LEAST_CACHED_MS
     memory_ms = max(size_bytes - CACHE_BYTES, 0) / BYTES_A_MS
-    share = compute_ms / (compute_ms + memory_ms)
-    return COMPUTE_EXPONENT * share + MEMORY_EXPONENT * (1.0 - share)
+    felt_ms = (
+        COMPUTE_EXPONENT * compute_ms + CACHE_EXPONENT * cached_ms + MEMORY_EXPONENT * memory_ms
+    )
+    return felt_ms / (compute_ms + cached_ms + memory_ms)
 
 
 def undisturbed(

@@ -9,6 +9,7 @@ from typing import Any
 
 from latfarm_predictors.measurement import Measurement
 
+from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.reports.platform_record import PlatformRecord
 
 UNKNOWN = "unknown"
@@ -126,4 +127,5 @@ def drift(record: PlatformRecord) -> dict[str, Any]:
         "void": len(outcome.get("void", ())),
         "measured_again": int(kernels.get("measured_again", 0)),
         "left_out": dict(record.left_out),
+        "slow_core": SlowCore.from_json(record.provenance.get("slow_core")).to_json(),
     }

@@ -160,6 +160,7 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
             ("unstable measurements", f"{facts['unstable']} of {total}"),
             ("voided by the sentinel", str(drift["void"])),
             ("measured again", str(drift["measured_again"])),
+            ("of a slow core is felt", _felt(drift["slow_core"])),
             ("not trained on", ", ".join(f"{n} {w}" for w, n in drift["left_out"].items())),
         ]
     )
@@ -183,6 +184,19 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
     made = words.table(["sensor", "told by", "readings"], sensors)
     body += f"<details><summary>All {len(sensors)} sensors</summary>{made}</details>"
     return page.section("Conditions of the boards", body, name="conditions")
+
+
+def _felt(told: Mapping[str, Any]) -> str:
+    """How far repeats at other slowdowns of the core put right what was taken out for it."""
+    if not told["pairs"]:
+        return ""
+    if not told["shift"]:
+        return f"what was taken for granted, by {told['pairs']} repeats"
+    than = "more" if told["shift"] > 0 else "less"
+    return (
+        f"{than} than taken for granted, by {told['pairs']} repeats: latencies are set right by "
+        f"slowdown ** {-told['shift']:.2f}"
+    )
 
 
 def _known(count: int, known: int, total: int) -> str:

@@ -130,7 +130,7 @@ def test_impossible_times_are_refused(field: str, wrong: float) -> None:
 
 @given(
     base_ms=st.floats(0.01, 1000.0),
-    gamma=st.floats(0.7, 1.1),
+    gamma=st.floats(0.65, 0.95),
     slows=st.lists(st.floats(1.0, 2.0), min_size=1, max_size=60),
 )
 def test_a_slow_core_is_taken_out(base_ms: float, gamma: float, slows: list[float]) -> None:
@@ -162,7 +162,8 @@ def test_what_waits_for_memory_feels_less_of_a_slow_core() -> None:
     convolutions = exponent(4_000_000_000, 100_000_000)
     weights = exponent(100_000_000, 240_000_000)
     assert exponent(0, 200_000_000) < weights < convolutions < exponent(50_000_000, 1_000_000)
-    assert exponent(0, 1000) == pytest.approx(0.9)
+    assert exponent(0, 1000) == pytest.approx(0.7)
+    assert exponent(0, 1000) < exponent(1_000_000, 1000) == pytest.approx(0.8, abs=0.01)
     sessions = [SessionSamples(runs_ms=(2.0,), slowdown=(2.0,))]
     assert summarise(sessions, 1.0).latency_ms == pytest.approx(1.0)
     assert summarise(sessions, 0.0).latency_ms == pytest.approx(2.0)
