@@ -283,3 +283,15 @@ def scheme_features(table: Table, small_windows: Array) -> Array:
         ],
         axis=1,
     )
+
+
+def window_features(table: Table) -> Array:
+    """Which of the usual larger windows a kernel has, shape (n, 4).
+
+    What a library or a compiler does for one size says little of the next: hardware that walks
+    windows in parts of 8 by 8 fetches a map once for 7 by 7, and four times for 9 by 9.
+    """
+    return np.stack([(table.area == side**2).astype(np.float64) for side in _LARGER_SIDES], axis=1)
+
+
+_LARGER_SIDES = (5, 7, 9, 11)

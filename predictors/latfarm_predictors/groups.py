@@ -24,7 +24,8 @@ NEAREST_DOUBT = 0.7
 UNKNOWN_DOUBT = 1.2
 
 VIEW = "fallback:view"
-"""Source of a view (Reshape, Dropout...) that was never measured alone: next to nothing."""
+"""Source of what costs next to nothing: a view (Reshape, Dropout...) that was never measured alone,
+and an op that networks were seen to run in no time."""
 
 _GROUPS: Mapping[str, str] = MappingProxyType(
     {
@@ -92,12 +93,14 @@ class Router:
         tokens: ops seen fused behind others, by family.
         devices: device of the ops that run elsewhere than most kernels, by family and main op: what
             a delegate leaves to the CPU has a model of its own.
+        free: family and main op of what networks were seen to run in no time.
     """
 
     joined: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tokens: Mapping[str, frozenset[str]] = field(default_factory=dict)
     devices: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    free: frozenset[tuple[str, str]] = frozenset()
 
     @staticmethod
     def of(table: Table, devices: Sequence[str] = ()) -> tuple[Router, dict[str, list[int]]]:
@@ -133,6 +136,8 @@ class Router:
         group = self.group(family, kernel_type)
         if (family, op) in self.seen:
             return Route(self.joined[group], (kernel_type,))
+        if (family, op) in self.free:
+            return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
         siblings = self._ops(family)
         if siblings and family != "other":
             return self._stand_in(family, siblings, kernel_type, "family", FAMILY_DOUBT)
@@ -165,6 +170,7 @@ class Router:
             "seen": [[family, op, count] for (family, op), count in self.seen.items()],
             "tokens": {family: sorted(ops) for family, ops in self.tokens.items()},
             "devices": [[family, op, device] for (family, op), device in self.devices.items()],
+            "free": [[family, op] for family, op in sorted(self.free)],
         }
 
     @staticmethod
@@ -182,6 +188,7 @@ class Router:
             {(str(family), str(op)): int(count) for family, op, count in seen},
             {str(family): frozenset(map(str, ops)) for family, ops in tokens.items()},
             {(str(f), str(op)): str(device) for f, op, device in _list(data.get("devices", []))},
+            frozenset((str(family), str(op)) for family, op in _list(data.get("free", []))),
         )
 
     def _ops(self, family: str) -> list[str]:
@@ -224,7 +231,7 @@ def _elsewhere(table: Table, devices: Sequence[str]) -> dict[tuple[str, str], st
     return {place: device for place, device in most.items() if device != usual}
 
 
-def _list(data: object) -> list[tuple[object, object, object]]:
+def _list(data: object) -> list[tuple[object, ...]]:
     if not isinstance(data, list):
-        raise TypeError("a router's devices are a list")
-    return [(family, op, device) for family, op, device in data]
+        raise TypeError("a router's devices and free ops are lists")
+    return [tuple(row) for row in data]

@@ -12,9 +12,11 @@ from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.group_summary import GroupSummary
 from latfarm_predictors.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.intervals import Mondrian
-from latfarm_predictors.models.base import State, robust_sigma
+from latfarm_predictors.models import apart
+from latfarm_predictors.models.base import State
 from latfarm_predictors.models.forest import Forest
 from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.scaled import Scaled, scale
 from latfarm_predictors.models.sibling import Sibling, fit_roofline
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.samples import Training
@@ -26,7 +28,6 @@ Report = Callable[[str, int, int], None]
 """Called with a stage, how many of its steps are done, and how many there are."""
 
 _TOKEN_DOUBT = 0.1
-_LEAST_SIGMA = 0.15
 _MOST_NOISE = 0.3**2
 
 
@@ -51,14 +52,6 @@ class KernelEstimates:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Scaled:
-    """A group with too few rows: the roofline over all kernels times the group's own factor."""
-
-    log_factor: float
-    sigma: float
-
-
 @dataclass
 class KernelModels:
     """Fitted regressors; see `fit`. Not changed afterwards."""
@@ -66,7 +59,8 @@ class KernelModels:
     router: Router = field(default_factory=Router)
     overall: Roofline = field(default_factory=Roofline)
     stacks: dict[str, Stack] = field(default_factory=dict)
-    scaled: dict[str, _Scaled] = field(default_factory=dict)
+    images: dict[str, Stack] = field(default_factory=dict)
+    scaled: dict[str, Scaled] = field(default_factory=dict)
     forests: dict[str, Forest] = field(default_factory=dict)
     middle_ms: dict[str, float] = field(default_factory=dict)
     scores: Mondrian = field(default_factory=Mondrian)
@@ -106,7 +100,8 @@ class KernelModels:
                 )
             )
         models = KernelModels(floor_ms=floor_ms)
-        models.router, groups = Router.of(table, training.devices)
+        router, groups = Router.of(table, training.devices)
+        models.router = replace(router, free=training.free)
         elder = None if sibling is None else Sibling.of(sibling)
         models.overall = fit_roofline(table, training.latency_ms, training.noise, elder)
         models.unseen_ms = np.empty(len(table))
@@ -178,11 +173,13 @@ class KernelModels:
         """What was learned, as plain data; out-of-fold estimates are not kept."""
         parts: dict[str, State] = {"overall": self.overall.state()}
         parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
+        parts |= {f"images-{name}": model.state() for name, model in self.images.items()}
         return State(
             "kernel-models",
             values={
                 "router": self.router.to_json(),
                 "stacks": list(self.stacks),
+                "images": list(self.images),
                 "scaled": {name: asdict(model) for name, model in self.scaled.items()},
                 "middle_ms": dict(self.middle_ms),
                 "floor_ms": self.floor_ms,
@@ -203,7 +200,10 @@ class KernelModels:
             router=Router.from_json(values["router"]),
             overall=Roofline.from_state(parts["overall"]),
             stacks={n: Stack.from_state(parts[f"stack-{n}"]) for n in values["stacks"]},
-            scaled={name: _Scaled(**given) for name, given in values["scaled"].items()},
+            images={  # bundles of old know none
+                n: Stack.from_state(parts[f"images-{n}"]) for n in values.get("images", ())
+            },
+            scaled={name: Scaled(**given) for name, given in values["scaled"].items()},
             middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
             scores=Mondrian(
                 {label: state.arrays[f"scores-{i}"] for i, label in enumerate(labels)},
@@ -231,6 +231,11 @@ class KernelModels:
             stack = self.stacks[name] = Stack(seed=seed, sibling=known)
             stack.fit(table, latency, noise, sources)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
+            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=known)
+            if two is not None:
+                stack = self.stacks[name] = two.others
+                self.images[name] = two.images
+                predicted, sigma = two.unseen_ms, two.unseen_sigma
             if forests:
                 forest = self.forests[name] = Forest(seed=seed).fit(table, latency)
                 forest_scores = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
@@ -238,9 +243,9 @@ class KernelModels:
             model = "gp" if stack.boosted is None else "stack"
             gp_weight = stack.gp_weight
         else:
-            predicted, sigma, own = _scale(self.overall, table, latency)
-            self.scaled[name] = own
-            noise_sigma, outliers, model, gp_weight = own.sigma, 0, "roofline", 0.0
+            predicted, sigma, few = scale(self.overall, table, latency)
+            self.scaled[name] = few
+            noise_sigma, outliers, model, gp_weight = few.sigma, 0, "roofline", 0.0
         self.unseen_ms[rows], self.unseen_sigma[rows] = predicted, sigma
         scores = evaluate(predicted, latency)
         return GroupSummary(
@@ -261,7 +266,8 @@ class KernelModels:
 
     def _ask(self, group: str, table: Table) -> tuple[Array, Array]:
         if group in self.stacks:
-            return self.stacks[group].predict(table)
+            stack, images = self.stacks[group], self.images.get(group)
+            return stack.predict(table) if images is None else apart.ask(images, stack, table)
         latency, sigma = self.overall.predict(table)
         own = self.scaled.get(group)
         if own is None:
@@ -280,19 +286,3 @@ class KernelModels:
     def _doubt(self, route: Route, family: str, kernel_type: str) -> float:
         unseen = self.router.unseen_tokens(family, kernel_type)
         return float(np.hypot(route.doubt, _TOKEN_DOUBT * unseen))
-
-
-def _scale(overall: Roofline, table: Table, latency: Array) -> tuple[Array, Array, _Scaled]:
-    """Factor of a small group on the roofline over all; estimates of each row without it."""
-    base = overall.latency_ms(table)
-    residual = np.log(latency / base)
-    count = len(residual)
-
-    def factor(values: Array) -> float:
-        kept = len(values)
-        return float(np.median(values)) * kept / (kept + 0.5) if kept else 0.0
-
-    left_out = np.array([factor(np.delete(residual, i)) for i in range(count)])
-    own = factor(residual)
-    sigma = max(robust_sigma(residual - left_out), overall.sigma / np.sqrt(count + 1), _LEAST_SIGMA)
-    return base * np.exp(left_out), np.full(count, sigma), _Scaled(own, float(sigma))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +14,12 @@ import numpy.typing as npt
 
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.table import Array, Table, as_table, identity
+from latfarm_predictors.table import Array, Table, as_table, identity, main_op
 from latfarm_predictors.workload import Workload, workload
 from latfarm_predictors.workload_rows import Row
+
+LEAST_FREE = 3
+"""Kernels that networks ran in no time, before an op is believed to be free."""
 
 _MAD_TO_SIGMA = 1.4826
 _MAD_OF_UNIFORM = 0.5  # of its half width
@@ -68,6 +72,7 @@ class Training:
         devices: what ran each, shape (n,); empty where none is told.
         networks: the hash of the network inside which each was measured, or "", shape (n,); of one
             that was in several, the first.
+        free: families and main ops of which networks ran several kernels, all in no time.
     """
 
     workloads: tuple[Workload, ...]
@@ -79,6 +84,7 @@ class Training:
     networks: tuple[str, ...]
     left_out: int = 0
     devices: tuple[str, ...] = ()
+    free: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def in_network(self) -> npt.NDArray[np.bool_]:
@@ -100,11 +106,14 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
     if not isfinite(call_overhead_ms):
         raise ValueError(f"a call's overhead of {call_overhead_ms} ms is no latency")
     pools: dict[tuple[str, str], list[KernelSample]] = {}
+    timeless: list[KernelSample] = []
     left_out = 0
     for sample in samples:
         if isfinite(sample.latency_ms) and sample.latency_ms > 0:
             kernel = sample.kernel
             pools.setdefault((kernel.kernel_id, kernel.device), []).append(sample)
+        elif sample.network and sample.latency_ms == 0:
+            timeless.append(sample)
         else:
             left_out += 1
     pools = {key: [s for s in pool if s.network] or pool for key, pool in pools.items()}
@@ -115,7 +124,23 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
     latency, noise, cold, padding = (column.copy() for column in columns)
     devices = tuple([device for _, device in pools])
     table = as_table(workloads)
-    return Training(workloads, table, latency, noise, cold, padding, networks, left_out, devices)
+    free = _free(timeless, table)
+    return Training(
+        workloads, table, latency, noise, cold, padding, networks, left_out, devices, free
+    )
+
+
+def _free(timeless: Sequence[KernelSample], table: Table) -> frozenset[tuple[str, str]]:
+    """Families and main ops that networks run in no time, and that were never seen to take any.
+
+    Args:
+        timeless: kernels inside networks whose profile shows them to take no time.
+        table: those that take some.
+    """
+    works = [workload(sample.kernel) for sample in timeless]
+    counts = Counter((work.family, main_op(work.type)) for work in works)
+    timed = set(zip(table.families, table.main_ops, strict=True))
+    return frozenset(op for op, count in counts.items() if count >= LEAST_FREE and op not in timed)
 
 
 def _pooled(

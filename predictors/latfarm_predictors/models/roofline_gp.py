@@ -18,6 +18,7 @@ from latfarm_predictors.features import (
     distances,
     residual_features,
     scheme_features,
+    window_features,
 )
 from latfarm_predictors.models.base import State, check_targets
 from latfarm_predictors.models.gp_posterior import Posterior, matern
@@ -42,6 +43,7 @@ class RooflineGP:
         seed: for those subsets.
         sibling: a board whose latencies the roofline may build on.
         scaled: the roofline is a multiple of the sibling's latency and no more.
+        windows: whether the usual larger windows are told apart (`features.window_features`).
 
     Deviations rest on at most 600 of the rows, so that predicting stays fast: with more rows they
     are a little too large, which calibration takes out.
@@ -58,11 +60,13 @@ class RooflineGP:
         seed: int = 0,
         sibling: Elder | None = None,
         scaled: bool = False,
+        windows: bool = False,
     ) -> None:
         self._steps = steps
         self._search_rows = search_rows
         self._most_rows = most_rows
         self._seed = seed
+        self._windows = windows
         self.roofline = Roofline(sibling=sibling, scaled=scaled)
         self.vocabulary = Vocabulary()
         self.outliers = 0
@@ -193,6 +197,7 @@ class RooflineGP:
                 "noise_share": self._noise_share,
                 "offset": self._offset,
                 "outliers": self.outliers,
+                "windows": self._windows,
             },
             arrays={
                 "columns": self._columns.astype(np.int64),
@@ -211,8 +216,8 @@ class RooflineGP:
     @classmethod
     def from_state(cls, state: State) -> Self:
         """See `Model.from_state`."""
-        model = cls()
         values, arrays = state.values, state.arrays
+        model = cls(windows=bool(values.get("windows", False)))
         model.roofline = Roofline.from_state(state.parts["roofline"])
         model.vocabulary = Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"]))
         model._signal = float(values["signal"])
@@ -239,8 +244,10 @@ class RooflineGP:
             np.log(table.winograd_ratio),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        schemes = table.once(_schemes)
-        return np.concatenate([shape, self.vocabulary.columns(table), schemes], axis=1)
+        parts = [shape, self.vocabulary.columns(table), table.once(_schemes)]
+        if self._windows:
+            parts.append(table.once(window_features))
+        return np.concatenate(parts, axis=1)
 
     def _standardise(self, features: Array) -> None:
         """Drop constant features, remember centre and spread of the others."""

@@ -16,6 +16,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from latfarm_predictors.groups import Router
+from latfarm_predictors.models.apart import on_image
 from latfarm_predictors.models.base import State, mean_size, out_of_fold
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
@@ -29,13 +30,15 @@ class Known(Protocol):
     router: Router
     overall: Roofline
     stacks: dict[str, Stack]
+    images: dict[str, Stack]
 
 
 class Sibling:
     """Latencies of another board's fitted processes, without their deviations.
 
     Attributes:
-        processes: by group of kernels; what they have no process for is answered by `overall`.
+        processes: by group of kernels, convolutions on images apart where they were learned so;
+            what they have no process for is answered by `overall`.
     """
 
     kind = "sibling"
@@ -53,13 +56,15 @@ class Sibling:
         return cls(
             known.router,
             known.overall,
-            {name: stack.gp.mean_only() for name, stack in known.stacks.items()},
+            {name: stack.gp.mean_only() for name, stack in known.stacks.items()}
+            | {_images(name): stack.gp.mean_only() for name, stack in known.images.items()},
         )
 
     def within(self, table: Table) -> Self:
         """The same with nothing but what kernels like those of a table need."""
         kinds = set(zip(table.families, table.types, strict=True))
         groups = {self._router.route(*kind).group for kind in kinds}
+        groups |= set(map(_images, groups))
         return type(self)(
             self._router,
             self._overall,
@@ -84,6 +89,9 @@ class Sibling:
             found[index] = (
                 self._overall.latency_ms(part) if model is None else model.latency_ms(part)
             )
+            images = self.processes.get(_images(group))
+            if images is not None and len(apart := on_image(part)):
+                found[index[apart]] = images.latency_ms(part.take(apart))
         return found
 
     def state(self) -> State:
@@ -109,6 +117,11 @@ class Sibling:
 
     def _names(self) -> list[str]:
         return sorted(self.processes)
+
+
+def _images(group: str) -> str:
+    """What the process of a group's convolutions on images is called."""
+    return f"{group}-images"
 
 
 def fit_roofline(table: Table, latency: Array, noise: Array, sibling: Sibling | None) -> Roofline:

@@ -40,6 +40,7 @@ class Stack:
         seed: for splits, bagging and subsets.
         sibling: a board whose latencies may be built on: beside a roofline, as all there is below
             the process, or not at all, whichever does best out of fold.
+        windows: as in `RooflineGP`.
 
     Attributes:
         unseen_ms: after `fit`, each row's latency by a stack without it, shape (n,); not kept.
@@ -48,13 +49,21 @@ class Stack:
 
     kind = "stack"
 
-    def __init__(self, *, folds: int = 5, seed: int = 0, sibling: Elder | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        folds: int = 5,
+        seed: int = 0,
+        sibling: Elder | None = None,
+        windows: bool = False,
+    ) -> None:
         self._folds = folds
+        self._windows = windows
         self._seed = seed
         self._sibling = sibling
         self._scaled = False
         self._sources: Sequence[str] | None = None
-        self.gp = RooflineGP(seed=seed)
+        self.gp = RooflineGP(seed=seed, windows=windows)
         self.boosted: Boosted | None = None
         self.gp_weight = 1.0
         self.unseen_ms: Array = np.zeros(0)
@@ -105,7 +114,9 @@ class Stack:
         chosen: tuple[Elder | None, bool] = (None, False)
         least = LEAST_HELP * mean_size(best[0], latency)
         for scaled in (True, False):
-            self.gp = RooflineGP(seed=self._seed, sibling=sibling, scaled=scaled)
+            self.gp = RooflineGP(
+                seed=self._seed, sibling=sibling, scaled=scaled, windows=self._windows
+            )
             self._sibling, self._scaled = sibling, scaled
             found = self._unseen(table, latency, noise)
             size = mean_size(found[0], latency)
@@ -132,7 +143,11 @@ class Stack:
         if len(table) > _WHOLE_FIT_ROWS or len(table) < 8:
             return self.gp.refit(table, latency, noise)
         fold = RooflineGP(
-            steps=_FOLD_STEPS, seed=self._seed, sibling=self._sibling, scaled=self._scaled
+            steps=_FOLD_STEPS,
+            seed=self._seed,
+            sibling=self._sibling,
+            scaled=self._scaled,
+            windows=self._windows,
         )
         return fold.fit(table, latency, noise)
 
@@ -149,7 +164,7 @@ class Stack:
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
         """See `Model.refit`."""
         table = as_table(workloads)
-        other = type(self)(folds=self._folds, seed=self._seed)
+        other = type(self)(folds=self._folds, seed=self._seed, windows=self._windows)
         other.gp = self.gp.refit(table, latency_ms, noise)
         other.gp_weight = self.gp_weight
         if self.boosted is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from latfarm_predictors.groups import VIEW, Router, family_group
 from latfarm_predictors.table import Table, as_table
@@ -74,6 +76,19 @@ def test_an_unmeasured_view_costs_next_to_nothing_and_is_no_mystery() -> None:
     assert route.reason == ""
 
 
+def test_what_networks_run_in_no_time_costs_next_to_nothing_and_is_no_mystery() -> None:
+    router, _ = Router.of(table({"conv": 10, "eltwise": 30}))
+    assert router.route("lrn", "LRN").source == "fallback:nearest:eltwise"
+    free = replace(router, free=frozenset({("lrn", "LRN")}))
+    route = free.route("lrn", "LRN")
+    assert (route.group, route.source, route.reason) == ("", VIEW, "")
+    assert free.route("norm", "BatchNormalization").source == "fallback:nearest:eltwise"
+
+
 def test_a_router_reads_back_equal() -> None:
     router, _ = Router.of(table({"conv": 10, "grouped_conv": 3, "eltwise": 5}))
-    assert Router.from_json(router.to_json()) == router
+    router = replace(router, free=frozenset({("lrn", "LRN"), ("move", "Split")}))
+    told = router.to_json()
+    assert Router.from_json(told) == router
+    del told["free"]  # as before there were any
+    assert Router.from_json(told) == replace(router, free=frozenset())

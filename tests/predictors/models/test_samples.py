@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import Kernel, extract
-from latfarm_predictors.samples import KernelSample, Measured, prepare
+from latfarm_predictors.samples import LEAST_FREE, KernelSample, Measured, prepare
 from latfarm_predictors.testing.synthetic import random_kernel
 from latfarm_predictors.workload import workload
 
@@ -74,3 +74,28 @@ def test_measured_configurations_are_found_again_also_after_json() -> None:
 def test_rows_of_another_form_are_no_measured_kernels() -> None:
     with pytest.raises(ValueError, match="identity"):
         Measured.from_json([["conv", 1.0, 0.1]])
+
+
+def timeless(seed: int, family: str, network: str = "net") -> KernelSample:
+    return KernelSample(kernel(seed, family), 0.0, insight="profile", network=network)
+
+
+def test_ops_that_networks_run_in_no_time_are_free() -> None:
+    conv = KernelSample(kernel(), 1.0)
+    found = prepare([conv, *(timeless(seed, "lrn") for seed in range(LEAST_FREE))], 0.0)
+    assert found.free == {("lrn", "LRN")}
+    assert len(found.table) == 1
+    assert found.left_out == 0
+
+
+def test_an_op_that_took_time_once_or_is_hardly_known_is_not_free() -> None:
+    several = [timeless(seed, "lrn") for seed in range(LEAST_FREE)]
+    assert not prepare([KernelSample(kernel(9, "lrn"), 0.2), *several], 0.0).free
+    assert not prepare([KernelSample(kernel(), 1.0), *several[1:]], 0.0).free
+
+
+def test_no_time_outside_a_network_is_no_measurement() -> None:
+    alone = [timeless(seed, "lrn", network="") for seed in range(LEAST_FREE)]
+    found = prepare([KernelSample(kernel(), 1.0), *alone], 0.0)
+    assert not found.free
+    assert found.left_out == LEAST_FREE

@@ -28,11 +28,12 @@ from latfarm_predictors.features import (
     scheme_features,
     table6,
     two_adic,
+    window_features,
 )
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.kernels import extract
 from latfarm_predictors.table import Table, appended_ops, as_table, identity, main_op
-from latfarm_predictors.testing.synthetic import USUAL_COUNTS, random_kernels
+from latfarm_predictors.testing.synthetic import USUAL_COUNTS, random_kernel, random_kernels
 from latfarm_predictors.workload import Workload, workload
 
 ALL_FAMILIES = {**USUAL_COUNTS, "grouped_conv": 4, "norm": 3, "lrn": 3, "softmax": 3}
@@ -79,6 +80,7 @@ def everything(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]
             engineered(table, base, ratio),
             residual_features(table, base, ratio, (24.0, 4.0, 3.0)),
             scheme_features(table, table.once(winograd_3x3)),
+            window_features(table),
             np.stack(tiled_work(table, Tiles(24, 20, rows=5)), axis=1),
             Vocabulary(("Conv", "Relu"), ("Relu", "Add")).columns(table),
         ],
@@ -213,6 +215,16 @@ def test_quantise_rounds_up_to_the_next_multiple(value: int, tile: int) -> None:
     rounded = quantise(np.array([float(value)]), tile)[0]
     assert rounded % tile == 0
     assert 0 <= rounded - value < tile
+
+
+def test_larger_windows_are_told_apart() -> None:
+    rng = np.random.default_rng(5)
+    work = workload(random_kernel(rng, "conv"))
+    sides = (1, 3, 5, 7, 8, 9, 11)
+    found = window_features(as_table([replace(work, kernel_h=s, kernel_w=s) for s in sides]))
+    marked = [(sides[row], column) for row, column in np.argwhere(found == 1.0).tolist()]
+    assert marked == [(5, 0), (7, 1), (9, 2), (11, 3)]
+    assert found.sum() == 4
 
 
 def test_two_adic_counts_factors_of_two() -> None:
