@@ -11,6 +11,7 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller import bundles
 from latfarm_controller.campaigns.cover import CoverCampaign
+from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports.platform_record import (
     PlatformRecord,
@@ -107,7 +108,9 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
     if chain and made_from and made_from != chain[0].campaign_id:
         named = chain[0].name
         told.append(f"The newest bundle was made from campaign {made_from}, not from {named}.")
-    calibration = networks_of(store, measured.get("network", ()))
+    slow_core = data.slow_core if data else SlowCore.from_json(provenance.get("slow_core"))
+    networks = [slow_core.settled(m) for m in measured.get("network", ())]
+    calibration = networks_of(store, networks)
     fingerprint = str(provenance.get("fingerprint", "")) or (data.fingerprint if data else "")
     return PlatformRecord(
         platform=platform,
@@ -117,7 +120,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         rules=data.rules if data else getattr(predictor, "rules", None),
         kernels=data.kernels if data else (),
         calibration=calibration,
-        unseen=unseen_networks(store, platform, calibration, fingerprint),
+        unseen=unseen_networks(store, platform, calibration, fingerprint, slow_core),
         measured=measured,
         call_overhead_ms=data.call_overhead_ms if data else 0.0,
         transfer_ms_per_mb=data.transfer_ms_per_mb if data else 0.0,

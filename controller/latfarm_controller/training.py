@@ -119,6 +119,7 @@ def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, A
         "call_overhead_ms": data.call_overhead_ms,
         "transfer_ms_per_mb": data.transfer_ms_per_mb,
         "insight": dict(data.insight),
+        "slow_core": data.slow_core.to_json(),
         "overruled": {"+".join(pair): seen.to_json() for pair, seen in data.overruled.items()},
         "protocol_version": PROTOCOL_VERSION,
         "seed": seed,

@@ -25,9 +25,7 @@ from latfarm_controller.campaigns.fusion_seen import (
     seen_in_networks,
 )
 from latfarm_controller.campaigns.insight import (
-    accounts_for,
     chosen_insight,
-    in_context,
     insight_story,
     layout_share,
     sample_of,
@@ -36,7 +34,9 @@ from latfarm_controller.campaigns.insight import (
 )
 from latfarm_controller.campaigns.padding_profile import within_samples
 from latfarm_controller.campaigns.padding_results import padded_samples, with_cold
+from latfarm_controller.campaigns.profiled_networks import accounts_for, in_context
 from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.slow_core import SlowCore, felt
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training_energy import EnergySet, collect_energy
@@ -51,7 +51,8 @@ class TrainingSet:
     `places` are those of the `kernels` that were seen inside a network, by network: what stands
     around them is learned from these. `left_out` counts measurements by the reason for which they
     were not used. `overruled`: the pairs that networks were seen to fuse otherwise than their own
-    models; `rules` say what networks do.
+    models; `rules` say what networks do. `slow_core`: what was taken out of all latencies beyond
+    what they were told with.
     """
 
     platform: str
@@ -68,6 +69,7 @@ class TrainingSet:
     energy: EnergySet = field(default_factory=EnergySet)
     places: list[list[KernelSample]] = field(default_factory=list)
     overruled: Mapping[Pair, Seen] = field(default_factory=dict)
+    slow_core: SlowCore = field(default_factory=SlowCore)
 
 
 def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
@@ -92,6 +94,8 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
         for purpose in (kernels.PURPOSE, networks.PURPOSE, context.PURPOSE)
     }
+    slow_core = felt(m for found in measured.values() for m in found)
+    measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
     fingerprint = _most_frequent(
         m.fingerprint for found in measured.values() for m in found if m.ok
     )
@@ -115,6 +119,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         overhead_ms,
         fingerprint=fingerprint,
         overruled=otherwise,
+        slow_core=slow_core,
     )
     singles = _with_graphs(store, usable[kernels.PURPOSE], left_out)
     profiled: dict[str, list[Measurement]] = {}

@@ -37,7 +37,9 @@ FIRST, FIRST_FROM_SIBLING = 100, 50
 """Representative kernels before the first batch of a sampler that has batches."""
 
 KERNELS_A_NETWORK, MOST_NETWORKS = 7, 60
-"""By default one network, and one head, is profiled for so many kernels, up to so many."""
+"""By default one network is profiled for so many kernels, up to so many."""
+MOST_HEADS = 400
+"""And a head for each kernel, up to so many: it takes about as long as one does."""
 
 
 class CharacterizeOptions(Options):
@@ -90,9 +92,17 @@ class CharacterizeOptions(Options):
     most_macs: float = Field(default=6e9, gt=0)
     energy_ms: float = Field(default=0, ge=0, le=600_000)
 
-    def profiled(self, asked: int | None) -> int:
-        """How many networks, or heads, are profiled: what is asked for, or as the budget."""
-        return min(self.budget // KERNELS_A_NETWORK, MOST_NETWORKS) if asked is None else asked
+    @property
+    def profiled_networks(self) -> int:
+        """How many networks are profiled: what is asked for, or as the budget."""
+        usual = min(self.budget // KERNELS_A_NETWORK, MOST_NETWORKS)
+        return usual if self.context is None else self.context
+
+    @property
+    def profiled_heads(self) -> int:
+        """How many heads are profiled: what is asked for, or as the budget."""
+        usual = min(self.budget, MOST_HEADS)
+        return usual if self.heads is None else self.heads
 
     @property
     def chosen_sampler(self) -> SamplerName:
@@ -234,7 +244,7 @@ class CharacterizeCampaign(PlannedCampaign):
     def _in_context(self) -> Plan:
         """Profiles of whole networks; see `context`."""
         options = self._options
-        count = options.profiled(options.context)
+        count = options.profiled_networks
         if not count:
             return
         self.context = ContextCampaign(
@@ -252,7 +262,7 @@ class CharacterizeCampaign(PlannedCampaign):
         """Profiles of heads, where what stands around a kernel was seen to matter."""
         options = self._options
         within = self.within_pads
-        count = options.profiled(options.heads)
+        count = options.profiled_heads
         if not count or within is None or not within.differs:
             return
         self.heads = HeadsCampaign(

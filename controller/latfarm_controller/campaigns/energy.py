@@ -13,7 +13,7 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.insight import LEAST_SHARE
+from latfarm_controller.campaigns.profiled_networks import LEAST_SHARE
 
 TRIES = 3
 """So often an energy is asked for before a platform counts as one that tells none."""

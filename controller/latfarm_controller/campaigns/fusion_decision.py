@@ -16,7 +16,7 @@ from latfarm_predictors.graph import Node
 from latfarm_predictors.measurement import LayerTime, Measurement
 
 from latfarm_controller.campaigns.fusion_cases import Branch
-from latfarm_controller.campaigns.insight import LAYOUT_OPS
+from latfarm_controller.campaigns.profiled_networks import LAYOUT_OPS
 
 Answer = Literal["fused", "separate", "undecided"]
 

@@ -17,7 +17,7 @@ from latfarm_predictors.fusion import FREE_OPS, GATED, FusionRules, Verdict, gat
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import LayerTime, Measurement
 
-from latfarm_controller.campaigns.insight import with_steps
+from latfarm_controller.campaigns.profiled_networks import with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Fewer do not overrule what the pair's own models said."""

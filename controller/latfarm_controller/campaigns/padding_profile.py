@@ -26,10 +26,10 @@ from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.samples import KernelSample, mad_of
 from latfarm_predictors.workload import workload
 
-from latfarm_controller.campaigns.insight import LEAST_SHARE, with_steps
 from latfarm_controller.campaigns.kernels import SETTINGS
 from latfarm_controller.campaigns.padding_models import Padded, Separator, padded
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
+from latfarm_controller.campaigns.profiled_networks import LEAST_SHARE, with_steps
 
 PURPOSE = "padding"
 PROBES = 32

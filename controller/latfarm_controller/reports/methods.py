@@ -10,7 +10,8 @@ from typing import Any
 
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.insight import LAYOUT_OPS, Insight
+from latfarm_controller.campaigns.insight import Insight
+from latfarm_controller.campaigns.profiled_networks import LAYOUT_OPS
 from latfarm_controller.reports.platform_record import PlatformRecord
 
 INSIGHTS: tuple[Insight, ...] = ("profile", "padded", "single")

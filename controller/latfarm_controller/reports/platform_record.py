@@ -13,6 +13,7 @@ from latfarm_predictors.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
 from latfarm_controller.campaigns.networks import pooled_network
+from latfarm_controller.campaigns.slow_core import AS_TOLD, SlowCore
 from latfarm_controller.store.base import CampaignRecord, Store
 
 PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
@@ -121,7 +122,11 @@ def networks_of(store: Store, measurements: Iterable[Measurement]) -> list[SeenN
 
 
 def unseen_networks(
-    store: Store, platform: str, seen: Iterable[SeenNetwork], fingerprint: str = ""
+    store: Store,
+    platform: str,
+    seen: Iterable[SeenNetwork],
+    fingerprint: str = "",
+    slow_core: SlowCore = AS_TOLD,
 ) -> list[SeenNetwork]:
     """Networks of the platform that were measured, but not to make the predictor.
 
@@ -130,12 +135,13 @@ def unseen_networks(
         platform: whose.
         seen: those that the predictor was calibrated on; other exports of them count as seen too.
         fingerprint: of the platform when the predictor was made; empty: any.
+        slow_core: what is taken out of their latencies, as it was for the predictor.
     """
     known = {network.graph.network_hash for network in seen}
     found: list[Measurement] = []
     for purpose in ("network", "query"):
         found += [
-            m
+            slow_core.settled(m)
             for m in store.measurements(platform=platform, purpose=purpose)
             if not fingerprint or m.fingerprint == fingerprint
         ]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 from latfarm_predictors.table import ELEMENT_BYTES, main_op
 from latfarm_predictors.workload import Workload
 
@@ -106,8 +108,9 @@ def find_slices(rows: Sequence[Row], axis: Axis) -> list[Slice]:
         groups.setdefault(_kind(row.work, axis), []).append((_held(row.work, axis), row))
     found = []
     for members in groups.values():
+        sizes = np.array([held for held, _ in members], dtype=np.float64)
         for held, kind in sorted({(held, row.work.type) for held, row in members}):
-            near_all = [(other, row) for other, row in members if _close(held, other)]
+            near_all = [members[at] for at in np.flatnonzero(_close(sizes, np.array(held)))]
             exact = [r for other, r in near_all if other == held and r.work.type == kind]
             near = [r for other, r in near_all if other != held or r.work.type != kind]
             places = {position(row.work, axis) for row in (*exact, *near)}
@@ -121,11 +124,11 @@ def _sort_key(work: Workload) -> tuple[float, ...]:
     return (work.in_w, work.in_channels, work.out_channels)
 
 
-def _close(held: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(
-        max(a, b) <= TOLERANCE * min(a, b) if min(a, b) > 0 else a == b
-        for a, b in zip(held, other, strict=True)
-    )
+def _close(sizes: npt.NDArray[np.float64], held: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which rows of `sizes`, of shape (n, d), are those of `held` within the tolerance."""
+    larger, smaller = np.maximum(sizes, held), np.minimum(sizes, held)
+    alike = np.where(smaller > 0, larger <= TOLERANCE * smaller, sizes == held)
+    return np.asarray(alike.all(axis=1))
 
 
 def moved(work: Workload, axis: Axis, place: int) -> Workload:

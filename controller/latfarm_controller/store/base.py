@@ -47,11 +47,12 @@ class BundleRecord:
 
 @dataclass(frozen=True)
 class BoardEvent:
-    """Something was decided about a board, or told of it: check_failed, drifted.
+    """Something was decided about a board, or told of it.
 
     Decisions: drained | quarantined | resumed.
+    Told: check_failed | drifted | disk_full | disk_free.
 
-    `actor` is who decided: a certificate's name, `local`, or `cusum`.
+    `actor` is who decided: a certificate's name, `local`, `cusum` or `farm`.
     """
 
     board: str
@@ -172,7 +173,7 @@ class Store(Protocol):
         ...
 
     def standings(self) -> dict[str, BoardEvent]:
-        """The last decision about each board, by its name; failed checks decide nothing."""
+        """The last decision about each board, by its name; what is only told decides nothing."""
         ...
 
     def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:

@@ -266,7 +266,7 @@ class DuckDBStore:
         """The last decision about each board, by its name."""
         found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events "
-            "WHERE event NOT IN ('check_failed', 'drifted') "
+            "WHERE event IN ('drained', 'quarantined', 'resumed') "
             "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
         )
         events = [rows.board_event_from_row(row) for row in found]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns import heads as module
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.characterize import CharacterizeOptions
 from latfarm_controller.campaigns.context import PURPOSE
 from latfarm_controller.campaigns.heads import MOST_KERNELS, STEPS, HeadsCampaign, head_of
 from latfarm_controller.campaigns.registry import make_campaign
@@ -116,3 +117,19 @@ def test_heads_are_measured_where_kernels_alone_are_another_thing(alone: float) 
         assert all(request.profile for request in asked)
         assert outcome["heads"] == {"asked": 5, "heads": 5} == {"asked": len(asked), "heads": 5}
         assert "heads" in campaign.progress().stages
+
+
+@pytest.mark.parametrize(
+    ("config", "networks", "heads"),
+    [
+        ({"budget": 500}, 60, 400),
+        ({"budget": 70}, 10, 70),
+        ({"budget": 500, "heads": 3}, 60, 3),
+        ({"budget": 500, "context": 0}, 0, 400),
+    ],
+)
+def test_a_head_is_profiled_for_each_kernel_unless_told_otherwise(
+    config: dict[str, Any], networks: int, heads: int
+) -> None:
+    options = CharacterizeOptions.model_validate(config)
+    assert (options.profiled_networks, options.profiled_heads) == (networks, heads)

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 from latfarm_controller.campaigns.insight import (
-    accounts_for,
-    in_context,
     layout_share,
-    own_layers,
     sample_of,
     untold_share,
 )
+from latfarm_controller.campaigns.profiled_networks import accounts_for, in_context, own_layers
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
@@ -110,14 +108,14 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     assert samples[0].latency_ms / samples[2].latency_ms == pytest.approx(5.31, abs=0.1)
 
 
-@pytest.mark.parametrize("told", ["2.0", "1", "", "unknown", "nan", "inf", "-1"])
+@pytest.mark.parametrize("told", ["10.0", "5.0", "1", "", "unknown", "nan", "inf", "-1"])
 def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
     graph = network()
     layers = [LayerTime(node.name, node.op, 2.0) for node in graph.nodes]
-    m = replace(measured(graph, 5.0, *layers), conditions={"slowdown": told})
-    factor = 0.5 if told == "2.0" else 1.0
+    m = replace(measured(graph, 5.0, *layers), conditions={"uncorrected_ms": told})
+    factor = 0.5 if told == "10.0" else 1.0
     assert [layer.latency_ms for layer in own_layers(m)] == [2.0 * factor] * 5
-    assert untold_share([(graph, m)] * 3, 0.0) == pytest.approx(0.0 if told == "2.0" else 1.0)
+    assert untold_share([(graph, m)] * 3, 0.0) == pytest.approx(0.0 if told == "10.0" else 1.0)
 
 
 def test_a_profile_accounts_for_a_network_or_does_not() -> None:
@@ -163,3 +161,17 @@ def test_what_no_layer_shows_is_the_transfers() -> None:
     share = layout_share([measurement], 1.0)
     assert share == pytest.approx(0.75)
     assert sample_of(kernel, measurement, 1.0, share).latency_ms == pytest.approx(2.0)
+
+
+def test_what_is_shown_to_take_no_time_is_told_so() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    layers = (
+        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        LayerTime(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
+        LayerTime(pool, "MaxPool", 0.0, "cpu"),
+    )
+    samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
+    assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0, 0.0])
+    silent = in_context(graph, RULES, measured(graph, 3.0, *layers[:2]))
+    assert [s.latency_ms for s in silent] == pytest.approx([2.0, 1.0])

@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.insight import LEAST_SHARE, in_context, with_steps
 from latfarm_controller.campaigns.padding_models import is_image, padded
 from latfarm_controller.campaigns.padding_profile import (
     LEAST_OF_GROUP,
@@ -17,6 +16,7 @@ from latfarm_controller.campaigns.padding_profile import (
     draw,
     within_samples,
 )
+from latfarm_controller.campaigns.profiled_networks import LEAST_SHARE, in_context, with_steps
 from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph, TensorType
