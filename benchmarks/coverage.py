@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from latfarm_controller.bundles import open_bundle
+from latfarm_controller import bundles
 from latfarm_controller.cli.connect import controller
 from latfarm_controller.config import load_config
 from latfarm_predictors.fusion import split
@@ -41,7 +41,7 @@ from latfarm_predictors.predictor import PlatformPredictor
 from latfarm_predictors.workload import workload
 
 from benchmarks import coverage_offline, simulated_boards
-from benchmarks.networks import family_of, judged_networks, measure, simulated
+from benchmarks.networks import family_of, judged_networks, measure, simulated, times_of
 from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
 
@@ -109,8 +109,9 @@ def measured_platforms(options: argparse.Namespace) -> bool:
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
             with controller() as client:
-                campaign, times, _ = measure(client, platform, graphs, options)
-            found = judge(open_bundle(load_config().bundles_dir, platform), graphs, times)
+                campaign, answers, _ = measure(client, platform, graphs, options)
+            bundle = bundles.choose(load_config().bundles_dir, platform)
+            found = judge(bundles.load(bundle), graphs, times_of(answers, bundle))
             found |= {
                 "sampler": options.sampler,
                 "seed": options.seed,

@@ -32,9 +32,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from latfarm_controller import bundles
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.bundles import open_bundle
+from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.cli.connect import ControllerClient, controller
 from latfarm_controller.cli.demo import held_out_networks
 from latfarm_controller.cli.progress import follow
@@ -44,8 +45,10 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training import train
 from latfarm_controller.zoo import dataset
 from latfarm_controller.zoo.variants import variant
+from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError, NoBaselineError
 from latfarm_predictors.graph import Graph
+from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predictor import BASELINES, PlatformPredictor
 from latfarm_predictors.workload import graph_totals
 
@@ -82,8 +85,8 @@ def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], op
     """Characterise, then measure the judged networks.
 
     Returns:
-        The campaign, times by graph and pass, and what the vendor's compiler estimated of a graph
-        by the name of the estimate (of Vela, where it compiled for the board).
+        The campaign, what was measured of the judged networks, and what the vendor's compiler
+        estimated of a graph by the name of the estimate (of Vela, where it compiled for the board).
     """
     encoded = [graph.to_json() for graph in graphs]
     config = {
@@ -104,21 +107,31 @@ def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], op
         f"bench-judged-{options.seed}",
     )
     follow(client, judged.campaign_id)
-    times: dict[str, list[float]] = defaultdict(list)
+    answers = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
     vendor: dict[str, dict[str, float]] = {}
-    for found in client.results(campaign_id=judged.campaign_id, purpose="network"):
+    for found in answers:
+        if found.ok:
+            vendor.setdefault(found.graph_hash, vendor_baselines([found]))
+    return campaign, answers, vendor
+
+
+def times_of(answers: Sequence[Measurement], bundle: Path) -> dict[str, list[float]]:
+    """Latencies in ms by graph and pass, a slow core taken out of them as for the predictor."""
+    slow_core = SlowCore.from_json(read_provenance(bundle).get("slow_core"))
+    times: dict[str, list[float]] = defaultdict(list)
+    for found in map(slow_core.settled, answers):
         if found.ok and found.latency_ms is not None:
             times[found.graph_hash].append(found.latency_ms)
-            vendor.setdefault(found.graph_hash, vendor_baselines([found]))
-    return campaign, times, vendor
+    return times
 
 
-def retrained(platform: str, campaign_id: str) -> PlatformPredictor:
-    """A predictor fitted now to what a campaign measured; its bundle stays as it is."""
+def retrained(platform: str, campaign_id: str) -> Path:
+    """A bundle fitted now to what a campaign measured; the campaign's own stays as it is."""
     config = load_config()
     path = config.home / f"retrained-{platform}.zip"
     with closing(DuckDBStore(config.store_file)) as store:
-        return train(store, platform, campaign_id, path)
+        train(store, platform, campaign_id, path)
+    return path
 
 
 def family_of(graph: Graph) -> str:
@@ -300,14 +313,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
             with controller() as client:
-                campaign, times, vendor = measure(client, platform, graphs, options)
+                campaign, answers, vendor = measure(client, platform, graphs, options)
                 hardware = {board.name: dict(board.hardware) for board in client.boards()}
-            predictor = (
+            bundle = (
                 retrained(platform, campaign.campaign_id)
                 if options.retrain
-                else open_bundle(load_config().bundles_dir, platform)
+                else bundles.choose(load_config().bundles_dir, platform)
             )
-            found = judge(predictor, graphs, times, vendor)
+            found = judge(bundles.load(bundle), graphs, times_of(answers, bundle), vendor)
             outcome = json.loads(campaign.outcome_json)
             found = {
                 "kernels": outcome["kernels_measured"],
@@ -320,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "sampler": options.sampler,
                 "seed": options.seed,
                 "noise": options.noise if platform in boards else None,
+                "slow_core": read_provenance(bundle).get("slow_core"),
                 "hardware": hardware.get("local", {}),
                 "black_box": outcome["fusion"]["black_box"],
                 **found,
