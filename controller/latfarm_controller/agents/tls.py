@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latfarm_protos.trust.contexts import Files, TlsFileError
-from latfarm_protos.trust.identity import AGENT
+from latfarm_protos.trust.identity import AGENT, GONE
 from latfarm_protos.trust.proof import Proof, RefusedError, listed, meet_async
 from latfarm_protos.trust.revoked import RevokedError
 
@@ -81,7 +81,7 @@ async def meet_board(address: str, tls: TlsFiles) -> Proof:
 
     Raises:
         CertificateError: the board is not to be trusted, or does not trust us; says why.
-        AgentLostError: nobody answers.
+        AgentLostError: nobody answers, or who did went away before a word was said of trust.
         UsageError: our own files cannot be used.
     """
     host, port = split(address)
@@ -90,6 +90,8 @@ async def meet_board(address: str, tls: TlsFiles) -> Proof:
         return await meet_async(host, port, name, tls.files, (AGENT,), MEET_S)
     except RefusedError as error:
         refusal = error.refusal
+        if refusal.reason == GONE:  # as an agent that is killed: that says nothing of trust
+            raise AgentLostError(f"{address}: {refusal.text}") from error
         logger.warning("refused the board at %s: %s [%s]", address, refusal.text, refusal.reason)
         raise CertificateError(
             f"{address}: no connection: {refusal.text} [{refusal.reason}]"

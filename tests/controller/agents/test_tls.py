@@ -7,7 +7,9 @@ import hashlib
 import json
 import re
 import shutil
+import socket
 import ssl
+import struct
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -140,6 +142,59 @@ def test_a_board_that_is_not_to_be_trusted_is_refused_and_the_log_says_why(
     with pytest.raises(CertificateError, match=re.escape(told)):
         asyncio.run(describe(board, ours, PATIENCE))
     assert told in caplog.text
+
+
+async def broken_off(met: asyncio.Event, times: int) -> asyncio.Server:
+    """Somebody who resets each connection in its handshake, as an agent that is killed does."""
+    left = times
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        await reader.read(16)
+        plain = writer.get_extra_info("socket")
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        left -= 1
+        if left == 0:
+            met.set()
+
+    return await asyncio.start_server(die, "127.0.0.1", 0)
+
+
+def test_a_board_that_dies_in_the_handshake_is_met_again(farm: Path) -> None:
+    board, ours = issue(farm, "board-7"), issue(farm, "controller", "controller")
+
+    async def play() -> str:
+        met = asyncio.Event()
+        dying = await broken_off(met, times=3)
+        port = dying.sockets[0].getsockname()[1]
+        async with AgentClient(f"127.0.0.1:{port}", "me", ours, patience=PATIENCE) as client:
+            told = asyncio.create_task(client.describe())
+            await asyncio.wait(
+                [told, asyncio.create_task(met.wait())], return_when="FIRST_COMPLETED"
+            )
+            dying.close()
+            await dying.wait_closed()
+            async with serving(board, port):
+                return (await told).name
+
+    assert asyncio.run(play()) == "proven"
+
+
+def test_a_board_that_only_dies_in_the_handshake_is_lost(farm: Path) -> None:
+    ours = issue(farm, "controller", "controller")
+
+    async def play() -> None:
+        dying = await broken_off(asyncio.Event(), times=1)
+        port = dying.sockets[0].getsockname()[1]
+        async with (
+            dying,
+            AgentClient(f"127.0.0.1:{port}", "me", ours, patience=IMPATIENT) as client,
+        ):
+            await client.describe()
+
+    with pytest.raises(AgentLostError, match="went away during the handshake"):
+        asyncio.run(play())
 
 
 def shut_out(folder: Path, files: TlsFiles) -> None:
