@@ -16,7 +16,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.network_correction import boundary_mb
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
-from latfarm_controller.campaigns import context, kernels, networks
+from latfarm_controller.campaigns import kernels, networks, profiled_draw
 from latfarm_controller.campaigns.fusion_seen import (
     Pair,
     Seen,
@@ -92,7 +92,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     left_out: Counter[str] = Counter()
     measured = {
         purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
-        for purpose in (kernels.PURPOSE, networks.PURPOSE, context.PURPOSE)
+        for purpose in (kernels.PURPOSE, networks.PURPOSE, profiled_draw.PURPOSE)
     }
     slow_core = felt(m for found in measured.values() for m in found)
     measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
@@ -105,7 +105,9 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         for purpose in (kernels.PURPOSE, networks.PURPOSE)
     }
     profiled_runs = [
-        run for p in (networks.PURPOSE, context.PURPOSE) for run in _profiled(store, measured[p])
+        run
+        for p in (networks.PURPOSE, profiled_draw.PURPOSE)
+        for run in _profiled(store, measured[p])
     ]
     if record.config.get("rules") is None:
         seen = seen_in_networks(profiled_runs)
@@ -153,7 +155,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         result.transfer_ms_per_mb = transfer_ms_per_mb(
             [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
         )
-    if profiles or measured[context.PURPOSE]:
+    if profiles or measured[profiled_draw.PURPOSE]:
         told = [
             (graph, m)
             for graph, m in profiled_runs

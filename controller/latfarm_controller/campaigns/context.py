@@ -8,25 +8,23 @@ model gives one. These networks calibrate nothing: that is left to others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
 
 from latfarm_predictors.graph import Graph
-from latfarm_predictors.measurement import NETWORK, Measurement
+from latfarm_predictors.measurement import NETWORK
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
+from latfarm_controller.campaigns.profiled_draw import ProfiledDraw
 from latfarm_controller.zoo.prior import KernelPrior
 
 SETTINGS = replace(NETWORK, sessions=2, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=400.0)
 """Shares of a call are steadier than the call: two sessions tell its latency well enough."""
-PURPOSE = "context"
 _APART = 7919
 """Added to the seed: other networks than those that the campaign's kernels were cut from."""
 
 
-class ContextCampaign(PlannedCampaign):
+class ContextCampaign(ProfiledDraw):
     """Measures drawn networks once each, with their layers' times.
 
     Args:
@@ -39,7 +37,6 @@ class ContextCampaign(PlannedCampaign):
     """
 
     kind = "context"
-    stages = ("context",)
 
     def __init__(
         self,
@@ -51,34 +48,14 @@ class ContextCampaign(PlannedCampaign):
         exclude_lineages: Collection[str] = (),
         exclude: Collection[str] = (),
     ) -> None:
-        super().__init__(platform)
-        self._count = count
+        super().__init__(platform, count, SETTINGS)
         self._seed = seed
         self._macs = macs
         self._exclude_lineages = exclude_lineages
         self._exclude = frozenset(exclude)
-        self._answers: list[tuple[Graph, Measurement]] = []
 
-    def plan(self) -> Plan:
-        """All networks in one batch."""
+    def draw(self) -> Iterator[Graph]:
+        """Networks as kernels are taken from."""
         families = zoo.calibration_families(self._exclude_lineages)
         prior = KernelPrior(families, self._seed + _APART)
-        graphs = prior.networks(self._count, macs=self._macs)
-        requests = [
-            self.asker.request(g, PURPOSE, SETTINGS, label=g.name, profile=True)
-            for g in graphs
-            if g.hash not in self._exclude
-        ]
-        answers = yield Batch("context", requests, 0, len(requests))
-        self._answers = [(r.graph, answers[r.request_id]) for r in requests]
-
-    def outcome(self) -> Mapping[str, Any]:
-        """How many networks were profiled, and why the others were not."""
-        return {
-            "networks": sum(1 for _, m in self._answers if m.ok and m.layers),
-            "failed": {
-                graph.name: m.error_message or m.error_code or "the profile shows no layer"
-                for graph, m in self._answers
-                if not (m.ok and m.layers)
-            },
-        }
+        return (g for g in prior.networks(macs=self._macs) if g.hash not in self._exclude)

@@ -10,20 +10,18 @@ is run is decided for all of them at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.fusion import FusionRules, find_parts
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import extract
-from latfarm_predictors.measurement import Measurement, Settings
+from latfarm_predictors.measurement import Settings
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.context import PURPOSE
 from latfarm_controller.campaigns.kernels import SETTINGS
 from latfarm_controller.campaigns.padding_models import is_image, padded
-from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
+from latfarm_controller.campaigns.profiled_draw import ProfiledDraw
 from latfarm_controller.zoo.design import RandomDesign
 
 STEPS = 3
@@ -70,7 +68,7 @@ def head_of(graph: Graph, rules: FusionRules) -> Graph | None:
     return found if found.macs <= MOST_MACS else None
 
 
-class HeadsCampaign(PlannedCampaign):
+class HeadsCampaign(ProfiledDraw):
     """Measures heads once each, with their layers' times.
 
     Args:
@@ -83,7 +81,6 @@ class HeadsCampaign(PlannedCampaign):
     """
 
     kind = "heads"
-    stages = ("heads",)
 
     def __init__(
         self,
@@ -95,24 +92,19 @@ class HeadsCampaign(PlannedCampaign):
         exclude_lineages: Collection[str] = (),
         settings: Settings = SETTINGS,
     ) -> None:
-        super().__init__(platform)
-        self._count = count
+        super().__init__(platform, count, settings)
         self._rules = rules
         self._seed = seed
         self._exclude_lineages = exclude_lineages
-        self._settings = settings
-        self._answers: list[Measurement] = []
 
-    def heads(self) -> list[Graph]:
-        """The heads, all different; fewer than wanted only when the families have no more."""
-        found: dict[str, Graph] = {}
+    def draw(self) -> Iterator[Graph]:
+        """Heads of redrawn networks."""
+        seen: set[str] = set()
         for graph in self._networks():
             head = head_of(graph, self._rules)
-            if head is not None:
-                found.setdefault(head.hash, head)
-            if len(found) == self._count:
-                break
-        return list(found.values())
+            if head is not None and head.hash not in seen:
+                seen.add(head.hash)
+                yield head
 
     def _networks(self) -> Iterator[Graph]:
         """Redrawn networks, the families in random turns."""
@@ -128,19 +120,3 @@ class HeadsCampaign(PlannedCampaign):
                 yield family.build(resolution=resolution, design=design)
             except GraphError:  # a window that outgrew its map
                 continue
-
-    def plan(self) -> Plan:
-        """All heads in one batch."""
-        requests = [
-            self.asker.request(head, PURPOSE, self._settings, label=head.name, profile=True)
-            for head in self.heads()
-        ]
-        answers = yield Batch("heads", requests, 0, len(requests))
-        self._answers = [answers[request.request_id] for request in requests]
-
-    def outcome(self) -> Mapping[str, Any]:
-        """How many heads were profiled, and how many were asked for."""
-        return {
-            "asked": len(self._answers),
-            "heads": sum(1 for m in self._answers if m.ok and m.layers),
-        }

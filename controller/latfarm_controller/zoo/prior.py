@@ -203,26 +203,25 @@ class KernelPrior:
             self._random.shuffle(turn)
             yield from (self._random.choice(line) for line in turn)
 
-    def networks(self, count: int, *, macs: tuple[float, float]) -> list[Graph]:
+    def networks(self, *, macs: tuple[float, float]) -> Iterator[Graph]:
         """Whole networks as kernels are taken from; all different, each line in its turn.
 
-        Fewer than `count` only when the families have no more.
+        It ends only when the families have no more.
 
         Args:
-            count: how many.
             macs: least and most multiply-adds of one.
         """
-        found: dict[str, Graph] = {}
+        found: set[str] = set()
         idle = 0
-        while len(found) < count and idle < _PATIENCE:
+        while idle < _PATIENCE:
             graph = self._drawn_network(next(self._turns))
             idle += 1
             if graph is None or graph.hash in found:
                 continue
             if macs[0] <= graph_totals(graph).macs <= macs[1]:
-                found[graph.hash] = graph
+                found.add(graph.hash)
                 idle = 0
-        return list(found.values())
+                yield graph
 
     def _network(self, family: Family, rules: FusionRules) -> list[Kernel]:
         """The kernels of one network of `family`."""
