@@ -186,6 +186,9 @@ def row_of(graph: Graph, reading: Reading) -> Row:
         kernel_h = kernel_w = stride_h = stride_w = dilation_h = dilation_w = 1
     if family == "global_pool":
         kernel_h, kernel_w = in_h, in_w
+    elif family == "lrn":  # a window over channels: libraries are fast for some sizes of it
+        value = attrs.get("size", 1)
+        kernel_h = value if isinstance(value, int) else 1
     return (
         family or family_of(graph, main),
         part.type,
