@@ -54,16 +54,18 @@ class NetworkOptions(Options):
 def pooled_network(graph: Graph, passes: list[Measurement]) -> NetworkSample | None:
     """One sample of a network's good measurements; None without any.
 
-    The latency is the median over all sessions of all passes; the deviation is the larger of what
-    lies between the sessions and the runs' own.
+    The latency is the median over the passes, each of which has its say however many sessions it
+    took: what changes on a host changes between passes. The deviation is the largest of what lies
+    between passes, between the sessions of all, and the runs' own.
     """
     good = [m for m in passes if m.ok and m.latency_ms is not None]
     if not good:
         return None
+    told = [m.latency_ms or 0.0 for m in good]
+    middle = median(told)
     sessions = [t for m in good for t in (m.session_ms or (m.latency_ms or 0.0,))]
-    middle = median(sessions)
-    between = median(abs(t - middle) for t in sessions)
-    return NetworkSample(graph, middle, max(between, median(m.mad_ms or 0.0 for m in good)))
+    apart = [median(abs(t - middle) for t in times) for times in (told, sessions)]
+    return NetworkSample(graph, middle, max(*apart, median(m.mad_ms or 0.0 for m in good)))
 
 
 class NetworkCampaign(PlannedCampaign):

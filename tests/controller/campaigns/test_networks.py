@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from random import Random
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.calibration import calibration_networks
-from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.networks import (
+    NetworkCampaign,
+    NetworkOptions,
+    pooled_network,
+)
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
 from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.measurement import Outcome
+from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.workload import graph_totals
 
 BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
@@ -74,6 +79,31 @@ def test_given_networks_are_measured_in_interleaved_passes() -> None:
         assert samples[graph.hash].latency_ms == pytest.approx(exact, rel=0.05)
     assert [n["name"] for n in campaign.outcome()["networks"]] == [g.name for g in graphs]
     assert campaign.progress().done == 6
+
+
+def test_each_pass_has_its_say_however_many_sessions_it_took() -> None:
+    def timed(*sessions_ms: float) -> Measurement:
+        return Measurement(
+            request_id=f"r{len(sessions_ms)}",
+            graph_hash=graph.hash,
+            platform="p",
+            purpose="network",
+            outcome=Outcome.OK,
+            latency_ms=median(sessions_ms),
+            mad_ms=0.1,
+            session_ms=sessions_ms,
+        )
+
+    graph = zoo.build("nin-cifar")
+    sample = pooled_network(graph, [timed(10.0, 10.1, 9.9), timed(12.0, 12.0)])
+    assert sample is not None
+    assert sample.latency_ms == pytest.approx(11.0)
+    assert sample.mad_ms == pytest.approx(1.0)
+    single = pooled_network(graph, [timed(10.0, 10.4, 9.9)])
+    assert single is not None
+    assert single.latency_ms == pytest.approx(10.0)
+    assert single.mad_ms == pytest.approx(0.1)
+    assert pooled_network(graph, []) is None
 
 
 @settings(max_examples=5, deadline=None)
