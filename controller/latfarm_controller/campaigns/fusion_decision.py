@@ -39,6 +39,9 @@ _LAYOUT_LAYERS = LAYOUT_OPS | {
     "Identity",
 }
 
+ABSORBED = 0.5
+"""Not what a warm cache saves, nor what noise of one profile does."""
+
 # How many times farther than three standard errors a rare value lies where the error itself was
 # told from few values: quantiles of Student's t at the probability of three normal deviations.
 _STUDENT = {2: 78.6, 3: 6.4, 4: 3.07, 5: 2.21, 6: 1.84, 7: 1.63, 8: 1.51, 9: 1.43, 10: 1.36}
@@ -233,6 +236,18 @@ def profile_says_fused(parts: Sequence[Measurement], connected: Measurement) -> 
     if any(count == 0 for count in counts):
         return None
     return counts[-1] < sum(counts[:-1])
+
+
+def absorbed(parts: Sequence[Measurement], connected: Measurement) -> bool:
+    """Whether a profile shows that one of two ops is not run behind the other as it is alone.
+
+    Connected, both take less than `ABSORBED` of what the dearer one takes by itself: a clamp of
+    XNNPACK behind a quantised sum, where a Relu alone is a kernel of another library and a hundred
+    times as slow. Whatever layers are shown, what the two take is known of both together alone.
+    """
+    alone = [sum(layer.latency_ms for layer in m.layers) for m in parts]
+    both = sum(layer.latency_ms for layer in connected.layers)
+    return 0.0 < both < ABSORBED * max(alone)
 
 
 def closest_plan(

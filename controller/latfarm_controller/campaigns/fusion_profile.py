@@ -15,7 +15,7 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import JoinCase, PairCase, control_model
 from latfarm_controller.campaigns.fusion_connections import Connection, join_connection
-from latfarm_controller.campaigns.fusion_decision import profile_says_fused, work_layers
+from latfarm_controller.campaigns.fusion_decision import absorbed, profile_says_fused, work_layers
 from latfarm_controller.campaigns.fusion_operators import SIZES
 from latfarm_controller.campaigns.fusion_rounds import Next
 from latfarm_controller.campaigns.plans import Plan
@@ -28,8 +28,9 @@ class Profiled:
     """A runtime's profiles of all pairs of one size.
 
     `profiler`: what is known of the runtime's profiler. `truth`: whether each pair is one kernel,
-    for those that the profile settles; `untold`: of the others, why it does not. `models`: all that
-    was profiled. `join`: a join that was seen to be fused.
+    for those that the profile settles; `absorbed`: those in two layers, of which one is not what it
+    is alone (`fusion_decision.absorbed`); `untold`: of the others, why it does not. `models`: all
+    that was profiled. `join`: a join that was seen to be fused.
     """
 
     def __init__(self, tested: Sequence[PairCase], size: str) -> None:
@@ -37,6 +38,7 @@ class Profiled:
         self._size = size
         self.profiler: Profiler = "off"
         self.truth: dict[tuple[str, str], bool] = {}
+        self.absorbed: set[tuple[str, str]] = set()
         self.untold: dict[tuple[str, str], str] = {}
         self.models: list[tuple[Graph, Measurement]] = []
         self.join: Connection | None = None
@@ -89,6 +91,12 @@ class Profiled:
                     self.join = join
         if fused is not None:
             # Dense convolution stands for the op; its depthwise variant comes second.
+            if (
+                case.rule not in self.truth
+                and not fused
+                and absorbed(alone, shown[case.connected.hash])
+            ):
+                self.absorbed.add(case.rule)
             self.truth.setdefault(case.rule, fused)
             self.untold.pop(case.rule, None)
         elif case.rule not in self.truth:

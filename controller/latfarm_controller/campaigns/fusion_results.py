@@ -22,10 +22,10 @@ class PairResult:
     """What was found of a pair of ops.
 
     `time_fused` is the black box's answer, `graph_fused` the profile's (None: it cannot tell),
-    `used` what kernels are cut by, and `source` what that rests on: profile, time, likelihood or
-    prior. `layout`: what was saved may be a change of layout, see `FusionCampaign.results`.
-    `paper`: inequation 1 as printed, from the same measurements. `untold`: why the profile cannot
-    tell, where it was asked and cannot.
+    `used` what kernels are cut by, and `source` what that rests on: profile, layer times
+    (`fusion_decision.absorbed`), time, likelihood or prior. `layout`: what was saved may be a
+    change of layout, see `FusionCampaign.results`. `paper`: inequation 1 as printed, from the same
+    measurements. `untold`: why the profile cannot tell, where it was asked and cannot.
     """
 
     rule: tuple[str, str]

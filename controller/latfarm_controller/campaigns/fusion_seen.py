@@ -17,6 +17,7 @@ from latfarm_predictors.fusion import FREE_OPS, GATED, FusionRules, Verdict, gat
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import LayerTime, Measurement
 
+from latfarm_controller.campaigns.layer_names import with_own_activations
 from latfarm_controller.campaigns.profiled_networks import with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
@@ -90,7 +91,7 @@ class _Edges:
     def __init__(self, graph: Graph, layers: Sequence[LayerTime]) -> None:
         self._graph = graph
         self._layer: dict[str, int] = {}
-        for index, layer in enumerate(with_steps(layers)):
+        for index, layer in enumerate(with_steps(with_own_activations(graph, layers))):
             for name in layer.name.split("+"):
                 self._layer[name] = index
 

@@ -92,6 +92,8 @@ class Evidence:
         truth = self.profiled.truth.get(rule)
         if truth is not None:
             used, source = truth, "profile"
+            if rule in self.profiled.absorbed:
+                used, source = True, "layer times"
         elif time_fused != "undecided":
             used, source = time_fused == "fused", "time"
         elif self.options.undecided != "likelihood":

@@ -5,6 +5,9 @@ MNN's geometry computing splits an op into several (an LRN into nine) and calls 
 group of a convolution `<node>__group__<number>`. They are that node's. What gathers a tensor before
 the node that reads it is named after the reader: where a concatenation or another move made the
 tensor and no layer shows that move, or where groups did, the gathering was theirs.
+
+A file of TFLite's writes an activation into the sum before it. XNNPACK runs that operator as two
+kernels, and both are named after its only tensor, the activation's.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ MOVES = frozenset({"Concat", "Split", "Slice", "Transpose"})
 """Ops that compute nothing: whoever reads their result can gather it himself."""
 FUSED_BEHIND = frozenset({"BatchNormalization", "Relu", "Clip", "LeakyRelu", "Dropout"})
 """Ops that a convolution takes in: its result is theirs."""
+STEP = "scratch_"
+"""Begins the names that builders give to tensors between the steps of one op."""
+ACTIVATIONS = frozenset({"Relu", "Clip"})
+"""Ops that a file may write into the op before them."""
 _MADE_OF = re.compile(
     r"(?P<node>.+?)(?:__matmul_converted|(?P<group>__group__\d+))?(?:_raster_(?P<piece>\d+))?\Z"
 )
@@ -55,6 +62,31 @@ def by_node(
             elif layer.op == _GATHERS and match["piece"] == "0":
                 node = maker or node
         found.append(layer if node is None else replace(layer, name=node.name))
+    return found
+
+
+def with_own_activations(graph: Graph, layers: Sequence[LayerTime]) -> list[LayerTime]:
+    """Layers in their order, an operator and the activation written into it as one layer of both.
+
+    Args:
+        graph: the profiled network.
+        layers: of its profile. The operator's has the name of the one that follows, the clamp's,
+            with `STEP` before each part.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    found: list[LayerTime] = []
+    for layer in layers:
+        name = layer.name.rpartition("+")[2]
+        step = "+".join(STEP + part for part in layer.name.split("+"))
+        if found and found[-1].name == step and name in nodes and nodes[name].op in ACTIVATIONS:
+            at = graph.positions.get(nodes[name].inputs[0])
+            if at is not None:
+                both = found.pop()
+                named = f"{graph.nodes[at].name}+{layer.name}"
+                time_ms = both.latency_ms + layer.latency_ms
+                found.append(replace(both, name=named, latency_ms=time_ms))
+                continue
+        found.append(layer)
     return found
 
 

@@ -14,14 +14,12 @@ from latfarm_predictors.graph import Graph
 from latfarm_predictors.measurement import LayerTime, Measurement
 from latfarm_predictors.samples import KernelSample
 
-from latfarm_controller.campaigns.layer_names import by_node
+from latfarm_controller.campaigns.layer_names import STEP, by_node, with_own_activations
 
 LAYOUT_OPS = frozenset(
     {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
 )
 """Layers that runtimes insert to change a tensor's layout or place; no model asks for them."""
-STEP = "scratch_"
-"""Begins the names that builders give to tensors between the steps of one op."""
 LEAST_SHARE = 0.02
 """Of a call's time that is the kernel's own, whatever noise says."""
 UNTOLD_SHARE = 0.35
@@ -136,7 +134,8 @@ def in_context(
         measurement: a good one of it, with layers named by the nodes they cover, joined with "+".
         transfers_ms: what its inputs and outputs took, by `transfer_ms_per_mb`.
     """
-    own = by_node(graph, own_layers(measurement), LAYOUT_OPS)
+    named = with_own_activations(graph, own_layers(measurement))
+    own = by_node(graph, named, LAYOUT_OPS)
     total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:
         return []

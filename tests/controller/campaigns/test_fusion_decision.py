@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_controller.campaigns.fusion_cases import CORE_PAIRS, all_pairs, pair_case
 from latfarm_controller.campaigns.fusion_decision import (
     Triple,
+    absorbed,
     closest_plan,
     decide,
     merged_branch,
@@ -113,6 +116,18 @@ def test_layers_are_counted_without_changes_of_layout() -> None:
     # An op that runs as two layers alone and as two behind another was not fused.
     double = taken(0.1, layers=("Mul", "Add"))
     assert profile_says_fused([conv, double], taken(0.1, layers=("Conv", "Mul", "Add"))) is False
+
+
+def test_an_op_that_is_not_run_behind_another_as_it_is_alone_is_absorbed() -> None:
+    def layers(*times_ms: float) -> Measurement:
+        found = tuple(LayerTime(f"{at}", "", time_ms) for at, time_ms in enumerate(times_ms))
+        return replace(taken(1.0), layers=found)
+
+    total, slow_relu = layers(0.02), layers(0.7)
+    assert absorbed([total, slow_relu], layers(0.02, 0.002))
+    assert not absorbed([total, layers(0.02)], layers(0.02, 0.008)), "a warm cache"
+    assert not absorbed([total, slow_relu], layers(0.02, 0.4))
+    assert not absorbed([total, slow_relu], layers()), "nothing is shown"
 
 
 def test_rasters_and_constants_are_no_kernels_of_the_model() -> None:

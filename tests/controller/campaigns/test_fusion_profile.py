@@ -73,6 +73,28 @@ def test_what_the_profile_settles_and_why_it_leaves_the_rest(mnn: FusionCampaign
     assert told["graph_untold"] == found["Conv", "Concat"].untold
 
 
+def test_what_the_profile_shows_in_two_layers_is_cut_out_whole_where_one_all_but_vanishes() -> None:
+    def answer(request: MeasurementRequest) -> Measurement:
+        ops = [node.op for node in request.graph.nodes]
+        found = SimulatedPlatform(rules=RULES).measure(request)
+        alone = {"Add": 0.02, "Relu": 0.7}
+        times = [0.02, 0.002] if ops == ["Add", "Relu"] else [alone.get(op, 0.1) for op in ops]
+        layers = [
+            LayerTime(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
+        ]
+        return replace(found, layers=tuple(layers) if request.profile else ())
+
+    options = {"pairs": [("add", "relu"), ("relu", "conv")], "blind": True}
+    campaign = FusionCampaign("sim", FusionOptions.model_validate(options))
+    drive(campaign, answer)
+    found = {r.rule: r for r in campaign.results()}
+    sums = found["Add", "Relu"]
+    assert (sums.graph_fused, sums.used, sums.source) == (False, True, "layer times")
+    other = found["Relu", "Conv"]
+    assert (other.graph_fused, other.used, other.source) == (False, False, "profile")
+    assert campaign.rules().fuses("Add", "Relu")
+
+
 def test_pairs_without_a_truth_are_named_in_the_row(mnn: FusionCampaign) -> None:
     row = row_of(mnn, Measured(), 90.0, (1.5, 2.5))
     assert row["ours"]["pairs"] == 3

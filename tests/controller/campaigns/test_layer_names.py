@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from latfarm_controller.campaigns.layer_names import by_node
+from latfarm_controller.campaigns.fusion_seen import seen_in_networks
+from latfarm_controller.campaigns.layer_names import by_node, with_own_activations
 from latfarm_controller.campaigns.profiled_networks import LAYOUT_OPS, in_context
 from latfarm_predictors.fusion import FusionRules
 from latfarm_predictors.graph import Graph
@@ -44,6 +45,33 @@ def profile(graph: Graph) -> list[LayerTime]:
         LayerTime(f"{name['gemm']}__matmul_converted", "Convolution", 0.75),
         LayerTime("of nobody_raster_1", "Raster", 0.5),
     ]
+
+
+def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> None:
+    b = GraphBuilder("sum")
+    x = b.input((1, 8, 16, 16))
+    graph = b.build([b.relu(b.add(b.conv(x, 8, 1), b.conv(x, 8, 3)))])
+    *convs, add, relu = [node.name for node in graph.nodes]
+    shown = [
+        *(LayerTime(name, "Conv2D", 1.0) for name in convs),
+        LayerTime(f"scratch_{relu}", "Add", 0.25),
+        LayerTime(relu, "Clamp", 0.125),
+    ]
+    told = with_own_activations(graph, shown)
+    assert told == [*shown[:2], LayerTime(f"{add}+{relu}", "Add", 0.375)]
+    measured = Measurement(
+        "r", graph.hash, "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
+    )
+    (seen,) = [s for p, s in seen_in_networks([(graph, measured)]).items() if p == ("Add", "Relu")]
+    assert (seen.fused, seen.apart) == (1, 0)
+    fused = FusionRules(pairs={("Add", "Relu"): "fused"})
+    found = {s.kernel.type: s.latency_ms for s in in_context(graph, fused, measured)}
+    assert found["Add+Relu"] == pytest.approx(0.375)
+    # cut apart, each of the two would get what is the other's
+    assert {s.kernel.type for s in in_context(graph, FusionRules.none(), measured)} == {"Conv"}
+    # steps of an op that has no activation behind it, and of one by itself, stay what they are
+    others = [LayerTime("scratch_1", "Mul", 1.0), LayerTime(add, "Add", 1.0)]
+    assert with_own_activations(graph, others) == others
 
 
 def test_pieces_of_an_op_bear_its_name_and_layouts_that_of_a_hidden_move() -> None:
