@@ -53,7 +53,7 @@ CHARACTERIZE: dict[str, Any] = {
     "network_settings": {"max_runs": 10},
     "most_macs": 3e8,
 }
-HELD_OUT = (
+HELD_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mobilenet-v1", {"width": 0.5, "resolution": 160}),
     ("squeezenet", {"resolution": 128}),
     ("resnet18", {"resolution": 128}),
@@ -150,11 +150,17 @@ def test_energies_of_networks_never_seen(house: Farmhouse, held_out: list[Graph]
     # From 100 kernels; `benchmarks/energy.py` shows what a whole survey reaches.
     assert median(map(abs, errors)) < 0.07, errors
     assert max(map(abs, errors)) < 0.12, errors
+    more = [
+        zoo.build(name, **{**options, "resolution": resolution})
+        for name, options in HELD_OUT
+        for resolution in (96, 128, 160, 192)
+    ]
     inside = [
         answer.interval_mj[0] <= truth_mj(graph) <= answer.interval_mj[1]
-        for answer, graph in zip(answers, held_out, strict=True)
+        for answer, graph in zip(predictor.predict_energies(more), more, strict=True)
     ]
-    assert sum(inside) >= 3, "of 4, at 90 %"
+    # Four of a family share their error: as many as four draws, each counted four times.
+    assert sum(inside) >= 11, f"{sum(inside)} of {len(inside)}, at 90 %"
     for answer in answers:
         assert answer.calibrated
         assert answer.idle_mw == pytest.approx(3000.0, rel=1e-3)
