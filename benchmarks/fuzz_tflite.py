@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_agent.bench import Bench
-from latfarm_agent.bench_results import MODEL_ERRORS
 from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import measure, platform_of, worker_pids
 from latfarm_agent.testing.tflite_mutants import Mutator
@@ -33,6 +32,7 @@ from latfarm_agent.testing.tflite_samples import samples
 from latfarm_controller import builders
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_protos.error_codes import MODEL_ERRORS
 from latfarm_protos.v1 import agent_pb2 as pb
 
 RUNTIME = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}

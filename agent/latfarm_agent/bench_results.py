@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from latfarm_protos.error_codes import outcome_of
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import rules
@@ -11,24 +12,10 @@ from latfarm_agent.channel import Message
 from latfarm_agent.conditions import shown
 from latfarm_agent.replies import printable
 
-MODEL_ERRORS = frozenset(
-    {
-        "MODEL_INVALID",
-        "MODEL_UNSUPPORTED",
-        "MODEL_FAILED",
-        "MODEL_CRASHED",
-        "MODEL_TIMEOUT",
-        "OUT_OF_MEMORY",
-        "LIMIT_EXCEEDED",
-        "PROFILE_UNAVAILABLE",
-    }
-)
-"""Error codes that are the model's own fault: another try gives the same."""
-
 
 def fail(result: pb.Result, code: str, message: str) -> None:
     """Make a result that of a failure; what was measured until then does not count."""
-    result.outcome = "model_error" if code in MODEL_ERRORS else "infrastructure_error"
+    result.outcome = outcome_of(code)
     result.error_code = code
     result.error_message = printable(message)
     del result.sessions[:]

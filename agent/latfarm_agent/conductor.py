@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Callable
 
+from latfarm_protos.error_codes import INFRASTRUCTURE_ERROR
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
@@ -50,7 +51,7 @@ from latfarm_agent.session_messages import (
 )
 from latfarm_agent.spool import Entry, Spool
 from latfarm_agent.tokens import TokenFile
-from latfarm_agent.verdicts import INFRASTRUCTURE_ERROR, failure, fill_in, judge
+from latfarm_agent.verdicts import failure, fill_in, judge
 
 ROOM = "disk_room_bytes"
 """Among the conditions that are told of the board: how large a model it would take now."""

@@ -11,6 +11,7 @@ import platform
 from pathlib import Path
 from typing import Callable, Mapping
 
+from latfarm_protos.error_codes import CODES
 from latfarm_protos.trust.contexts import TlsFileError
 from latfarm_protos.trust.http_port import HttpPort, Page
 from latfarm_protos.trust.revoked import RevokedError
@@ -47,7 +48,6 @@ KNOWN_STAGES = (
     "resting",
     "energy",
 )
-KNOWN_OUTCOMES = ("ok", "model_error", "infrastructure_error")
 REFUSALS = {"NOT_READY": "not_ready", "THROTTLED": "throttled"}
 """Error codes by which a board says that its conditions did not allow a measurement."""
 TRIED_AGAIN = "tried_again_after"
@@ -77,10 +77,11 @@ class Metrics:
             ["kind", "outcome", "error_code"],
             registry=self.registry,
         )
-        for outcome in KNOWN_OUTCOMES:
+        for outcome, codes in CODES.items():
             # Present from the start, so that a rate over the first failure is not missed.
-            self._measurements.labels("measure", outcome, "")
-        self._codes: set[str] = set()
+            for code in codes:
+                self._measurements.labels("measure", outcome, code)
+        self._codes: set[str] = set().union(*CODES.values())
         self._refused = Counter(
             "latfarm_agent_conditions_refused",
             "Measurements that the board's conditions did not allow: not ready, or throttled.",

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
+from latfarm_protos.error_codes import OUTCOMES
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent.bench_link import MAX_PATH_BYTES, Link, LinkError, pack, unpack
@@ -34,7 +35,6 @@ _POLL_S = 0.1
 _MOST_RUNTIMES = 200
 _FAILED = "WORKER_FAILED"
 _CANCELLED = "CANCELLED"
-_OUTCOMES = ("ok", "model_error", "infrastructure_error")
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def _result(message: Message) -> pb.Result:
     if message.get("event") != "measured":
         raise LinkError(f"no result: {printable(message.get('message', ''), 400)}")
     result = unpack(pb.Result, message.get("result"))
-    if result.outcome not in _OUTCOMES:
+    if result.outcome not in OUTCOMES:
         raise LinkError(f"an outcome {printable(result.outcome, 40)!r}")
     result.error_message = printable(result.error_message)
     return result

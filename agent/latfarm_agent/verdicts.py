@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
+from latfarm_protos.error_codes import INFRASTRUCTURE_ERROR
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.offer import Offer
 from latfarm_agent.session_messages import Verdict
 
-INFRASTRUCTURE_ERROR = "infrastructure_error"
 HOT_CODES = ("THROTTLED", "NOT_READY")
 # Infrastructure errors that come from what was asked rather than from a sick board.
 HARMLESS_CODES = (

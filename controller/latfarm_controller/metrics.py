@@ -27,6 +27,7 @@ from prometheus_client import (
 
 from latfarm_controller.farm.watch import Watch
 from latfarm_controller.metrics_accuracy import Accuracy
+from latfarm_controller.metrics_births import Births
 from latfarm_controller.metrics_labels import OTHER, Few
 from latfarm_controller.metrics_state import FarmCollector
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 STAGES = ("queue", "build", "board", "store")
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
-OUTCOMES = ("ok", "model_error", "infrastructure_error")
 MOST_SENTINELS = 200
 MOST_CAMPAIGNS = 20
 """The newest ones; an older one's series ends, as a campaign does."""
@@ -84,7 +84,11 @@ class Metrics(Watch):
         for stage in STAGES:
             self._stages.labels(stage)
         self._models = self._counter("models_built", "Models built, or not.", "outcome")
-        self._stored = self._counter("measurements_stored", "Answers written to the store.")
+        self._stored = Counter(
+            "latfarm_controller_measurements_stored",
+            "Answers written to the store.",
+            registry=self.registry,
+        )
         self._retries = self._counter(
             "retries", "Requests that come again, as their failure was not their own.", "platform"
         )
@@ -102,8 +106,8 @@ class Metrics(Watch):
         self.registry.register(self.farm)
         self.accuracy = Accuracy(self.registry, self._platform)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"latfarm_controller_{name}", text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Births:
+        return Births(self.registry, f"latfarm_controller_{name}", text, labels)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"latfarm_controller_{name}", text, labels, registry=self.registry)
@@ -117,8 +121,8 @@ class Metrics(Watch):
     def built(self, models: int, failed: int, took_s: float) -> None:
         """A task built so many models."""
         self._stages.labels("build").observe(took_s)
-        self._models.labels("ok").inc(models - failed)
-        self._models.labels("failed").inc(failed)
+        self._models.inc("ok", by=models - failed)
+        self._models.inc("failed", by=failed)
 
     def dispatched(self, platform: str, waited_s: float) -> None:
         """A request went to a board."""
@@ -130,8 +134,8 @@ class Metrics(Watch):
         name = self._platform(measurement.platform)
         board = self._board(board)
         code = self._code(measurement.error_code)
-        self._measurements.labels(name, measurement.outcome.value, code).inc()
-        self._busy.labels(board).inc(max(0.0, busy_s))
+        self._measurements.inc(name, measurement.outcome.value, code)
+        self._busy.inc(board, by=max(0.0, busy_s))
         self._stages.labels("board").observe(busy_s)
         self.accuracy.expect(measurement.platform)
         if measurement.purpose in SENTINELS and measurement.ok and measurement.latency_ms:
@@ -139,18 +143,18 @@ class Metrics(Watch):
 
     def retried(self, platform: str) -> None:
         """A request comes again."""
-        self._retries.labels(self._platform(platform)).inc()
+        self._retries.inc(self._platform(platform))
 
     def quarantined(self, board: str) -> None:
         """A board was put aside."""
-        self._quarantines.labels(self._board(board)).inc()
+        self._quarantines.inc(self._board(board))
 
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
         """A campaign got an answer."""
         if campaign_id.startswith(f"{QUERY}-"):
             campaign_id = QUERY
         platform, outcome = self._platform(measurement.platform), measurement.outcome.value
-        self._campaign.labels(campaign_id, platform, outcome).inc()
+        self._campaign.inc(campaign_id, platform, outcome)
         self._campaigns.setdefault(campaign_id, set()).add((platform, outcome))
         self._campaigns.move_to_end(campaign_id)
         if len(self._campaigns) > MOST_CAMPAIGNS:
@@ -175,7 +179,7 @@ class Metrics(Watch):
         """A prediction was asked for."""
         # Of an unknown platform anybody may ask: it gets no series of its own.
         name = self._platform(platform) if ok else OTHER
-        self._predictions.labels(name, "ok" if ok else "failed").inc()
+        self._predictions.inc(name, "ok" if ok else "failed")
 
     def _compare(self, platform: str, board: str, graph_hash: str, latency_ms: float) -> None:
         key = (platform, board, graph_hash)

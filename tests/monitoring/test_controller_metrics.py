@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from latfarm_controller.config import Config
 from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.watch import FarmState, QueueState
 from latfarm_controller.metrics import MOST_CAMPAIGNS, Metrics
+from latfarm_controller.metrics_births import Births
 from latfarm_controller.metrics_labels import MOST_VALUES, Few
 from latfarm_controller.metrics_port import MetricsPort, Observer
 from latfarm_controller.server import Server
@@ -24,6 +26,7 @@ from latfarm_predictors.answer import Answer
 from latfarm_predictors.graph import Graph
 from latfarm_predictors.graph_builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Outcome
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 PREFIX = "latfarm_controller_"
@@ -61,6 +64,7 @@ def test_it_tells_what_happened() -> None:
     metrics.stored(7, 0.01)
     metrics.predicted("p", ok=True)
     metrics.predicted("whatever anybody asks for", ok=False)
+    metrics.text()  # the scrape in which series begin
     ok = {"platform": "p", "outcome": "ok", "error_code": ""}
     assert value(metrics, "measurements_total", **ok) == 1
     throttled = {"platform": "p", "outcome": "infrastructure_error", "error_code": "THROTTLED"}
@@ -75,6 +79,31 @@ def test_it_tells_what_happened() -> None:
     assert value(metrics, "quarantines_total", board="b") == 1
     assert value(metrics, "measurements_stored_total") == 7
     assert value(metrics, "predictions_total", platform="other", outcome="failed") == 1
+
+
+def test_a_burst_of_failures_between_two_scrapes_is_a_rise() -> None:
+    metrics = Metrics()
+    failed = {"platform": "p", "outcome": "model_error", "error_code": "MODEL_UNSUPPORTED"}
+    bad = measurement(None, outcome=Outcome.MODEL_ERROR, error_code="MODEL_UNSUPPORTED")
+    for _ in range(37):
+        metrics.measured("b", bad, 0.5)
+    name = "measurements_total"
+    assert [value(metrics, name, **failed) for _ in range(3)] == [0, 37, 37]
+    metrics.measured("b", bad, 0.5)
+    assert value(metrics, name, **failed) == 38
+
+
+def test_a_series_that_comes_again_begins_again() -> None:
+    registry = CollectorRegistry()
+    births = Births(registry, "eggs", "Eggs.", ["hen"])
+    births.inc("a", by=3)
+    births.inc("b")
+    eggs = partial(registry.get_sample_value, "eggs_total")
+    assert (eggs({"hen": "a"}), eggs({"hen": "a"}), eggs({"hen": "b"})) == (0, 3, 1)
+    births.remove("a")
+    assert eggs({"hen": "a"}) is None
+    births.inc("a")
+    assert (eggs({"hen": "a"}), eggs({"hen": "a"})) == (0, 1)
 
 
 def test_names_are_conventional_and_each_has_its_help() -> None:
@@ -92,8 +121,7 @@ def test_labels_stay_few() -> None:
     metrics = Metrics()
     for number in range(MOST_VALUES + 50):
         metrics.measured(f"b{number}", measurement(platform=f"p{number}"), 1.0)
-    text = metrics.text()
-    assert text.count(f"{PREFIX}board_busy_seconds_total{{") == MOST_VALUES + 1
+    assert metrics.text().count(f"{PREFIX}board_busy_seconds_total{{") == MOST_VALUES + 1
     assert value(metrics, "board_busy_seconds_total", board="other") == 50
 
 
@@ -103,6 +131,7 @@ def test_only_the_newest_campaigns_have_series() -> None:
         metrics.delivered(f"kernels-{number}", measurement())
         metrics.delivered("kernels-0", measurement())  # goes on, and so stays
     labels = {"platform": "p", "outcome": "ok"}
+    assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels) == 0
     assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels)
     assert value(metrics, "campaign_measurements_total", campaign="kernels-1", **labels) is None
     assert metrics.text().count(f"{PREFIX}campaign_measurements_total{{") == MOST_CAMPAIGNS

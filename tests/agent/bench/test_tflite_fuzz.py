@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from latfarm_agent import keeper
 from latfarm_agent.bench import Bench
-from latfarm_agent.bench_results import MODEL_ERRORS
 from latfarm_agent.pool import Limits
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
@@ -21,6 +20,7 @@ from latfarm_agent.runtimes.tflite.check import check, check_file
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, platform_of
 from latfarm_agent.testing.tflite_mutants import Mutator, sites
 from latfarm_agent.testing.tflite_samples import Writer, samples
+from latfarm_protos.error_codes import MODEL_ERRORS
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
 flatbuffers = pytest.importorskip("flatbuffers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -10,7 +11,9 @@ import grpc
 import pytest
 from latfarm_agent import errors
 from latfarm_agent.metrics import Metrics
+from latfarm_agent.replies import FAILURE_CODES
 from latfarm_agent.session_messages import State
+from latfarm_protos.error_codes import CODES, INFRASTRUCTURE_ERRORS, MODEL_ERRORS
 from latfarm_protos.v1 import agent_pb2 as pb
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -101,3 +104,24 @@ def test_the_http_server_answers_and_frees_its_port() -> None:
         metrics.serve("127.0.0.1", server.port)
     server.close()
     metrics.serve("127.0.0.1", server.port).close()
+
+
+def test_failures_have_series_before_the_first_one() -> None:
+    name = "latfarm_agent_measurements_total"
+    for outcome, codes in CODES.items():
+        for code in codes:
+            labels = {"kind": "measure", "outcome": outcome, "error_code": code}
+            assert sample(Metrics(), name, **labels) == 0
+
+
+def test_all_codes_of_results_are_known() -> None:
+    told = re.compile(
+        r'(?:Worker|Runtime)Failure\(\s*"([A-Z_]+)"|(?:fail|failure)\([^"()]*"([A-Z_]+)"'
+    )
+    folder = Path(errors.__file__).parent
+    texts = [path.read_text() for path in folder.rglob("*.py") if "testing" not in path.parts]
+    found = {code for text in texts for pair in told.findall(text) for code in pair if code}
+    assert {"MODEL_INVALID", "WORKER_FAILED", "AGENT_FAULT", "NOT_READY"} <= found
+    assert len(found) > 12
+    assert found | FAILURE_CODES <= MODEL_ERRORS | INFRASTRUCTURE_ERRORS
+    assert not MODEL_ERRORS & INFRASTRUCTURE_ERRORS
