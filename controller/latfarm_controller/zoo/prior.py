@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
@@ -65,6 +66,7 @@ _TURNS = {"synthetic": 4}  # it stands for the many constructions that no other 
 _MOST_A_NETWORK = {"conv": 4}  # of each kind; 2 of all others
 _WEIGHT = 0.5  # power of a kernel's work by which it is preferred within its network
 _PATIENCE = 60  # networks without a new kernel of a kind before the kind counts as exhausted
+_TRIES = 3  # networks of a family before it is passed over for what none of them had
 
 
 def kind_of(kernel: Kernel) -> str:
@@ -120,6 +122,7 @@ class KernelPrior:
         self._turns = self._endless_turns()
         self._drawn: set[str] = set()
         self._yields: dict[str, set[str]] = {}  # kind -> names of families that had one
+        self._tried: Counter[str] = Counter()  # name of a family -> networks drawn of it
 
     def draw(
         self, count: int, rules: FusionRules, *, exclude: Collection[str] = ()
@@ -145,6 +148,7 @@ class KernelPrior:
                     break
                 wanted |= self._quotas(count - len(found), alive)
             family = self._next_family(wanted)
+            self._tried[family.name] += 1
             kernels = self._network(family, rules)
             hits: dict[str, int] = {}
             for kernel in self._heavy_first(kernels):
@@ -178,17 +182,14 @@ class KernelPrior:
         return quotas
 
     def _next_family(self, wanted: Mapping[str, int]) -> Family:
-        """The next in turn that may still have something of what is missing."""
+        """The next in turn but for those that were tried and had nothing of what is missing."""
         missing = [kind for kind, left in wanted.items() if left]
-        useful: set[str] = set()
-        for kind in missing:
-            useful |= self._yields.get(kind, set())
-        if len(useful) == 0 or any(kind not in self._yields for kind in missing):
-            return next(self._turns)
-        while True:
+        useful = {name for kind in missing for name in self._yields.get(kind, ())}
+        for _ in range(_PATIENCE):
             family = next(self._turns)
-            if family.name in useful:
-                return family
+            if family.name in useful or self._tried[family.name] < _TRIES:
+                break
+        return family
 
     def _endless_turns(self) -> Iterator[Family]:
         """All lines in a random order, again and again: balanced at any time.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 import pytest
 from latfarm_controller import zoo
+from latfarm_controller.zoo.family import Family
 from latfarm_controller.zoo.prior import (
     MAX_BYTES,
     MAX_MACS,
@@ -16,6 +19,7 @@ from latfarm_controller.zoo.prior import (
     kind_of,
 )
 from latfarm_predictors.fusion import FusionRules, split
+from latfarm_predictors.graph import Graph
 from latfarm_predictors.kernels import Kernel
 from latfarm_predictors.workload import graph_totals, workload
 
@@ -81,6 +85,29 @@ def test_caps_hold() -> None:
         assert work.macs <= 5_000_000
     assert MAX_BYTES == 600_000_000
     assert MAX_MACS == 4_000_000_000
+
+
+@pytest.mark.parametrize("shares", [SHARES, {"conv": 1.0}], ids=["all kinds", "one kind"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_line_is_drawn_from(
+    shares: Mapping[str, float], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first networks had must not decide which families the others are of."""
+    built: Counter[str] = Counter()
+
+    def counted(family: Family, **settings: Any) -> Graph:
+        built[family.name] += 1
+        return build(family, **settings)
+
+    build = Family.build
+    monkeypatch.setattr(Family, "build", counted)
+    assert len(KernelPrior(seed=seed, shares=shares).draw(250, FUSED)) == 250
+    families = zoo.calibration_families()
+    assert len(built) >= 0.7 * len(families)
+    assert {line for name in built for line in families[name].lineage} == {
+        line for family in families.values() for line in family.lineage
+    }
+    assert max(built.values()) < 0.4 * built.total()
 
 
 def test_an_exhausted_prior_stops() -> None:
