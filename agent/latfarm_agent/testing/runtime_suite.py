@@ -81,11 +81,14 @@ def worker_pids() -> set[int]:
     return {pid for parent in keepers for pid in keeper.descendants(parent)}
 
 
-def _signal_workers(number: signal.Signals) -> None:
-    for pid in worker_pids():
-        # A helper that a worker started may have ended since we looked.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+def _signal_workers(*numbers: signal.Signals) -> None:
+    """Send signals, each to all of them before the next."""
+    pids = worker_pids()
+    for number in numbers:
+        for pid in pids:
+            # A helper that a worker started may have ended since we looked.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def _settles(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
@@ -293,7 +296,8 @@ class RuntimeSuite:
 
         def crash(stage: pb.Stage) -> None:
             if stage.name == "loading":
-                _signal_workers(signal.SIGSEGV)
+                # Stopped before: a worker whose helper crashes first would live to tell of that.
+                _signal_workers(signal.SIGSTOP, signal.SIGSEGV, signal.SIGCONT)
 
         result = measure(bench, platform, model, settings=LONG, on_stage=crash)
         assert (result.outcome, result.error_code) == ("model_error", "MODEL_CRASHED")
