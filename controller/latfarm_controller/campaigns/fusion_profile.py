@@ -15,7 +15,12 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import JoinCase, PairCase, control_model
 from latfarm_controller.campaigns.fusion_connections import Connection, join_connection
-from latfarm_controller.campaigns.fusion_decision import absorbed, profile_says_fused, work_layers
+from latfarm_controller.campaigns.fusion_decision import (
+    CLAMPS,
+    absorbed,
+    profile_says_fused,
+    work_layers,
+)
 from latfarm_controller.campaigns.fusion_operators import SIZES
 from latfarm_controller.campaigns.fusion_rounds import Next
 from latfarm_controller.campaigns.plans import Plan
@@ -94,6 +99,7 @@ class Profiled:
             if (
                 case.rule not in self.truth
                 and not fused
+                and case.second.op in CLAMPS
                 and absorbed(alone, shown[case.connected.hash])
             ):
                 self.absorbed.add(case.rule)

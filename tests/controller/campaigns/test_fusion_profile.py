@@ -95,6 +95,25 @@ def test_what_the_profile_shows_in_two_layers_is_cut_out_whole_where_one_all_but
     assert campaign.rules().fuses("Add", "Relu")
 
 
+def test_two_convolutions_that_save_moving_their_tensors_are_two_kernels() -> None:
+    """Vela charges a lone op with its model's inputs and outputs: connected both take less."""
+
+    def answer(request: MeasurementRequest) -> Measurement:
+        ops = [node.op for node in request.graph.nodes]
+        found = SimulatedPlatform(rules=RULES).measure(request)
+        times = [0.02, 0.02] if ops == ["Conv", "Conv"] else [0.1] * len(ops)
+        layers = [
+            LayerTime(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
+        ]
+        return replace(found, layers=tuple(layers) if request.profile else ())
+
+    options = {"pairs": [("conv", "conv")], "blind": True}
+    campaign = FusionCampaign("sim", FusionOptions.model_validate(options))
+    drive(campaign, answer)
+    (pair,) = campaign.results()
+    assert (pair.graph_fused, pair.used, pair.source) == (False, False, "profile")
+
+
 def test_pairs_without_a_truth_are_named_in_the_row(mnn: FusionCampaign) -> None:
     row = row_of(mnn, Measured(), 90.0, (1.5, 2.5))
     assert row["ours"]["pairs"] == 3
