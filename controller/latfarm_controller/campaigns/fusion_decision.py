@@ -39,8 +39,6 @@ _LAYOUT_LAYERS = LAYOUT_OPS | {
     "Identity",
 }
 
-CLAMPS = frozenset({"Relu", "Clip"})
-"""What file formats write into the op before it."""
 ABSORBED = 0.5
 """Not what a warm cache saves, nor what noise of one profile does."""
 
@@ -246,8 +244,8 @@ def absorbed(parts: Sequence[Measurement], connected: Measurement) -> bool:
     Connected, both take less than `ABSORBED` of what the dearer one takes by itself: a clamp of
     XNNPACK behind a quantised sum, where a Relu alone is a kernel of another library and a hundred
     times as slow. Whatever layers are shown, what the two take is known of both together alone.
-    To be asked of `CLAMPS` behind another op: of others, what is saved may be the moving of
-    tensors, which halves two convolutions in Vela's profiles.
+    To be asked of a second op that a file may write into the first: of others, what is saved may
+    be the moving of tensors, which halves two convolutions in Vela's profiles.
     """
     alone = [sum(layer.latency_ms for layer in m.layers) for m in parts]
     both = sum(layer.latency_ms for layer in connected.layers)

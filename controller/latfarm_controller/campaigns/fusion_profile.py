@@ -15,14 +15,10 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion_cases import JoinCase, PairCase, control_model
 from latfarm_controller.campaigns.fusion_connections import Connection, join_connection
-from latfarm_controller.campaigns.fusion_decision import (
-    CLAMPS,
-    absorbed,
-    profile_says_fused,
-    work_layers,
-)
+from latfarm_controller.campaigns.fusion_decision import absorbed, profile_says_fused, work_layers
 from latfarm_controller.campaigns.fusion_operators import SIZES
 from latfarm_controller.campaigns.fusion_rounds import Next
+from latfarm_controller.campaigns.layer_names import ACTIVATIONS
 from latfarm_controller.campaigns.plans import Plan
 
 Profiler = Literal["off", "unavailable", "opaque", "yes"]
@@ -99,7 +95,7 @@ class Profiled:
             if (
                 case.rule not in self.truth
                 and not fused
-                and case.second.op in CLAMPS
+                and case.second.op in ACTIVATIONS
                 and absorbed(alone, shown[case.connected.hash])
             ):
                 self.absorbed.add(case.rule)
