@@ -47,7 +47,7 @@ test-pythons: ## the agent and its conformance suite under each of PYTHONS, as f
 	  test -x $$folder/bin/python || $$python -m venv $$folder || exit 1; \
 	  $$folder/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis ./protos "./agent[onnxruntime]" || exit 1; \
 	  echo "$$python"; \
-	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/bench/test_conformance.py tests/agent/core || exit 1; \
+	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/core || exit 1; \
 	done
 
 test-farm: setup-farm ## tests on virtual boards; as root, installs what it needs

@@ -31,14 +31,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from latfarm_controller import bundles
-from latfarm_controller.cli.connect import controller
+from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
-from latfarm_predictors.fusion import split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.network_trust import evidence_of
-from latfarm_predictors.predictor import PlatformPredictor
-from latfarm_predictors.workload import workload
+from latfarm_controller.training import bundles
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.trust.network_trust import evidence_of
 
 from benchmarks import coverage_offline, simulated_boards
 from benchmarks.networks import family_of, judged_networks, measure, simulated, times_of

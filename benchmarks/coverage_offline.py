@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.confidence import PlatformConfidence
-from latfarm_predictors.kernel_models import KernelModels
-from latfarm_predictors.network_correction import figures
+from latfarm_predictors.confidence.measures import PlatformConfidence
+from latfarm_predictors.features.table import Array, as_table
+from latfarm_predictors.kernels.workload import Workload
+from latfarm_predictors.learned.kernel_models import KernelModels
+from latfarm_predictors.learned.network_correction import figures
 from latfarm_predictors.samples import Training
-from latfarm_predictors.table import Array, as_table
-from latfarm_predictors.workload import Workload
 
 from benchmarks.recalibration import RECALIBRATIONS, coverage, judge_families, misses, papers
 from benchmarks.regressors import conv_workload, read

@@ -19,17 +19,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.registry import make_campaign
+from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import train
-from latfarm_predictors.graph import Graph
+from latfarm_controller.training.training import train
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 PROFILE: dict[str, Any] = {

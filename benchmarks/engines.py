@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from latfarm_controller.reports import engines, page, svg
-from latfarm_controller.reports.engines_model import against_mnn
-from latfarm_controller.reports.engines_plot import plot
+from latfarm_controller.reports.engines import engines
+from latfarm_controller.reports.engines.cost_model import against_mnn
+from latfarm_controller.reports.engines.plot import plot
+from latfarm_controller.reports.pages import page, svg
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON = Path("benchmarks/engines.json")
@@ -37,8 +38,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     os.environ["LATFARM_HOME"] = str(options.home.absolute())
     os.environ["LATFARM_LOCAL_THREADS"] = options.threads
     os.environ |= {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "ERROR"}  # Ray forks
-    from latfarm_controller.cli.connect import controller
-    from latfarm_controller.cli.progress import follow
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
 
     found = {}
     with controller() as client:
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown protocols {sorted(unknown)}; known: {', '.join(PROTOCOLS)}")
     if options.networks is None:
-        from latfarm_controller.campaigns.engines import NETWORKS
+        from latfarm_controller.campaigns.engines.engines import NETWORKS
 
         options.networks = list(NETWORKS)
 

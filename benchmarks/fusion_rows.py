@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from latfarm_controller.campaigns.fusion import FusionCampaign
-from latfarm_controller.campaigns.fusion_results import PairResult, scored
+from latfarm_controller.campaigns.fusion.fusion import FusionCampaign
+from latfarm_controller.campaigns.fusion.results import PairResult, scored
 
 Load = tuple[float, float]
 """Load average of the host over the last minute, when a run began and when it ended."""

@@ -37,7 +37,7 @@ import psutil
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.tls import TlsFiles
-from latfarm_controller.cli.connect import ControllerClient
+from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_protos.trust.contexts import Files, client_context
 
 PROFILE = {
@@ -329,8 +329,8 @@ async def _measure(address: str, tls: TlsFiles | None) -> None:
     """Lease, upload, measure: as a campaign does."""
     import hashlib
 
-    from latfarm_controller.farm.links import GraphName, Question
-    from latfarm_predictors.graph_builder import GraphBuilder
+    from latfarm_controller.farm.boards.links import GraphName, Question
+    from latfarm_predictors.graph.builder import GraphBuilder
     from latfarm_predictors.measurement import Settings
 
     b = GraphBuilder("probe")
@@ -358,7 +358,7 @@ def _text(path: Path) -> str:
 @contextmanager
 def controller(folder: Path) -> Iterator[Port]:
     """`latfarm serve --listen`."""
-    from latfarm_controller.cli.connect import remote_channel
+    from latfarm_controller.cli.shell.connect import remote_channel
     from latfarm_controller.config import Config
 
     shown = folder / "tls" / "issued"

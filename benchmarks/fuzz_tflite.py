@@ -24,14 +24,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from latfarm_agent.bench import Bench
-from latfarm_agent.pool import Limits
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import measure, platform_of, worker_pids
 from latfarm_agent.testing.tflite_mutants import Mutator
 from latfarm_agent.testing.tflite_samples import samples
+from latfarm_agent.worker.pool import Limits
 from latfarm_controller import builders
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_protos.error_codes import MODEL_ERRORS
 from latfarm_protos.v1 import agent_pb2 as pb
 

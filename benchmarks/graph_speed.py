@@ -24,10 +24,10 @@ from typing import Any
 
 import onnx
 from latfarm_controller import builders
-from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NETWORKS = ("resnet50", "inception_v2", "densenet121", "squeezenet")

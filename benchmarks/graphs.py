@@ -30,7 +30,7 @@ from latfarm_controller.builders.noise import inputs as noise_inputs
 from latfarm_controller.builders.tflite.build import tflite_report
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 from benchmarks.graph_engines import ENGINES, Arrays, Engine, EngineError, Feeds, Output, Task
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from latfarm_controller.zoo import families
-from latfarm_controller.zoo.variants import variant
-from latfarm_predictors.equivalences import normal_form
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph import Graph, Node, Weight
+from latfarm_predictors.graph.equivalences import normal_form
+from latfarm_predictors.graph.graph import Graph, Node, Weight
 
 COUNT = 100_000
 CHUNK = 50

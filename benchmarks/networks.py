@@ -32,25 +32,25 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from latfarm_controller import bundles
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.campaigns.slow_core import SlowCore
-from latfarm_controller.cli.connect import ControllerClient, controller
-from latfarm_controller.cli.demo import held_out_networks
-from latfarm_controller.cli.progress import follow
+from latfarm_controller.cli.campaigns.demo import held_out_networks
+from latfarm_controller.cli.shell.connect import ControllerClient, controller
+from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
 from latfarm_controller.reports.networks import vendor_baselines
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import train
-from latfarm_controller.zoo import dataset
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.training import bundles
+from latfarm_controller.training.training import train
+from latfarm_controller.zoo.draws import dataset
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError, NoBaselineError
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.predictor import BASELINES, PlatformPredictor
-from latfarm_predictors.workload import graph_totals
+from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
 
 from benchmarks import simulated_boards
 from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm

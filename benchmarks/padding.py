@@ -30,18 +30,18 @@ from typing import Any
 
 import numpy as np
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.insight import Insight, transfer_beside_pads
-from latfarm_controller.campaigns.padding_bounds import Interval
-from latfarm_controller.campaigns.padding_results import padded_sample
-from latfarm_controller.campaigns.samplers import Excluded, PriorSampler
-from latfarm_controller.cli.connect import ControllerClient, controller
-from latfarm_controller.cli.progress import follow
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_controller.campaigns.kernels.padding_results import padded_sample
+from latfarm_controller.campaigns.pads.bounds import Interval
+from latfarm_controller.campaigns.profiles.insight import Insight, transfer_beside_pads
+from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.cli.shell.connect import ControllerClient, controller
+from latfarm_controller.cli.shell.progress import follow
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
-from latfarm_predictors.workload import graph_totals
 
 from benchmarks import simulated_boards
 from benchmarks.networks import judged_networks, simulated

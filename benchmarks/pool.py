@@ -24,14 +24,14 @@ from typing import Any
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.farm.backends import RayBackend
 from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.backends import RayBackend
+from latfarm_controller.farm.processes.ray_runtime import RayRuntime
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
 QUICK = Settings(

@@ -36,12 +36,12 @@ from typing import Any
 
 import numpy as np
 from latfarm_controller.zoo import calibration_families
-from latfarm_controller.zoo.prior import KernelPrior
-from latfarm_controller.zoo.variants import variant
-from latfarm_predictors.answer import Answer
+from latfarm_controller.zoo.draws.prior import KernelPrior
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import load_bundle, save_bundle
-from latfarm_predictors.graph import Graph, Node
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.predict.answer import Answer
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard
 
 FAMILY = "mobilenet-v2"

@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.confidence import PlatformConfidence
+from latfarm_predictors.confidence.layer_confidence import METRICS
+from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.intervals import conformal_quantile, normal_quantile
-from latfarm_predictors.layer_confidence import METRICS
-from latfarm_predictors.network_correction import NetworkCorrection, NetworkFigures
-from latfarm_predictors.network_trust import NAMES
-from latfarm_predictors.workload import Workload
+from latfarm_predictors.kernels.workload import Workload
+from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.trust.network_trust import NAMES
 from scipy.stats import beta
 
 RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9

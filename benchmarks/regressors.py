@@ -20,18 +20,18 @@ from pathlib import Path
 
 import numpy as np
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.models.analytic import Linear, Lookup
-from latfarm_predictors.models.annette import AnnetteRoofline, RefinedRoofline
-from latfarm_predictors.models.annette_forest import Mixed, Statistical
+from latfarm_predictors.features.table import Array, as_table, identity
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import Model
 from latfarm_predictors.models.boosted import Boosted
-from latfarm_predictors.models.forest import Forest
-from latfarm_predictors.models.mnn_cost import MnnCost
+from latfarm_predictors.models.published.analytic import Linear, Lookup
+from latfarm_predictors.models.published.annette import AnnetteRoofline, RefinedRoofline
+from latfarm_predictors.models.published.annette_forest import Mixed, Statistical
+from latfarm_predictors.models.published.mnn_cost import MnnCost
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.table import Array, as_table, identity
-from latfarm_predictors.workload import Workload
+from latfarm_predictors.models.trees.forest import Forest
 
 MODELS: dict[str, Callable[[], Model]] = {
     "FLOPs": lambda: Linear(traffic=False),

@@ -26,19 +26,19 @@ from typing import Any
 import numpy as np
 from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms
 from latfarm_controller.builders import build
-from latfarm_controller.campaigns.samplers import Excluded
-from latfarm_controller.campaigns.sampling import SamplerName, make_sampler
-from latfarm_controller.campaigns.sampling_latfarm import Guide
-from latfarm_controller.zoo.prior import KernelPrior
-from latfarm_controller.zoo.variants import variant
-from latfarm_predictors.fusion import FusionRules, split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.kernels import Kernel
+from latfarm_controller.campaigns.sampling.latfarm import Guide
+from latfarm_controller.campaigns.sampling.samplers import Excluded
+from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.zoo.draws.prior import KernelPrior
+from latfarm_controller.zoo.draws.variants import variant
+from latfarm_predictors.features.table import as_table
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.sibling import Sibling
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
-from latfarm_predictors.table import as_table
-from latfarm_predictors.workload import workload
 
 from benchmarks import simulated_boards
 

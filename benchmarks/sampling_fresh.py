@@ -37,21 +37,21 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.samplers import Excluded, Sampler, Scope
-from latfarm_controller.campaigns.sampling import SamplerName, make_sampler
-from latfarm_controller.zoo.marginal_prior import MarginalPrior
-from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, Scope
+from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.features.table import Array, as_table
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
-from latfarm_predictors.models.annette_forest import Mixed
 from latfarm_predictors.models.base import Model
-from latfarm_predictors.models.forest import Forest
+from latfarm_predictors.models.published.annette_forest import Mixed
 from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import KernelSample
-from latfarm_predictors.table import Array, as_table
-from latfarm_predictors.workload import workload
 
 from benchmarks.sampling_plot import Line, plot
 

@@ -32,17 +32,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from latfarm_controller.campaigns.sampling_latfarm import Guide
+from latfarm_controller.campaigns.sampling.latfarm import Guide
+from latfarm_predictors.confidence.layer_confidence import Difficulty, Neighbourhood
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.layer_confidence import Difficulty, Neighbourhood
-from latfarm_predictors.models.annette import raw_features
+from latfarm_predictors.features.table import Array, as_table, identity
 from latfarm_predictors.models.base import Model
 from latfarm_predictors.models.boosted import Boosted
-from latfarm_predictors.models.forest import Forest
-from latfarm_predictors.models.gp_design import spread
+from latfarm_predictors.models.gaussian.design import spread
+from latfarm_predictors.models.published.annette import raw_features
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.table import Array, as_table, identity
+from latfarm_predictors.models.trees.forest import Forest
 
 from benchmarks.regressors import read
 

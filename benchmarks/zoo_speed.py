@@ -18,8 +18,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from latfarm_controller.zoo.dataset import FAMILIES, PER_FAMILY, family_variants
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.zoo.draws.dataset import FAMILIES, PER_FAMILY, family_variants
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
 
 TARGET_PER_S = 150

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Callable, NoReturn, Sequence
 
 from latfarm_agent import __version__
 from latfarm_agent.errors import AgentError, UsageError
-from latfarm_agent.folders import write_whole
+from latfarm_agent.files.folders import write_whole
 
 if TYPE_CHECKING:
-    from latfarm_agent.measuring import MeasuringBench
-    from latfarm_agent.tls import TlsFiles
+    from latfarm_agent.bench.measuring import MeasuringBench
+    from latfarm_agent.service.tls import TlsFiles
 
 SERVE_EXAMPLES = """\
 examples:
@@ -215,8 +215,8 @@ def _serve(
     # gRPC is slow to import: `describe`, `--help` and wrong usage do without.
     from latfarm_protos.trust.http_port import HttpPort
 
-    from latfarm_agent.lifetime import Ending
-    from latfarm_agent.server import Config, Server
+    from latfarm_agent.service.lifetime import Ending
+    from latfarm_agent.service.server import Config, Server
 
     state_dir = args.state_dir or default_state_dir(args.name)
     config = Config(
@@ -264,8 +264,8 @@ def _serve(
 def _work(
     args: argparse.Namespace, make_bench: Callable[[argparse.Namespace, Path], MeasuringBench]
 ) -> int:
-    from latfarm_agent.bench_server import BenchServer
-    from latfarm_agent.lifetime import Ending
+    from latfarm_agent.link.server import BenchServer
+    from latfarm_agent.service.lifetime import Ending
 
     work_dir = (args.state_dir or default_state_dir(args.name)) / "bench"
     try:
@@ -287,7 +287,7 @@ def _work(
 
 
 def _settle(args: argparse.Namespace) -> int:
-    from latfarm_agent.board_settings import Settled, apply, read_wanted
+    from latfarm_agent.board.settings import Settled, apply, read_wanted
 
     outcomes = apply(read_wanted(args.file), args.before, change=args.do)
     if args.json:
@@ -339,11 +339,11 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     if getattr(args, "bench", None) is not None:
         if args.simulate or args.adb or args.config or args.threads or args.cpu is not None:
             raise UsageError("--bench: what measures is told to `latfarm-agent work` there")
-        from latfarm_agent.remote_bench import RemoteBench
+        from latfarm_agent.link.remote import RemoteBench
 
         return RemoteBench(args.bench)
     from latfarm_agent.agent_config import AgentConfig, parse_threads, read_config
-    from latfarm_agent.bench import Bench
+    from latfarm_agent.bench.bench import Bench
 
     config = AgentConfig() if args.config is None else read_config(args.config)
     if args.threads is not None:
@@ -351,7 +351,7 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     if args.adb is not None:
         if args.simulate is not None or args.cpu is not None:
             raise UsageError("--adb: a phone has no --simulate, and its cores are in its --config")
-        from latfarm_agent.phones.phone import phone_bench
+        from latfarm_agent.bench.phone import phone_bench
 
         return phone_bench(args.adb, args.name, args.hardware, work_dir, config)
     return Bench(
@@ -363,7 +363,7 @@ def _tls_files(args: argparse.Namespace) -> TlsFiles | None:
     given = [args.tls_cert, args.tls_key, args.tls_ca]
     if not any(given):
         return None
-    from latfarm_agent.tls import TlsFiles
+    from latfarm_agent.service.tls import TlsFiles
 
     if not all(given):
         raise UsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from latfarm_controller import zoo
 from latfarm_controller.cli.main import app
-from latfarm_predictors.workload import trained_parameters
+from latfarm_predictors.kernels.workload import trained_parameters
 
 PAGE = Path(__file__).with_name("cli.md")
 ZOO_PAGE = Path(__file__).with_name("zoo.md")

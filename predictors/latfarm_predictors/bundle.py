@@ -26,14 +26,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latfarm_predictors.baselines import Baselines
-from latfarm_predictors.bundle_files import SUMS, read_files, sums_of, write_files
-from latfarm_predictors.bundle_state import DAMAGE, as_json, packed, state_of_files
+from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.errors import BundleError
-from latfarm_predictors.fitted_cache import FittedCache
+from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
+from latfarm_predictors.files.bundle_state import DAMAGE, as_json, packed, state_of_files
+from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.models.base import State
-from latfarm_predictors.predictor import PlatformPredictor
-from latfarm_predictors.predictor_state import BASELINES_PART, predictor_of
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import BASELINES_PART, predictor_of
 
 FORMAT = "latfarm-bundle"
 VERSION = 2

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.table import Array
+from latfarm_predictors.features.table import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from latfarm_predictors.table import Array
+from latfarm_predictors.features.table import Array
 
 _NORMAL = NormalDist()
 _UNSEEN_MARGIN = 1.25

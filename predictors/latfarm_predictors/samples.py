@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.table import Array, Table, as_table, identity, main_op
-from latfarm_predictors.workload import Workload, workload
-from latfarm_predictors.workload_rows import Row
+from latfarm_predictors.features.table import Array, Table, as_table, identity, main_op
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.kernels.workload_rows import Row
 
 LEAST_FREE = 3
 """Kernels that networks ran in no time, before an op is believed to be free."""

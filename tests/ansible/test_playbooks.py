@@ -135,7 +135,7 @@ def test_runtimes_and_settings_are_such_as_the_agent_knows(
     hosts: Mapping[str, Mapping[str, Any]], tmp_path: Path
 ) -> None:
     from latfarm_agent.agent_config import read_config
-    from latfarm_agent.board_settings import read_wanted
+    from latfarm_agent.board.settings import read_wanted
 
     extras = load_extras()
     for name, host in hosts.items():

@@ -18,7 +18,7 @@ from latfarm_controller import builders
 from latfarm_controller.agents.board import Stage
 from latfarm_controller.agents.tls import TlsFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
 from tests.farm import agents, wheels

@@ -33,7 +33,7 @@ CLASSES = {
     "simulated": "TestSimulated",
     "tflite": "TestTflite",
 }
-"""Runtime -> its class in tests/agent/bench/test_conformance.py."""
+"""Runtime -> its class in tests/agent/runtimes/test_conformance.py."""
 
 OF_THE_SUITE = {
     *("test_describe", "test_prepare_and_run", "test_profile", "test_wrong_input"),
@@ -49,7 +49,7 @@ MEMORY_BYTES = 2 << 30
 
 LONGEST_S = 1500.0
 CHECKOUT = "/opt/checkout"
-SUITE = "tests/agent/bench/test_conformance.py"
+SUITE = "tests/agent/runtimes/test_conformance.py"
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from latfarm_controller.agents.client import AgentClient, Patience
 from latfarm_controller.agents.tls import TlsFiles, home_files
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import CertificateError
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
 from tests.farm import agents, bytecode, wheels

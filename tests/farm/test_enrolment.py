@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 
 from tests.farm import enrolment, monitoring
 from tests.farm.conftest import MakeBoards, MakeController, cannot

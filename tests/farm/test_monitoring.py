@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from latfarm_controller.cli.connect import ControllerClient
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_controller.cli.shell.connect import ControllerClient
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_protos.v1 import controller_pb2 as pb
 
 from docs.monitoring import draw

@@ -13,7 +13,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from latfarm_controller.metrics import Metrics
+from latfarm_controller.metrics.metrics import Metrics
 
 from tests.farm import debs, enrolment
 from tests.farm.conftest import MakeBoards

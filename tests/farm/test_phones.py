@@ -14,12 +14,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from latfarm_agent import keeper
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
-from latfarm_agent.phones.phone import phone_bench
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.phone import phone_bench
 from latfarm_agent.testing.runtime_suite import LONG, PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
+from latfarm_agent.worker import keeper
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1.agent_pb2_grpc import AgentServiceStub
 

@@ -67,7 +67,7 @@ for act in (os.listdir, lambda path: open(f"{path}/x", "w")):
     sys.exit("/tmp can be read or written to")
 import json
 from pathlib import Path
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
 folder = Path(sys.argv[1])
 reference = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}

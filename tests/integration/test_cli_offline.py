@@ -89,7 +89,7 @@ def test_predict_starts_neither_ray_nor_store_nor_grpc(alone: Any) -> None:
         "import sys, threading, multiprocessing\n"
         "from latfarm_controller.cli.main import run\n"
         "code = run(sys.argv[1:])\n"
-        "bad = {'ray', 'duckdb', 'grpc', 'latfarm_controller.server'} & set(sys.modules)\n"
+        "bad = {'ray', 'duckdb', 'grpc', 'latfarm_controller.api.server'} & set(sys.modules)\n"
         "sys.exit(f'{code} {bad} {threading.active_count()}' if code or bad else 0)\n"
     )
     done = subprocess.run(

@@ -21,7 +21,7 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import LeaseError
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Outcome, Settings
 
 PLATFORM = "toy-sim1.0-fp32-1t"

@@ -13,7 +13,7 @@ from latfarm_controller import builders
 from latfarm_predictors.errors import ModelFileError
 from latfarm_predictors.frontends.onnx import read_onnx_weights
 
-FOLDER = Path(__file__).parents[1] / "predictors" / "graphs" / "exported"
+FOLDER = Path(__file__).parents[1] / "predictors" / "frontends" / "exported"
 FILES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 SIZES = {"torchscript_11_pools_open": (2, 3, 17, 13), "dynamo_18_causal_open": (3, 9, 8)}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from latfarm_agent.metrics import Metrics as AgentMetrics
-from latfarm_agent.tls import TlsFiles
+from latfarm_agent.service.metrics import Metrics as AgentMetrics
+from latfarm_agent.service.tls import TlsFiles
 from latfarm_controller.config import Config
 from latfarm_controller.farm.watch import FarmState, QueueState
-from latfarm_controller.metrics import Metrics as ControllerMetrics
-from latfarm_controller.metrics_state import CertificateCollector, StoreCollector
+from latfarm_controller.metrics.metrics import Metrics as ControllerMetrics
+from latfarm_controller.metrics.state import CertificateCollector, StoreCollector
 from prometheus_client import CollectorRegistry
 
 PROMETHEUS = frozenset({"up", "ALERTS"})

@@ -13,19 +13,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from latfarm_controller import bundles, metrics_accuracy, metrics_port
+from latfarm_controller.api.server import Server
 from latfarm_controller.config import Config
 from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.watch import FarmState, QueueState
-from latfarm_controller.metrics import MOST_CAMPAIGNS, Metrics
-from latfarm_controller.metrics_births import Births
-from latfarm_controller.metrics_labels import MOST_VALUES, Few
-from latfarm_controller.metrics_port import MetricsPort, Observer
-from latfarm_controller.server import Server
-from latfarm_predictors.answer import Answer
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_controller.metrics import accuracy as metrics_accuracy
+from latfarm_controller.metrics import port as metrics_port
+from latfarm_controller.metrics.births import Births
+from latfarm_controller.metrics.labels import MOST_VALUES, Few
+from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, Metrics
+from latfarm_controller.metrics.port import MetricsPort, Observer
+from latfarm_controller.training import bundles
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.predict.answer import Answer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 

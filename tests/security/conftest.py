@@ -11,9 +11,9 @@ import grpc
 import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.cli.connect import remote_channel
+from latfarm_controller.api.server import Server
+from latfarm_controller.cli.shell.connect import remote_channel
 from latfarm_controller.config import Config
-from latfarm_controller.server import Server
 
 HERE = Path(__file__).parent
 

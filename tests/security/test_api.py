@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 import pytest
-from latfarm_controller import roles
-from latfarm_controller.cli.connect import ControllerClient
+from latfarm_controller.api import roles
+from latfarm_controller.api.server import Server
+from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.config import Config
 from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.server import Server
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.identity import OPERATOR, VIEWER
 from latfarm_protos.v1 import controller_pb2 as pb

@@ -16,10 +16,10 @@ import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.succession import Step, Succession
 from latfarm_controller.agents.tls import TlsFiles, meet_board
-from latfarm_controller.cli.connect import ControllerClient
+from latfarm_controller.api.server import Server
 from latfarm_controller.cli.main import run
+from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.errors import CertificateError, ControllerError, UsageError
-from latfarm_controller.server import Server
 from latfarm_protos.trust.gate import Gate
 from latfarm_protos.trust.identity import CONTROLLER
 

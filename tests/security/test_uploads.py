@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent import errors
-from latfarm_agent.blobs import BlobStore
-from latfarm_agent.uploads import FORBIDDEN, HEAD_BYTES, Pace, check_format
+from latfarm_agent.files.blobs import BlobStore
+from latfarm_agent.files.uploads import FORBIDDEN, HEAD_BYTES, Pace, check_format
 from latfarm_controller.builders import FORMATS, build
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 
 
 def zipped(name: str) -> bytes:

@@ -17,9 +17,9 @@ from typing import Callable, Iterator
 import pytest
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_agent import keeper, rules
-from latfarm_agent.bench import Bench
-from latfarm_agent.pool import Limits
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.worker import keeper, rules
+from latfarm_agent.worker.pool import Limits
 
 QUICK = pb.Settings(
     tier="survey",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 from latfarm_controller.errors import BuildError

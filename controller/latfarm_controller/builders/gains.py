@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 
 # One over the mean square of a function of a standard normal deviate.
 _FUNCTIONS: Mapping[str, float] = {

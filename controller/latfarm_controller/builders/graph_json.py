@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from numpy.typing import NDArray
 
 from latfarm_controller.builders import gains

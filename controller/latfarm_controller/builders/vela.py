@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite.build import build_tflite

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import SURVEY, Measurement, Settings, request_id
 
 

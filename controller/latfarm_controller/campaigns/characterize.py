@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules
 from pydantic import Field
 
-from latfarm_controller.campaigns.context import ContextCampaign
-from latfarm_controller.campaigns.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.heads import HeadsCampaign
-from latfarm_controller.campaigns.insight import Asked, Choice, choose
-from latfarm_controller.campaigns.kernels import SETTINGS as KERNEL_SETTINGS
-from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
-from latfarm_controller.campaigns.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.kernels.heads import HeadsCampaign
+from latfarm_controller.campaigns.kernels.kernels import SETTINGS as KERNEL_SETTINGS
+from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.campaigns.kernels.padding_profile import WithinPadsCampaign
+from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
     Options,
     SettingsChange,
@@ -23,12 +23,12 @@ from latfarm_controller.campaigns.options import (
     read_options,
     read_rules,
 )
-from latfarm_controller.campaigns.padding import PaddingCampaign, PaddingOptions
-from latfarm_controller.campaigns.padding_profile import WithinPadsCampaign
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
-from latfarm_controller.campaigns.sampling import SamplerName
-from latfarm_controller.campaigns.sampling_latfarm import Guide
-from latfarm_controller.campaigns.sampling_sibling import StartedFrom, sibling_of
+from latfarm_controller.campaigns.profiles.context import ContextCampaign
+from latfarm_controller.campaigns.profiles.insight import Asked, Choice, choose
+from latfarm_controller.campaigns.sampling.latfarm import Guide
+from latfarm_controller.campaigns.sampling.sampling import SamplerName
+from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 
 PADDED_FACTOR = 6.0
 """About how much board time a kernel takes with pads, and what they take alone, over its own."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress

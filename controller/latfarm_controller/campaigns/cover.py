@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.kernels.kernel import Kernel
 from pydantic import Field
 
-from latfarm_controller.campaigns.insight import Choice, Insight, chosen_insight
-from latfarm_controller.campaigns.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.options import (
     Options,
     SettingsChange,
@@ -17,8 +17,8 @@ from latfarm_controller.campaigns.options import (
     read_options,
     read_rules,
 )
-from latfarm_controller.campaigns.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.plans import Plan
+from latfarm_controller.campaigns.profiles.insight import Choice, Insight, chosen_insight
 
 
 class CoverOptions(Options):

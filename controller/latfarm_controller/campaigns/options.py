@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from latfarm_predictors.errors import PredictorsError
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Settings
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 

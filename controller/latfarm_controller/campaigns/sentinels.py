@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 T = TypeVar("T")

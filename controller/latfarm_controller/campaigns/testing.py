@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from latfarm_predictors.fusion import FusionRules, split
-from latfarm_predictors.graph import DTYPE_BYTES, Graph
-from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph
+from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
-from latfarm_predictors.workload import workload
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 

@@ -17,8 +17,8 @@ import typer
 from latfarm_predictors.errors import BundleError, PredictorsError
 from typer.exceptions import TyperException
 
-from latfarm_controller.cli import output
-from latfarm_controller.cli.progress import INTERRUPTED
+from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell.progress import INTERRUPTED
 from latfarm_controller.errors import ControllerError
 
 app = typer.Typer(
@@ -40,24 +40,24 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    "demo",
-    "doctor",
-    "boards",
-    "certs",
-    "platforms",
-    "characterize",
-    "cover",
-    "campaign",
-    "engines",
-    "predict",
-    "query",
-    "report",
-    "results",
-    "fusion",
-    "graph",
-    "bundle",
-    "zoo",
-    "serve",
+    "campaigns.demo",
+    "farm.doctor",
+    "farm.boards",
+    "farm.certs",
+    "farm.platforms",
+    "campaigns.characterize",
+    "campaigns.cover",
+    "campaigns.campaign",
+    "campaigns.engines",
+    "answers.predict",
+    "answers.query",
+    "answers.report",
+    "answers.results",
+    "campaigns.fusion",
+    "networks.graph",
+    "answers.bundle",
+    "networks.zoo",
+    "farm.serve",
 )
 
 

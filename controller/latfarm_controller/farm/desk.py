@@ -21,7 +21,7 @@ from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.farm.drift import SHIFT, Cusum, Drift, Level
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.messages import Standing
+from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.store.base import BoardEvent, Store
 
 DRAINED = "drained"

@@ -21,7 +21,7 @@ from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Prog
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.estimate import Estimate
 from latfarm_controller.farm.farm import Delivery, Farm, PutAside
-from latfarm_controller.farm.messages import CAMPAIGN_PRIORITY
+from latfarm_controller.farm.scheduling.messages import CAMPAIGN_PRIORITY
 from latfarm_controller.farm.scope import Scope, Tolerance, Utilisation
 from latfarm_controller.farm.watch import Watch
 from latfarm_controller.store.base import CampaignRecord, Store

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.board import PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.book import Policy
-from latfarm_controller.farm.links import (
+from latfarm_controller.farm.boards.links import (
     Backend,
     BoardAway,
     BoardFound,
@@ -31,7 +30,10 @@ from latfarm_controller.farm.links import (
     ShardEvent,
     ShardSettings,
 )
-from latfarm_controller.farm.messages import (
+from latfarm_controller.farm.boards.roster import Roster
+from latfarm_controller.farm.models import Models
+from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
     BoardHeld,
     BoardJoined,
@@ -59,9 +61,7 @@ from latfarm_controller.farm.messages import (
     Withdraw,
     Work,
 )
-from latfarm_controller.farm.models import Models
-from latfarm_controller.farm.roster import Roster
-from latfarm_controller.farm.scheduler import Scheduler
+from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.farm.watch import FarmState, QueueState, Watch
 
 FEW_BOARDS = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.farm.links import Backend, Built, NotBuilt
-from latfarm_controller.farm.messages import Model
+from latfarm_controller.farm.boards.links import Backend, Built, NotBuilt
+from latfarm_controller.farm.scheduling.messages import Model
 from latfarm_controller.farm.watch import Watch
 
 KEPT_BYTES = 64 << 20

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 if TYPE_CHECKING:
-    from latfarm_predictors.predictor import PlatformPredictor
+    from latfarm_predictors.predict.predictor import PlatformPredictor
 
 BOARD_STATES = ("ready", "probation", "draining", "quarantined", "away")
 

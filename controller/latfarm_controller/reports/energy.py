@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from latfarm_predictors.answer import EnergyAnswer
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.predict.answer import EnergyAnswer
 
-from latfarm_controller.reports import page
+from latfarm_controller.reports.pages import page
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from html import escape
 from statistics import median
 from typing import Any
 
-from latfarm_predictors.answer import Answer
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.predict.answer import Answer
 
-from latfarm_controller.reports import energy, page, svg
+from latfarm_controller.reports import energy
+from latfarm_controller.reports.pages import page, svg
 
 VELA_ESTIMATE = "vela_estimate"
 _CONDITION_MS = {VELA_ESTIMATE: "vela_estimate_ms"}

@@ -7,21 +7,17 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from latfarm_controller.reports import (
-    conduct,
-    html_accuracy,
-    html_conduct,
-    html_fusion,
-    html_trust,
-    methods,
-    page,
-    words,
-)
-from latfarm_controller.reports.accuracy import OURS, network_accuracy
-from latfarm_controller.reports.fusion_facts import fusion_facts
-from latfarm_controller.reports.platform_record import PlatformRecord
-from latfarm_controller.reports.staircases import staircases
-from latfarm_controller.reports.trust_facts import trust_facts
+from latfarm_controller.reports.facts import conduct, methods
+from latfarm_controller.reports.facts.accuracy import OURS, network_accuracy
+from latfarm_controller.reports.facts.fusion import fusion_facts
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+from latfarm_controller.reports.facts.staircases import staircases
+from latfarm_controller.reports.facts.trust import trust_facts
+from latfarm_controller.reports.pages import accuracy as html_accuracy
+from latfarm_controller.reports.pages import conduct as html_conduct
+from latfarm_controller.reports.pages import fusion as html_fusion
+from latfarm_controller.reports.pages import page, words
+from latfarm_controller.reports.pages import trust as html_trust
 
 FORMAT = 1
 SECTIONS = (
@@ -47,10 +43,10 @@ def platform_facts(record: PlatformRecord, *, now_s: float | None = None) -> dic
     """
     baselines = []
     if record.predictor is not None and record.predictor.confidence is not None:
-        from latfarm_controller.reports.kernel_baselines import kernel_baselines
+        from latfarm_controller.reports.facts.kernel_baselines import kernel_baselines
 
         baselines = kernel_baselines(record.predictor, record.predictor.confidence)
-    from latfarm_controller.reports.kernel_accuracy import kernel_accuracy
+    from latfarm_controller.reports.facts.kernel_accuracy import kernel_accuracy
 
     campaign, predictor = record.campaign, record.predictor
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import duckdb
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.store import rows, snapshot, writes

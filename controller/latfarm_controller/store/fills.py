@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 BATCH_ROWS = 500
 

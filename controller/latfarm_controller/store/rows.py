@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import LayerTime, Measurement, Outcome, Settings
-from latfarm_predictors.workload import graph_totals
 
 from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import duckdb
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.store import rows

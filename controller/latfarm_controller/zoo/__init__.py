@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.errors import UsageError
 from latfarm_controller.zoo.families import FAMILIES

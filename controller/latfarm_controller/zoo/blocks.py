@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from latfarm_predictors.graph_builder import GraphBuilder, Pads
+from latfarm_predictors.graph.builder import GraphBuilder, Pads
 
 from latfarm_controller.zoo.design import divisible
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from latfarm_controller.zoo import (
-    catalogue_cnn,
-    catalogue_detectors,
-    catalogue_mobile,
-    catalogue_transformers,
-)
+from latfarm_controller.zoo.cnn import catalogue as catalogue_cnn
+from latfarm_controller.zoo.detectors import catalogue as catalogue_detectors
 from latfarm_controller.zoo.family import Family
+from latfarm_controller.zoo.mobile import catalogue as catalogue_mobile
+from latfarm_controller.zoo.transformers import catalogue as catalogue_transformers
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, cast
 
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.zoo.design import Design
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
-from latfarm_agent.pool import Limits
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import RuntimeSuite
+from latfarm_agent.worker.pool import Limits
 
 RUNTIMES = {"numpy": "latfarm_numpy.runtime:NumpyRuntime"}
 

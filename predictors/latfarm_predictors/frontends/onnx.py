@@ -17,7 +17,7 @@ from latfarm_predictors.frontends.onnx_constants import Array
 from latfarm_predictors.frontends.onnx_file import SIZE_LIMIT_BYTES, open_model
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_reader import Reader
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 __all__ = ["SIZE_LIMIT_BYTES", "OwnWeights", "read_onnx", "read_onnx_weights"]
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from latfarm_predictors.canonical import as_int
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_call import Call, Convert
 from latfarm_predictors.frontends.onnx_constants import (
@@ -15,7 +14,8 @@ from latfarm_predictors.frontends.onnx_constants import (
     UnsupportedError,
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.graph import TensorType
+from latfarm_predictors.graph.canonical import as_int
+from latfarm_predictors.graph.graph import TensorType
 
 
 def _attention(em: Emitter, call: Call) -> tuple[str, ...]:

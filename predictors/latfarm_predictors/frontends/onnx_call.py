@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from latfarm_predictors.canonical import as_ints
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_nodes import Emitter
+from latfarm_predictors.graph.canonical import as_ints
 
 
 @dataclass(frozen=True, slots=True)

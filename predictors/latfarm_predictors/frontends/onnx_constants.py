@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph import AttrValue, TensorType
-from latfarm_predictors.shapes.call import Values
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.graph import AttrValue, TensorType
+from latfarm_predictors.graph.shapes.call import Values
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 VALUES_LIMIT = 1024
 """Constants of more elements are never read: no shape, axis or bound is that long."""

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from latfarm_predictors.canonical import as_int, positive_axis
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_call import Call, Convert
 from latfarm_predictors.frontends.onnx_constants import UnsupportedError
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.graph import AttrValue, TensorType
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.canonical import as_int, positive_axis
+from latfarm_predictors.graph.graph import AttrValue, TensorType
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 _INTEGERS = ("int8", "uint8", "int32")
 

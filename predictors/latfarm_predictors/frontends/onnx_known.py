@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from latfarm_predictors.canonical import as_int
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
 from latfarm_predictors.frontends.onnx_constants import (
@@ -18,7 +17,8 @@ from latfarm_predictors.frontends.onnx_constants import (
     tensor_constant,
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.graph import TensorType
+from latfarm_predictors.graph.canonical import as_int
+from latfarm_predictors.graph.graph import TensorType
 
 # Positions of a sequence, or of all pixels of an image.
 _LONGEST_RANGE = 1_000_000

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from latfarm_predictors.canonical import as_int, as_ints, canonical_slice, positive_axis
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
 from latfarm_predictors.frontends.onnx_constants import (
@@ -14,9 +13,10 @@ from latfarm_predictors.frontends.onnx_constants import (
     array_constant,
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.fusion import RESHAPES
-from latfarm_predictors.shapes.dtypes import CAST_CODES
-from latfarm_predictors.shapes.moves import resolve_reshape
+from latfarm_predictors.graph.canonical import as_int, as_ints, canonical_slice, positive_axis
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.shapes.moves import resolve_reshape
+from latfarm_predictors.kernels.fusion import RESHAPES
 
 
 def _pad(em: Emitter, call: Call) -> tuple[str, ...]:

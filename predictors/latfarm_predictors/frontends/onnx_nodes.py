@@ -10,7 +10,6 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 
-from latfarm_predictors.canonical import canonical_attrs, tidy_float
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_constants import (
     Array,
@@ -22,10 +21,11 @@ from latfarm_predictors.frontends.onnx_constants import (
     dtype_name,
     fold,
 )
-from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType, Weight
-from latfarm_predictors.shapes import infer, supported_ops
-from latfarm_predictors.shapes.call import Values
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.canonical import canonical_attrs, tidy_float
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType, Weight
+from latfarm_predictors.graph.shapes import infer, supported_ops
+from latfarm_predictors.graph.shapes.call import Values
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 # Operands whose values are part of what an op does; all other constants are weights: type alone.
 _STRUCTURAL: Mapping[str, tuple[int, ...]] = {

@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from latfarm_predictors import expansions
-from latfarm_predictors.canonical import REDUCTIONS, as_int, positive_axis
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_attention import ATTENTION
 from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
@@ -24,7 +22,9 @@ from latfarm_predictors.frontends.onnx_int8 import INT8
 from latfarm_predictors.frontends.onnx_known import KNOWN
 from latfarm_predictors.frontends.onnx_moves import MOVES, view
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.graph import AttrValue, TensorType
+from latfarm_predictors.graph import expansions
+from latfarm_predictors.graph.canonical import REDUCTIONS, as_int, positive_axis
+from latfarm_predictors.graph.graph import AttrValue, TensorType
 
 _EPSILON = 1e-5
 # The largest float32: what old exporters write for "no bound".

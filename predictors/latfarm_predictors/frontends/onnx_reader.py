@@ -26,8 +26,8 @@ from latfarm_predictors.frontends.onnx_file import ModelFile
 from latfarm_predictors.frontends.onnx_int8 import MICROSOFT
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_ops import convert
-from latfarm_predictors.graph import Graph, TensorType
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.graph import Graph, TensorType
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 OLDEST_OPSET = 7
 

@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError
 from latfarm_predictors.errors import ModelFileError
 from latfarm_predictors.frontends.onnx_file import ModelFile, line_of
 from latfarm_predictors.frontends.onnx_reader import Reader
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 TIME_LIMIT_S = 120.0
 # Factors of a Resize and the like stay: ops must see them.

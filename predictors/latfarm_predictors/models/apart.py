@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.models.base import mean_size
 from latfarm_predictors.models.roofline import Elder
 from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.table import Array, Rows, Table
 
 FEW_CHANNELS = 4
 """An image has no more, opacity included."""

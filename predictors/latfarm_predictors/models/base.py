@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.table import Array, Rows, Table
-from latfarm_predictors.workload import Workload
+from latfarm_predictors.features.table import Array, Rows, Table
+from latfarm_predictors.kernels.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features import Vocabulary, engineered
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.features.table_features import Vocabulary, engineered
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
-from latfarm_predictors.models.boosted_trees import TextTrees
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import Workload
+from latfarm_predictors.models.trees.boosted_trees import TextTrees
 
 _MOST_ROUNDS, _MOST_LEAVES = 400, 31
 """More trees tell little more of a few thousand rows, and cost whoever predicts: without LightGBM a

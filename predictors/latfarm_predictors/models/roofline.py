@@ -17,11 +17,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import TILE_MOVES, Tiles, tiled_work, winograd_3x3
-from latfarm_predictors.features import Vocabulary
+from latfarm_predictors.features.costs import TILE_MOVES, Tiles, tiled_work, winograd_3x3
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.features.table_features import Vocabulary
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import State, check_targets, robust_sigma
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import Workload
 
 _REWEIGHTINGS = 3
 _SEARCH_ROWS = 600

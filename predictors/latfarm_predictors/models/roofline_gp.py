@@ -12,20 +12,20 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.costs import winograd_3x3
-from latfarm_predictors.features import (
+from latfarm_predictors.features.costs import winograd_3x3
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.features.table_features import (
     Vocabulary,
     distances,
     residual_features,
     scheme_features,
     window_features,
 )
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import State, check_targets
-from latfarm_predictors.models.gp_posterior import Posterior, matern
-from latfarm_predictors.models.gp_search import search
+from latfarm_predictors.models.gaussian.posterior import Posterior, matern
+from latfarm_predictors.models.gaussian.search import search
 from latfarm_predictors.models.roofline import Elder, Roofline
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import Workload
 
 _STRANGE_SIGMA = 0.15
 _STRANGE_CAP = 2.0

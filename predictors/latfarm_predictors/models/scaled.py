@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.models.base import robust_sigma
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.table import Array, Table
 
 _LEAST_SIGMA = 0.15
 

@@ -15,13 +15,13 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from latfarm_predictors.groups import Router
+from latfarm_predictors.features.groups import Router
+from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.models.apart import on_image
 from latfarm_predictors.models.base import State, mean_size, out_of_fold
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import LEAST_HELP, Stack
-from latfarm_predictors.table import Array, Table
 
 
 class Known(Protocol):

@@ -8,6 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import (
     State,
     check_targets,
@@ -18,8 +20,6 @@ from latfarm_predictors.models.base import (
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.roofline import Elder
 from latfarm_predictors.models.roofline_gp import RooflineGP
-from latfarm_predictors.table import Array, Table, as_table
-from latfarm_predictors.workload import Workload
 
 _LEAST_BOOSTED_ROWS = 80
 _LEAST_GAIN = 0.02

@@ -10,7 +10,7 @@ import onnx
 
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx import read_onnx_weights
-from latfarm_predictors.quantization import dequantised
+from latfarm_predictors.frontends.onnx_quantization import dequantised
 from latfarm_predictors.testing.fuzzing import Summary, report_cases, run_cases
 from latfarm_predictors.testing.onnx_mutations import mutated
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from latfarm_predictors.graph import AttrValue, Graph, Node, TensorType, Weight
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType, Weight
 
 _LARGEST = 2000
 _UNARY = ("Relu", "Sigmoid", "Tanh", "Erf", "Identity", "Dropout", "Softsign", "LeakyRelu")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from latfarm_predictors.graph import Graph, TensorType
+from latfarm_predictors.graph.graph import Graph, TensorType
 
 
 def model_of(graph: Graph, opset: int = 13) -> Any:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from latfarm_predictors.fusion import FREE_OPS, GATED, RESHAPES, FusionRules, gate_of, rule_op
-from latfarm_predictors.graph import Graph, Node
-from latfarm_predictors.kernels import Kernel, extract
-from latfarm_predictors.workload import Workload, workload
+from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.kernels.fusion import (
+    FREE_OPS,
+    GATED,
+    RESHAPES,
+    FusionRules,
+    gate_of,
+    rule_op,
+)
+from latfarm_predictors.kernels.kernel import Kernel, extract
+from latfarm_predictors.kernels.workload import Workload, workload
 
 
 def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from latfarm_predictors.equivalences import normal_form
-from latfarm_predictors.graph import AttrValue, Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.equivalences import normal_form
+from latfarm_predictors.graph.graph import AttrValue, Graph
 
 Spelling = Callable[[GraphBuilder, str], str]
 MAP = (2, 4, 6, 6)

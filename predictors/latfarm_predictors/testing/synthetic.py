@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from latfarm_predictors.fusion import FusionRules, split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.features.table import main_op
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.samples import KernelSample, NetworkSample
-from latfarm_predictors.table import main_op
-from latfarm_predictors.workload import Workload, workload
 
 RULES = FusionRules(
     pairs={

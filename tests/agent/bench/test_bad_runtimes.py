@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_agent import keeper, worker
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
-from latfarm_agent.folders import used
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.files.folders import used
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
+from latfarm_agent.worker import keeper, worker
 from latfarm_protos.v1 import agent_pb2 as pb
 
 ACTS = Path(__file__).parent / "bad_acts.py"

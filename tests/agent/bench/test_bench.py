@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_agent import keeper
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.errors import UsageError
-from latfarm_agent.pool import Limits
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
+from latfarm_agent.worker import keeper
+from latfarm_agent.worker.pool import Limits
 from latfarm_protos.v1 import agent_pb2 as pb
 
 PLATFORM = "board-bad1.0-fp32-1t"
@@ -278,7 +278,8 @@ def test_the_conditions_of_a_measurement(make: Make, model: Path) -> None:
 
 def test_the_servers_side_imports_no_numpy() -> None:
     code = (
-        "import sys, latfarm_agent.bench, latfarm_agent.measure, latfarm_agent.worker_main;"
+        "import sys, latfarm_agent.bench.bench;"
+        "import latfarm_agent.worker.measure, latfarm_agent.worker.main;"
         "print([m for m in ('numpy', 'onnxruntime', 'ai_edge_litert') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
@@ -293,7 +294,7 @@ def test_an_agent_that_is_killed_takes_its_workers_and_their_forks_along(
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(bad_runtimes)!r})
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT, measure
 bench = Bench("board", None, Path({str(tmp_path / "killed")!r}), limits=PATIENT,
               runtimes={{"forkinghang": "bad_runtimes:ForkingHang"}},

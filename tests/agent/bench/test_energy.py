@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from latfarm_agent import measure_energy, rules
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
-from latfarm_agent.energy import EnergyMeter
-from latfarm_agent.measure import Watch
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.energy import EnergyMeter
 from latfarm_agent.power.rails import PowerConfig
-from latfarm_agent.rules import Settings
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
+from latfarm_agent.worker import measure_energy, rules
+from latfarm_agent.worker.measure import Watch
+from latfarm_agent.worker.rules import Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 IDLE_MW, WORK_MW = 4000.0, 12_000.0

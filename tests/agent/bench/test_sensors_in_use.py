@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from latfarm_agent import readiness
-from latfarm_agent.bench import Bench
-from latfarm_agent.conditions import Reading, Sensors
+from latfarm_agent.bench import readiness
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.board.conditions import Reading, Sensors
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
 from latfarm_protos.v1 import agent_pb2 as pb
 

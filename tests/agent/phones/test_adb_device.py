@@ -200,6 +200,6 @@ def test_converse() -> None:
 
 
 def test_the_servers_side_imports_no_numpy() -> None:
-    code = "import sys, latfarm_agent.phones.phone; print('numpy' in sys.modules)"
+    code = "import sys, latfarm_agent.bench.phone; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"False"

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from latfarm_agent import keeper
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
-from latfarm_agent.phones.phone import REFERENCE, RUNTIME, phone_bench
-from latfarm_agent.pool import Limits
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.phone import REFERENCE, RUNTIME, phone_bench
 from latfarm_agent.testing.runtime_suite import (
     PATIENT,
     QUICK,
@@ -23,7 +21,9 @@ from latfarm_agent.testing.runtime_suite import (
     platform_of,
 )
 from latfarm_agent.testing.tflite_samples import samples
-from tests.agent.bench.conftest import write_tflite
+from latfarm_agent.worker import keeper
+from latfarm_agent.worker.pool import Limits
+from tests.agent.conftest import write_tflite
 from tests.agent.phones.kit import SERIAL, FakePhone, entry
 
 ONCE = changed(QUICK, sessions=1)

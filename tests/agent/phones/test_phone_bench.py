@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from latfarm_agent import cli
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.phone import phone_bench
 from latfarm_agent.errors import UsageError
-from latfarm_agent.phones.phone import phone_bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_protos.v1 import agent_pb2 as pb

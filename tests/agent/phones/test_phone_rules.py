@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_agent.conditions import Standing
+from latfarm_agent.board.conditions import Standing
 from latfarm_agent.errors import UsageError
 from latfarm_agent.phones.rules import PhoneRules, mode, unfit
 from latfarm_agent.phones.state import MARK, Identity, PhoneState, sections

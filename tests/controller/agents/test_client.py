@@ -24,7 +24,7 @@ from latfarm_controller.errors import (
     LeaseError,
     UsageError,
 )
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import Outcome, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc

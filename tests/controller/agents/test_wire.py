@@ -10,7 +10,7 @@ from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, Runt
 from latfarm_controller.agents.statistics import SessionSamples
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import UsageError
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import LayerTime, Outcome, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 

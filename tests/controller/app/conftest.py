@@ -12,14 +12,14 @@ import pytest
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.app import Controller
+from latfarm_controller.app.app import Controller
 from latfarm_controller.config import Config
-from latfarm_controller.farm.backends import InlineBackend
+from latfarm_controller.farm.boards.links import ShardSettings
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.links import ShardSettings
+from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 PROFILE = {
     "platform": "toy",

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller import campaign_runs
+from latfarm_controller.app import campaign_runs
 from latfarm_controller.errors import ControllerError, StoreError, UsageError
 from latfarm_controller.store.base import CampaignRecord
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Outcome
 
 pytestmark = pytest.mark.timeout(90)

@@ -16,8 +16,8 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from latfarm_controller import zoo
 from latfarm_controller.builders.noise import inputs
 from latfarm_controller.builders.tflite.build import tflite_report
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]

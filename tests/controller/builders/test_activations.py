@@ -13,8 +13,8 @@ from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.ranges import profiles_of
 from latfarm_controller.builders.noise import Weights, inputs
 from latfarm_controller.builders.onnx.build import build_onnx
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 
 def activations(graph: Graph) -> dict[str, Any]:

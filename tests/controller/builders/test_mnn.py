@@ -22,11 +22,11 @@ from latfarm_controller.builders.mnn.converter import ConverterError, convert
 from latfarm_controller.builders.noise import inputs
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.errors import BuildError
-from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 from numpy.typing import NDArray
 
 Arrays = list[NDArray[Any]]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.builders.noise import Weights, inputs, noise
 from latfarm_controller.errors import BuildError
-from latfarm_predictors.graph import AttrValue, Graph, Node
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node
 
 POOL = 1_000_003
 

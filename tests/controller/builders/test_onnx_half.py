@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.onnx.half import half
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from onnx import TensorProto
 
 Run = Callable[[bytes, Graph], list[Any]]

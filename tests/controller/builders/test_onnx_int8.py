@@ -14,12 +14,12 @@ import pytest
 from latfarm_controller.builders.noise import Weights, inputs
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.onnx.int8_plan import scale_for
-from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.quantization import is_quantised
+from latfarm_predictors.frontends.onnx_quantization import is_quantised
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 from onnx import TensorProto, numpy_helper
 
 Run = Callable[[Graph, bytes], list[Any]]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from latfarm_controller.builders import build
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 Run = Callable[[bytes, Graph], list[Any]]
 

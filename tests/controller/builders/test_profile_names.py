@@ -8,7 +8,7 @@ import pytest
 from latfarm_agent.runtimes.base import Job
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_controller.builders import build
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 
 
 def test_what_litert_computes_in_floating_point_keeps_its_nodes_name(tmp_path: Path) -> None:

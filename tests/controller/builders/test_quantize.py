@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.builders.noise import Weights
 from latfarm_controller.builders.onnx.build import build_onnx
-from latfarm_controller.builders.quantize import SAME_SCALE, Scale, quantize, scale_for
 from latfarm_controller.builders.tflite.build import build_tflite, translate
 from latfarm_controller.builders.tflite.file import Model, serialise
 from latfarm_controller.builders.tflite.moments import Moments
+from latfarm_controller.builders.tflite.quantize import SAME_SCALE, Scale, quantize, scale_for
 from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
 from latfarm_controller.errors import BuildError
-from latfarm_controller.zoo.prior import KernelPrior
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
 
 Run = Callable[[bytes, Graph], list[Any]]
 

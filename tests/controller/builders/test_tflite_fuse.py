@@ -11,8 +11,8 @@ import pytest
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.tflite.build import build_tflite, tflite_report, translate
 from latfarm_controller.builders.tflite.fuse import fuse_activations
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 Run = Callable[[bytes, Graph], list[Any]]
 

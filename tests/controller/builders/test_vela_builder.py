@@ -10,8 +10,8 @@ from latfarm_agent.runtimes.tflite.check import check
 from latfarm_agent.runtimes.tflite.vela import estimate_of as read_by_the_agent
 from latfarm_controller.builders import build, dtypes_of, known_formats, vela
 from latfarm_controller.errors import BuildError
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 pytest.importorskip("ethosu.vela")
 pytest.importorskip("ai_edge_litert")

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
-from latfarm_controller.campaigns.registry import KINDS, make_campaign
-from latfarm_controller.campaigns.samplers import Excluded
+from latfarm_controller.campaigns.kinds import KINDS, make_campaign
+from latfarm_controller.campaigns.sampling.samplers import Excluded
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import train
-from latfarm_controller.training_set import collect
+from latfarm_controller.training.training import train
+from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance
-from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
 
 PLATFORM = "sim-board"

@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.cover import CoverCampaign, cover_config
-from latfarm_controller.campaigns.registry import TRAINED, make_campaign
-from latfarm_controller.campaigns.sampling_for import Choice, choose
+from latfarm_controller.campaigns.kinds import TRAINED, make_campaign
+from latfarm_controller.campaigns.sampling.network_kernels import Choice, choose
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.config import Config
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import train
-from latfarm_controller.training_cover import bases, gather, retrain
-from latfarm_controller.training_set import collect
+from latfarm_controller.training.cover import bases, gather, retrain
+from latfarm_controller.training.training import train
+from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance, save_bundle
+from latfarm_predictors.confidence.layer_coverage import layer_coverage
 from latfarm_predictors.errors import NoConfidenceError
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.layer_coverage import layer_coverage
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.network_trust import covered, evidence_of, trust
-from latfarm_predictors.predictor import PlatformPredictor
-from latfarm_predictors.workload import workload
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
 
 PLATFORM = "sim-board"
 RULES = FusionRules(

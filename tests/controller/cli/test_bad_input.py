@@ -200,7 +200,7 @@ def test_a_damaged_bundle(latfarm: Any, home: Path, tmp_path: Path) -> None:
 def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path) -> None:
     known = set(sys.modules)
     latfarm("query", tmp_path / "missing.onnx", *PLATFORM)
-    assert not {"ray", "latfarm_controller.server"} & (set(sys.modules) - known)
+    assert not {"ray", "latfarm_controller.api.server"} & (set(sys.modules) - known)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-from latfarm_predictors.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules
 
 Latfarm = Callable[..., Any]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latfarm_controller.bundles import next_path
 from latfarm_controller.config import load_config
+from latfarm_controller.training.bundles import next_path
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernels
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from latfarm_controller.cli import inputs
+from latfarm_controller.cli.shell import inputs
 from latfarm_controller.errors import UsageError
 
 

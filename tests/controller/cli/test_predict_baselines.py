@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latfarm_controller.bundles import next_path
 from latfarm_controller.config import load_config
-from latfarm_predictors.baseline_names import BASELINES
+from latfarm_controller.training.bundles import next_path
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import save_bundle
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import (
     RULES,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from latfarm_controller import builders, zoo
 from latfarm_controller.errors import BuildError
-from latfarm_controller.zoo.dataset import FAMILIES, family_variants
+from latfarm_controller.zoo.draws.dataset import FAMILIES, family_variants
 from latfarm_controller.zoo.summary import stages
 from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.workload import trained_parameters
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.workload import trained_parameters
 
 Latfarm = Callable[..., Any]
 SMALL = ("alexnet", "nasbench201", "yolov5n", "bert-tiny", "mobilenet-v3-small")

@@ -13,12 +13,12 @@ from latfarm_controller.agents.board import ROOM, BoardInfo, Lease, PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import AgentError, AgentLostError, DiskFullError, LeaseError
-from latfarm_controller.farm.backends import InlineBackend
-from latfarm_controller.farm.book import Policy
+from latfarm_controller.farm.boards.links import BoardClient, Question, ShardSettings
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.links import BoardClient, Question, ShardSettings
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_controller.farm.processes.backends import InlineBackend
+from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Outcome
 
 BOOT_ID = "the-controllers-host"

@@ -13,10 +13,10 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.check import PURPOSE, CheckCampaign
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import sentinel_kernel
-from latfarm_controller.farm.book import Policy
 from latfarm_controller.farm.desk import BoardDesk
 from latfarm_controller.farm.driver import Driver
-from latfarm_controller.farm.messages import (
+from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.scheduling.messages import (
     CHECK,
     BoardHeld,
     BoardJoined,
@@ -32,7 +32,7 @@ from latfarm_controller.farm.messages import (
     Withdrawn,
     Work,
 )
-from latfarm_controller.farm.scheduler import Scheduler
+from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.farm.scope import Scope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore

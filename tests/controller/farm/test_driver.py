@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.farm.driver import CampaignStatus, Driver
-from latfarm_controller.farm.links import Question
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
+from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.farm.farm import Delivery, Farm
-from latfarm_controller.farm.links import Question
-from latfarm_controller.farm.messages import QUERY_PRIORITY
+from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_predictors.measurement import Measurement, Outcome
 
 pytestmark = pytest.mark.timeout(30)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from latfarm_controller.farm import models as farm_models
-from latfarm_controller.farm.links import Built, NotBuilt
-from latfarm_controller.farm.messages import Model
+from latfarm_controller.farm.boards.links import Built, NotBuilt
 from latfarm_controller.farm.models import Models
+from latfarm_controller.farm.scheduling.messages import Model
 from latfarm_controller.farm.watch import Watch
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 
 class Builder:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.training import train
+from latfarm_controller.training.training import train
 from latfarm_predictors.measurement import LayerTime
 
 from tests.controller.reports.toy import (

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from latfarm_controller.reports import html_conduct, methods, words
-from latfarm_controller.reports.accuracy import network_family, repeat_scores, scores
-from latfarm_controller.reports.conduct import conditions, failures
-from latfarm_controller.reports.fusion_facts import case_scores, judged
-from latfarm_controller.reports.platform_record import PlatformRecord
-from latfarm_controller.reports.plot_stairs import nice_ticks
+from latfarm_controller.reports.facts import methods
+from latfarm_controller.reports.facts.accuracy import network_family, repeat_scores, scores
+from latfarm_controller.reports.facts.conduct import conditions, failures
+from latfarm_controller.reports.facts.fusion import case_scores, judged
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+from latfarm_controller.reports.pages import conduct as html_conduct
+from latfarm_controller.reports.pages import words
+from latfarm_controller.reports.pages.plot_stairs import nice_ticks
 from latfarm_predictors.measurement import LayerTime, Measurement
 
 from tests.controller.reports import toy

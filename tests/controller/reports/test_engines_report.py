@@ -12,15 +12,16 @@ from xml.etree import ElementTree
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.offers import offer
+from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.offers import offer
 from latfarm_controller.campaigns.testing import drive
-from latfarm_controller.reports import engines, svg
-from latfarm_controller.reports.engines_model import against_mnn
-from latfarm_controller.reports.engines_plot import plot
+from latfarm_controller.reports.engines import engines
+from latfarm_controller.reports.engines.cost_model import against_mnn
+from latfarm_controller.reports.engines.plot import plot
+from latfarm_controller.reports.pages import svg
+from latfarm_predictors.features.mnn_backends import gpu
 from latfarm_predictors.measurement import Measurement, Outcome
-from latfarm_predictors.mnn_backends import gpu
-from latfarm_predictors.models.mnn_cost import MnnCost
+from latfarm_predictors.models.published.mnn_cost import MnnCost
 
 PLATFORMS = [
     ("pi4-mnn3.6-fp32-1t", "mnn", "3.6.1"),

@@ -11,15 +11,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from latfarm_controller import reporting
+from latfarm_controller.app import reporting
 from latfarm_controller.errors import UsageError
-from latfarm_controller.reports.accuracy import network_accuracy
-from latfarm_controller.reports.fusion_facts import fusion_facts
-from latfarm_controller.reports.platform_record import PlatformRecord
+from latfarm_controller.reports.facts.accuracy import network_accuracy
+from latfarm_controller.reports.facts.fusion import fusion_facts
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+from latfarm_controller.reports.facts.staircases import staircases
 from latfarm_controller.reports.platform_report import platform_facts, render
-from latfarm_controller.reports.staircases import staircases
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.baselines import BASELINES
+from latfarm_predictors.baselines.fitting import BASELINES
 
 from tests.controller.reports import toy
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.cli import main
-from latfarm_controller.cli import report as command
+from latfarm_controller.cli.answers import report as command
 from latfarm_controller.errors import ControllerError
-from latfarm_controller.reports.platform_record import PlatformRecord
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.store.duckdb import DuckDBStore
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from latfarm_controller.reports import networks, page, svg
-from latfarm_predictors.answer import Answer, KernelAnswer
+from latfarm_controller.reports import networks
+from latfarm_controller.reports.pages import page, svg
+from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
 
 def row(

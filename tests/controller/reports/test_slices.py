@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from latfarm_controller.reports import slices
-from latfarm_controller.reports.slices import Axis, Row, find_slices, moved
-from latfarm_controller.reports.staircases import grid
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.workload import Workload, workload
+from latfarm_controller.reports.facts import slices
+from latfarm_controller.reports.facts.slices import Axis, Row, find_slices, moved
+from latfarm_controller.reports.facts.staircases import grid
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import Workload, workload
 
 Build = Callable[[GraphBuilder, int], str]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import Kernel
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Outcome
-from latfarm_predictors.workload import workload
 
 PLATFORM = "toy-1.0-fp32-1t"
 CAMPAIGN = "characterize-toy"
@@ -183,7 +183,7 @@ def unseen() -> list[Graph]:
 
 def network_ms(graph: Graph) -> float:
     """The truth of a network: the sum of its convolutions, and a call."""
-    from latfarm_predictors.fusion import split
+    from latfarm_predictors.kernels.fusion import split
 
     return OVERHEAD_MS + sum(truth_ms(kernel.graph) for kernel in split(graph, RULES))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import SURVEY, Measurement, Outcome, request_id
 
 MakeGraph = Callable[[int], Graph]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from latfarm_controller.errors import StoreBusyError, StoreError
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]
@@ -21,7 +21,7 @@ from pathlib import Path
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.measurement import Measurement, Outcome
 
 path, limit_bytes = Path(sys.argv[1]), int(sys.argv[2])

@@ -15,7 +15,7 @@ import pytest
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
 from latfarm_controller.store.snapshot import write_measurements
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]

@@ -14,7 +14,7 @@ from latfarm_controller.store.migrate import (
     migrate,
     schema_version,
 )
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 
 
 def tables(connection: Any) -> set[str]:

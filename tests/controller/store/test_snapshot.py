@@ -11,7 +11,7 @@ from latfarm_controller.errors import AgentLostError, StoreError, UsageError
 from latfarm_controller.store.base import BundleRecord, CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.snapshot import write_measurements
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]

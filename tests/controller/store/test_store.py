@@ -15,7 +15,7 @@ from latfarm_controller.errors import StoreError
 from latfarm_controller.store import duckdb as store_module
 from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.measurement import (
     LayerTime,
     Measurement,

@@ -12,11 +12,11 @@ from types import ModuleType
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo import dataset as dataset_module
-from latfarm_controller.zoo.dataset import FAMILIES, PER_FAMILY, dataset, family_variants
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.zoo.draws import dataset as dataset_module
+from latfarm_controller.zoo.draws.dataset import FAMILIES, PER_FAMILY, dataset, family_variants
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "zoo_speed.py"
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
-from latfarm_controller.zoo.catalogue_detectors import ALL
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.zoo.detectors.catalogue import ALL
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.fusion import FusionRules, all_pairs, split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.workload import FAMILIES, workload
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, split
+from latfarm_predictors.kernels.workload import FAMILIES, workload
 from numpy.typing import NDArray
 
 NAMES = [family.name for family in ALL]

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.testing.graphs import renamed, reordered
 from latfarm_predictors.testing.mixed_graphs import mixed_graphs, mutations
 

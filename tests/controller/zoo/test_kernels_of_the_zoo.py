@@ -6,10 +6,10 @@ import random
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_predictors.fusion import Branch, FusionRules, Verdict, rule_op, split
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, rule_op, split
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.testing.plain_kernels import plain_split, plain_workload
-from latfarm_predictors.workload import workload
 
 
 def rules_of(graph: Graph, seed: int) -> FusionRules:

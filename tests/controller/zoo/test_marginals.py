@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.marginal_prior import SHARES, MarginalPrior, kernel_graph
-from latfarm_controller.zoo.marginals import (
+from latfarm_controller.zoo.draws.marginal_prior import SHARES, MarginalPrior, kernel_graph
+from latfarm_controller.zoo.draws.marginals import (
     DIMENSIONS,
     Marginals,
     configuration,
@@ -20,9 +20,9 @@ from latfarm_controller.zoo.marginals import (
     quantile,
     zoo_marginals,
 )
-from latfarm_predictors.fusion import FusionRules
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.workload import workload
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.workload import workload
 
 FUSED = FusionRules(pairs={("Conv", op): "fused" for op in ("BatchNormalization", "Relu")})
 SMALL = ("alexnet", "mobilenet-v2", "resnet18")

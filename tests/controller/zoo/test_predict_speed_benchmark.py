@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import load_bundle
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "predict_speed.py"

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.zoo.family import Family
-from latfarm_controller.zoo.prior import (
+from latfarm_controller.zoo.draws.prior import (
     MAX_BYTES,
     MAX_MACS,
     SHARES,
@@ -18,10 +17,11 @@ from latfarm_controller.zoo.prior import (
     base_of,
     kind_of,
 )
-from latfarm_predictors.fusion import FusionRules, split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.kernels import Kernel
-from latfarm_predictors.workload import graph_totals, workload
+from latfarm_controller.zoo.family import Family
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import graph_totals, workload
 
 FUSED = FusionRules(
     pairs={

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.zoo import catalogue_cnn, catalogue_mobile
+from latfarm_controller.zoo.cnn import catalogue as catalogue_cnn
+from latfarm_controller.zoo.cnn.nasbench201 import cell_from_text, network
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.nasbench201 import cell_from_text, network
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.workload import trained_parameters
+from latfarm_controller.zoo.mobile import catalogue as catalogue_mobile
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.kernels.workload import trained_parameters
 
 PUBLISHED = {name: found.published for name, found in zoo.families().items() if found.published}
 

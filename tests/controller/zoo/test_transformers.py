@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
-from latfarm_controller.zoo.attention import attend, linear
-from latfarm_controller.zoo.catalogue_transformers import ALL
-from latfarm_controller.zoo.mobilevit import fold, unfold
-from latfarm_controller.zoo.variants import variant
+from latfarm_controller.zoo.draws.variants import variant
+from latfarm_controller.zoo.transformers.attention import attend, linear
+from latfarm_controller.zoo.transformers.catalogue import ALL
+from latfarm_controller.zoo.transformers.mobilevit import fold, unfold
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.fusion import FusionRules, all_pairs, split
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.workload import FAMILIES, workload
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, split
+from latfarm_predictors.kernels.workload import FAMILIES, workload
 from numpy.typing import NDArray
 
 NAMES = [family.name for family in ALL]

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.variants import RESOLUTIONS, variant
+from latfarm_controller.zoo.draws.variants import RESOLUTIONS, variant
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 
 def convs(graph: Graph) -> list[tuple[int, int]]:

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo import catalogue_cnn, catalogue_mobile
+from latfarm_controller.zoo.cnn import catalogue as catalogue_cnn
+from latfarm_controller.zoo.cnn.nasbench201 import CELLS, cell_from_text, cell_of
 from latfarm_controller.zoo.design import Design, RandomDesign, divisible
-from latfarm_controller.zoo.nasbench201 import CELLS, cell_from_text, cell_of
-from latfarm_controller.zoo.variants import variant
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.workload import graph_totals, trained_parameters
+from latfarm_controller.zoo.draws.variants import variant
+from latfarm_controller.zoo.mobile import catalogue as catalogue_mobile
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.workload import graph_totals, trained_parameters
 
 HELD_OUT = (
     *("alexnet", "densenet", "inception", "resnet"),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from latfarm_predictors.costs import Tiles, refined_roofline_ms
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import extract
-from latfarm_predictors.models.annette import (
+from latfarm_predictors.features.costs import Tiles, refined_roofline_ms
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.kernels.kernel import extract
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.models.published.annette import (
     AnnetteRoofline,
     RefinedRoofline,
     Unrolling,
     operations,
     raw_features,
 )
-from latfarm_predictors.models.annette_forest import Mixed, Statistical
-from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.models.published.annette_forest import Mixed, Statistical
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
-from latfarm_predictors.workload import Workload, workload
 
 OPS_PER_MS = 4e7
 BYTES_PER_MS = 4e8

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from latfarm_predictors.kernel_models import KernelModels
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models import apart
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.samples import Training, prepare
-from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
-from latfarm_predictors.workload import Workload, workload
 
 BOARD = SyntheticBoard()
 OTHERS, IMAGES = 55, 50

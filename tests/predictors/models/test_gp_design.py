@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from latfarm_predictors.features import distances
-from latfarm_predictors.models.gp_design import Plain, most_telling, spread
-from latfarm_predictors.models.gp_posterior import matern
-from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.features.table_features import distances
+from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.models.gaussian.design import Plain, most_telling, spread
+from latfarm_predictors.models.gaussian.posterior import matern
 from latfarm_predictors.testing.synthetic import random_kernel
-from latfarm_predictors.workload import workload
 
 NOISE = 0.01
 

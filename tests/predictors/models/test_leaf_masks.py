@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_predictors.errors import BundleError
-from latfarm_predictors.models.boosted_trees import TextTrees, read_trees, total
-from latfarm_predictors.models.leaf_masks import MOST_LEAVES, LeafMasks
-from latfarm_predictors.models.trees import Trees
-from latfarm_predictors.table import Array
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.models.trees.boosted_trees import TextTrees, read_trees, total
+from latfarm_predictors.models.trees.leaf_masks import MOST_LEAVES, LeafMasks
+from latfarm_predictors.models.trees.tree import Trees
 
 FEATURES = 6
 EDGES = [-np.inf, -1e300, -2.5, -5e-324, -0.0, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 7.25, 1e300, np.inf]

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import extract
-from latfarm_predictors.mnn_backends import GPU_GIGA, Backend, cpu, gpu
-from latfarm_predictors.mnn_schemes import (
+from latfarm_predictors.features.mnn_backends import GPU_GIGA, Backend, cpu, gpu
+from latfarm_predictors.features.mnn_schemes import (
     TILES,
     Schemes,
     choose,
@@ -20,11 +17,14 @@ from latfarm_predictors.mnn_schemes import (
     recurses,
     strassen,
 )
+from latfarm_predictors.features.table import as_table
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.kernel import extract
+from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import Model
-from latfarm_predictors.models.mnn_cost import MnnCost, algorithms, operators
-from latfarm_predictors.table import as_table
+from latfarm_predictors.models.published.mnn_cost import MnnCost, algorithms, operators
 from latfarm_predictors.testing.synthetic import USUAL_COUNTS, random_kernels
-from latfarm_predictors.workload import Workload, workload
 
 TABLE_1 = {
     # (kernel, input channels, output channels, size): ms of sliding window, smallest and largest

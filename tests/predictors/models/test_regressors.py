@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from latfarm_predictors.costs import Tiles, tiled_work
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.graph_builder import GraphBuilder
-from latfarm_predictors.kernels import extract
-from latfarm_predictors.models.analytic import Linear, Lookup
-from latfarm_predictors.models.annette import AnnetteRoofline, RefinedRoofline
-from latfarm_predictors.models.annette_forest import Mixed, Statistical
+from latfarm_predictors.features.costs import Tiles, tiled_work
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.kernels.kernel import extract
+from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
-from latfarm_predictors.models.forest import Forest
-from latfarm_predictors.models.gp_search import penalised_likelihood, search
-from latfarm_predictors.models.mnn_cost import MnnCost
+from latfarm_predictors.models.gaussian.search import penalised_likelihood, search
+from latfarm_predictors.models.published.analytic import Linear, Lookup
+from latfarm_predictors.models.published.annette import AnnetteRoofline, RefinedRoofline
+from latfarm_predictors.models.published.annette_forest import Mixed, Statistical
+from latfarm_predictors.models.published.mnn_cost import MnnCost
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack, mixing_weight
-from latfarm_predictors.table import Array, Table, as_table
+from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
-from latfarm_predictors.workload import Workload, workload
 from scipy.optimize import check_grad
 from sklearn.ensemble import RandomForestRegressor
 

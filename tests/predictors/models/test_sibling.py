@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from latfarm_predictors.bundle import load_bundle, save_bundle
-from latfarm_predictors.kernel_models import KernelModels
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.predictor import PlatformPredictor
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
-from latfarm_predictors.table import Array, Table, as_table
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernel
-from latfarm_predictors.workload import Workload, workload
 
 ELDER = SyntheticBoard()
 YOUNGER = SyntheticBoard(

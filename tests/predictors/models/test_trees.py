@@ -10,9 +10,9 @@ import lightgbm
 import numpy as np
 import pytest
 from latfarm_predictors.errors import BundleError
-from latfarm_predictors.models.boosted_trees import read_trees, total
-from latfarm_predictors.models.trees import Trees, grow, out_of_bag
-from latfarm_predictors.table import Array
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.models.trees.boosted_trees import read_trees, total
+from latfarm_predictors.models.trees.tree import Trees, grow, out_of_bag
 from sklearn.ensemble import RandomForestRegressor
 
 
@@ -119,7 +119,7 @@ def test_no_text_is_refused() -> None:
 def test_who_only_predicts_waits_for_no_library_of_learning(text: str) -> None:
     program = (
         "import sys, numpy, latfarm_predictors.bundle\n"
-        "from latfarm_predictors.models.boosted_trees import read_trees, total\n"
+        "from latfarm_predictors.models.trees.boosted_trees import read_trees, total\n"
         "print(float(total(read_trees(sys.stdin.read()), numpy.full((1, 5), 7.5))[0]).hex())\n"
         "print(sorted({'lightgbm', 'sklearn', 'scipy'} & set(sys.modules)))"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import EPSILON, Handler, Walk, int_list, number

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.builders.activations import layers, moves, pointwise
 from latfarm_controller.builders.activations.walk import Fetch, Handler, Walk

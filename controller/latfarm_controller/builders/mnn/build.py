@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.mnn.converter import ConverterError, convert

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.ncnn.file import Data, Dims, Floats, Net, Params, shape_params

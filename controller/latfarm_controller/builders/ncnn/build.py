@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.ncnn import ids, moves, nn, ops, pools

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.ncnn.blobs import Translation, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Data

@@ -7,8 +7,8 @@ from itertools import permutations
 from math import prod
 
 import numpy as np
-from latfarm_predictors.canonical import canonical_slice
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.canonical import canonical_slice
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.ncnn.blobs import Translation, ints, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Dims, Params, shape_params

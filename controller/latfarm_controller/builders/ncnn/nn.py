@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.ncnn.blobs import Translation, floats, ints, number, refuse
 from latfarm_controller.builders.ncnn.file import Data, Dims, Floats, Params

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.ncnn.blobs import Translation, floats, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Params

@@ -1,8 +1,8 @@
 """Groups of nodes that ncnn has one layer for, and what its converters fuse into a convolution.
 
-The Graph spells younger ops in terms of older ones (`latfarm_predictors.expansions`), as exporters
-do; a network converted for ncnn has the native layer. Activations and batch norms behind a
-convolution or a fully connected layer become part of it, since ncnn does not fuse them by itself.
+The Graph spells younger ops in terms of older ones (`latfarm_predictors.graph.expansions`), as
+exporters do; a network converted for ncnn has the native layer. Activations and batch norms behind
+a convolution or a fully connected layer become part of it, since ncnn does not fuse them by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.ncnn.blobs import Translation, floats, ints, number, pick
 from latfarm_controller.builders.ncnn.file import Floats, Params

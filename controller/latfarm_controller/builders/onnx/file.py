@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any
 
 import onnx
-from latfarm_predictors.graph import AttrValue, Node, TensorType
+from latfarm_predictors.graph.graph import AttrValue, Node, TensorType
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 import onnx
-from latfarm_predictors.graph import AttrValue, Graph, Node
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Array

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from latfarm_predictors.batch_norm import fold_batch_norms, fold_values
-from latfarm_predictors.graph import Graph, Node
-from latfarm_predictors.quantization import is_quantised
+from latfarm_predictors.frontends.onnx_quantization import is_quantised
+from latfarm_predictors.graph.batch_norm import fold_batch_norms, fold_values
+from latfarm_predictors.graph.graph import Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Array

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.ranges import profiles_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite import functions, matrix, moves, nn, reduce, resize
@@ -92,7 +92,7 @@ def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
     ops = {node.name: node.op for node in graph.nodes}
     islands: list[FloatIsland] = []
     if dtype == "int8":
-        from latfarm_controller.builders.quantize import quantize
+        from latfarm_controller.builders.tflite.quantize import quantize
 
         model = quantize(model)
         islands = [
@@ -140,8 +140,8 @@ def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Tra
 
 def _integers(t: Translation, has_values: bool) -> Model:
     """The int8 model; ranges are measured unless it is a kernel of noise."""
-    from latfarm_controller.builders.quantize import SAME_SCALE, quantize
     from latfarm_controller.builders.tflite.moments import ESTIMATED
+    from latfarm_controller.builders.tflite.quantize import SAME_SCALE, quantize
     from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
 
     codes = [operator.code for operator in t.model.operators]

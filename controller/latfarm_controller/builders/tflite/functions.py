@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.tflite.layout import Layout, Translation, refuse
 from latfarm_controller.builders.tflite.nn import EPSILON, Handler, number

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from latfarm_predictors.graph import Graph, Node
+from latfarm_predictors.graph.graph import Graph, Node
 
 from latfarm_controller.builders.noise import Weights
 from latfarm_controller.builders.tflite.file import Array, Model, Option

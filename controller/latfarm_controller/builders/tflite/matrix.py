@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.tflite.layout import Translation, plain, refuse
 from latfarm_controller.builders.tflite.nn import Handler, number

@@ -8,7 +8,7 @@ from math import prod
 from typing import cast
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite.layout import IMAGE, Translation, refuse

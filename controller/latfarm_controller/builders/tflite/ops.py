@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from latfarm_predictors.graph import Node
-from latfarm_predictors.shapes.dtypes import CAST_CODES
+from latfarm_predictors.graph.graph import Node
+from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 from latfarm_controller.builders.tflite.layout import (
     Layout,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from latfarm_predictors.graph import Graph
+from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.builders.noise import inputs
 from latfarm_controller.builders.tflite.file import Array, Model, serialise

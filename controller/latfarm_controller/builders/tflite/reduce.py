@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders.tflite.layout import Layout, Translation, refuse
 from latfarm_controller.builders.tflite.nn import Handler, ints, number

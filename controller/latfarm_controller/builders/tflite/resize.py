@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-from latfarm_predictors.graph import Node
+from latfarm_predictors.graph.graph import Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite.layout import IMAGE, Translation, refuse

@@ -1,0 +1,1 @@
+"""What measures models: runtimes, platforms, readiness and energy of one board."""

@@ -1,0 +1,200 @@
+"""The agent's side of an energy measurement: which rails, when they are sampled, what they tell.
+
+The worker lets the board rest, runs the model back to back, and lets it rest again; it says when.
+The agent samples the rails meanwhile and computes what an inference costs. Where a runtime keeps
+its own account (a simulated board's, a phone's), that one is taken and no rail is read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_agent.board.conditions import Sensors, shown
+from latfarm_agent.power.gpu import Nvml
+from latfarm_agent.power.integration import (
+    COUNTER,
+    EnergyUnavailable,
+    Figure,
+    Record,
+    Span,
+    figure,
+)
+from latfarm_agent.power.rails import PowerConfig, Rail, Rails, Recorder
+from latfarm_agent.worker.rules import ENERGY_UNAVAILABLE
+
+CONDITION = "energy"
+"""Of a result's conditions: "ok", or why there is no energy, beginning with ENERGY_UNAVAILABLE."""
+
+RESTING = "resting"
+_TICKS_A_SECOND = 100.0
+
+
+def _host_nvml() -> Nvml | None:
+    from latfarm_agent.nvidia.nvml import open_nvml
+
+    return open_nvml()
+
+
+class Recording:
+    """One measurement's energy: `begin` when the board is to rest, `finish` with what was told.
+
+    Args:
+        rails: to sample; empty: none can be, `why` says why.
+        record: begins to sample them.
+        asked: False: nobody asked for an energy, and nothing is done.
+    """
+
+    def __init__(
+        self, rails: Sequence[Rail], why: str, record: Callable[[], Recorder], *, asked: bool = True
+    ) -> None:
+        self._asked = asked
+        self._rails = list(rails)
+        self._why = why
+        self._record = record
+        self._recorder: Recorder | None = None
+
+    @property
+    def has_rail(self) -> bool:
+        """Whether the worker's runs and rests would be seen by a rail."""
+        return bool(self._rails)
+
+    def begin(self, stage: str) -> None:
+        """A stage begins: from the first rest on, rails are sampled."""
+        if stage == RESTING and self._rails and self._recorder is None:
+            self._recorder = self._record()
+
+    def close(self) -> None:
+        """Stop sampling. Idempotent."""
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def finish(
+        self, told: Mapping[str, Any] | None, result: pb.Result, conditions: dict[str, str]
+    ) -> None:
+        """Put into a result what an inference costs, into its conditions how, or why it cannot be.
+
+        Args:
+            told: by the worker, as `measure_energy.run_for_energy` says; empty: it did not run.
+            result: gets an energy, where there is one.
+            conditions: always get `CONDITION` where energy was asked for.
+        """
+        if not self._asked:
+            return
+        try:
+            source, found = self._figure(told or {})
+        except EnergyUnavailable as error:
+            conditions[CONDITION] = f"{ENERGY_UNAVAILABLE}: {error}"
+            return
+        result.energy.CopyFrom(
+            pb.Energy(
+                energy_mj=found.energy_mj,
+                gross_mj=found.gross_mj,
+                spread_mj=found.spread_mj,
+                idle_mw=found.idle_mw,
+                idle_spread_mw=found.idle_spread_mw,
+                source=source,
+                runs=found.runs,
+                span_ms=found.span_ms,
+            )
+        )
+        conditions[CONDITION] = "ok"
+        conditions["energy_spans"] = "{} of {}".format(*found.spans)
+        conditions["energy_rests_mw"] = ",".join(shown(value) for value in found.rests_mw)
+
+    def _figure(self, told: Mapping[str, Any]) -> tuple[str, Figure]:
+        if told.get("unavailable"):
+            raise EnergyUnavailable(str(told["unavailable"]))
+        try:
+            spans = [_span(values) for values in told.get("spans", ())]
+            own = _own_account(told) if told.get("source") else None
+        except (TypeError, ValueError, KeyError) as error:
+            raise EnergyUnavailable(f"the worker's story of it makes no sense: {error}") from error
+        if own is not None:
+            return own.name, figure([own], spans, None)
+        if not self._rails:
+            raise EnergyUnavailable(self._why)
+        if self._recorder is None:
+            raise EnergyUnavailable("the worker did not run the model for it")
+        records, busy = self._recorder.stop()
+        return "+".join(rail.name for rail in self._rails), figure(records, spans, busy)
+
+
+class EnergyMeter:
+    """Makes the recordings of a board.
+
+    Args:
+        root: where /proc and /sys are found.
+        config: which rails, how often.
+        nvml: opens NVML; None: the library of this host, where `root` is its own.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: PowerConfig | None = None,
+        nvml: Callable[[], Nvml | None] | None = None,
+    ) -> None:
+        if nvml is None:
+            nvml = _host_nvml if Path(root) == Path("/") else lambda: None
+        self._rails = Rails(root, config, nvml)
+        self._sensors = Sensors((), root)  # all cores: a package's counter sees them all
+
+    def recording(
+        self, *, settings: Mapping[str, str] | None, real_time: bool, cores: Sequence[int]
+    ) -> Recording:
+        """For one measurement.
+
+        Args:
+            settings: the platform's; None: no energy is asked for.
+            real_time: False where time is simulated: no rail sees such work.
+            cores: that measure; the sampling stays off them.
+        """
+        rails: list[Rail] = []
+        why = "its time is computed, not taken: no rail of this board sees its work"
+        if real_time and settings is not None:
+            rails, why = self._rails.chosen(settings)
+        hz = self._rails.config.hz
+        return Recording(
+            rails,
+            why,
+            lambda: Recorder(rails, self._busy_s, hz, cores),
+            asked=settings is not None,
+        )
+
+    def shown(self) -> str:
+        """The rail of a platform of the CPU, or why there is none; then the others to name."""
+        rails, why = self._rails.chosen({})
+        used = "+".join(rail.name for rail in rails) or f"none: {why}"
+        others = [name for name in self._rails.found() if name != used]
+        return used + (f" (others: {', '.join(others)})" if others else "")
+
+    def _busy_s(self) -> float | None:
+        ticks = self._sensors.ticks()
+        return None if ticks is None else ticks.busy / _ticks_a_second()
+
+
+def _ticks_a_second() -> float:
+    try:
+        return float(os.sysconf("SC_CLK_TCK"))
+    except (ValueError, OSError, AttributeError):
+        return _TICKS_A_SECOND
+
+
+def _span(values: Sequence[Any]) -> Span:
+    begin_s, end_s, runs, cpu_s, _ = values
+    return Span(float(begin_s), float(end_s), int(runs), float(cpu_s))
+
+
+def _own_account(told: Mapping[str, Any]) -> Record:
+    """A runtime's own account: read at the ends of the spans, by its own clock."""
+    points: dict[float, float] = {}
+    for begin_s, end_s, _, _, (begin_mj, end_mj) in told["spans"]:
+        points[float(begin_s)], points[float(end_s)] = float(begin_mj), float(end_mj)
+    times = sorted(points)
+    values = [points[moment] for moment in times]
+    step_mj = float(told.get("step_mj", 0.0))
+    return Record(str(told["source"]), COUNTER, times, values, exact=True, step=step_mj)

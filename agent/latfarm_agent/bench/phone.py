@@ -1,0 +1,208 @@
+"""A phone's sensors, read over adb, in the place of the host's."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latfarm_agent.board.conditions import UNKNOWN, CoreTicks, Reading, Sensors, Standing, shown
+from latfarm_agent.errors import UsageError
+from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
+from latfarm_agent.phones.rules import PhoneRules, mode, unfit
+from latfarm_agent.phones.state import DYNAMIC, STATIC, Identity, PhoneState
+
+if TYPE_CHECKING:
+    from latfarm_agent.agent_config import AgentConfig
+    from latfarm_agent.bench.bench import Bench
+    from latfarm_agent.worker.pool import Limits
+
+RUNTIME = "adb"
+"""Name of the runtime in the configuration."""
+
+REFERENCE = "latfarm_agent.runtimes.adb.runtime:AdbRuntime"
+
+_ANSWER_S = 10.0
+_ALIVE_S = 5.0
+
+
+class PhoneSensors(Sensors):
+    """What `Sensors` is for a host. While a phone is away, what was last known of it is told.
+
+    Args:
+        device: the phone; connected to at once.
+        rules: when it may be measured.
+
+    Raises:
+        AdbError: the phone is not there.
+    """
+
+    def __init__(self, device: AdbDevice, rules: PhoneRules | None = None) -> None:
+        super().__init__(())
+        self._device = device
+        self._rules = rules or PhoneRules()
+        device.ready()
+        self._identity = Identity.read(device.shell(STATIC).text)
+        self._state = PhoneState()
+        self._look()
+
+    def read(self) -> Reading:
+        """Fastest cluster's clock, temperature, and what throttles; unknown while it is away."""
+        try:
+            state = self._look()
+        except AdbError:
+            return Reading(None, None, None)
+        clocks = state.clocks_mhz
+        throttles = [value for value in (state.thermal_status, state.capped) if value is not None]
+        return Reading(
+            max(clocks.values()) if clocks else None,
+            state.temperature_c,
+            sum(throttles) if throttles else None,
+        )
+
+    def standing(self) -> Standing:
+        """Whether the phone may be measured, and what must not change meanwhile.
+
+        Raises:
+            AdbError: it is away, and does not come back soon.
+        """
+        self._device.ready()
+        self._recognise()
+        state = self._look()
+        told = {name: value or UNKNOWN for name, value in mode(state).items()}
+        told["charging"] = state.charging or UNKNOWN
+        told["battery_percent"] = shown(state.battery_percent)
+        told["battery_c"] = shown(state.battery_c)
+        told["thermal_status"] = shown(state.thermal_status)
+        return Standing(mode(state), told, unfit(state, self._rules, self._identity.home))
+
+    def lost(self) -> str:
+        """Why the phone does not answer; empty: it does."""
+        try:
+            self._device.shell("true", timeout_s=_ALIVE_S)
+        except AdbError as error:
+            return str(error)
+        return ""
+
+    def policy(self) -> dict[str, str]:
+        """Governors and clock bounds of all clusters, battery saver and power source."""
+        state = self._state
+        return {
+            "governor": state.governors or UNKNOWN,
+            "clock_max_khz": state.clock_max_khz or UNKNOWN,
+            "clock_min_khz": state.clock_min_khz or UNKNOWN,
+            "power_mode": state.saver or UNKNOWN,
+            "power_source": state.power_source or UNKNOWN,
+        }
+
+    def ticks(self) -> CoreTicks | None:
+        """Not told: whoever is in front of the phone is known by the rules."""
+        return None
+
+    def load(self) -> str:
+        """One-minute load average of the phone."""
+        return self._state.load_1m or UNKNOWN
+
+    def boot_id(self) -> str:
+        """The phone's, so that nobody takes it for a part of its host."""
+        identity = f"{self._identity.serial} {self._identity.boot_id}"
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+    def hardware(self) -> dict[str, str]:
+        """What the phone is made of."""
+        found = self._identity
+        return {
+            "cpu": found.soc or UNKNOWN,
+            "arch": found.abi or UNKNOWN,
+            "cores": str(found.cores or UNKNOWN),
+            "memory_bytes": str(found.memory_bytes or UNKNOWN),
+            "model": found.model or UNKNOWN,
+            "connection": f"adb {self._device.serial}",
+        }
+
+    def software(self) -> dict[str, str]:
+        """Android and its build, and the kernel."""
+        found = self._identity
+        return {
+            "os": f"Android {found.android}" if found.android else UNKNOWN,
+            "build": found.build or UNKNOWN,
+            "kernel": found.kernel or UNKNOWN,
+        }
+
+    def board_id(self, state_dir: Path) -> str:
+        """The phone's serial number, however it is connected; without one, the connection's."""
+        del state_dir
+        identity = f"phone {self._identity.serial or self._device.serial}"
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+    def _recognise(self) -> None:
+        """Another phone may answer under the same address, and an update may have come.
+
+        Raises:
+            DeviceLostError: so it is.
+        """
+        found = Identity.read(self._device.shell(STATIC).text)
+        if found.serial != self._identity.serial:
+            raise DeviceLostError(
+                f"{self._device.serial} is another phone now: "
+                f"{found.serial or 'without serial'}, not {self._identity.serial or 'without'}"
+            )
+        if found.build != self._identity.build:
+            raise DeviceLostError(
+                f"{self._device.serial}: its system was updated to {found.build or 'another one'}: "
+                "restart the agent"
+            )
+        self._identity = found
+
+    def _look(self) -> PhoneState:
+        self._state = PhoneState.read(self._device.shell(DYNAMIC).text)
+        return self._state
+
+
+def phone_bench(
+    serial: str,
+    name: str,
+    hardware: str | None,
+    work_dir: Path,
+    config: AgentConfig,
+    limits: Limits | None = None,
+) -> Bench:
+    """A bench that measures on the phone with a serial, and on nothing else.
+
+    Args:
+        serial: as `adb devices` prints it.
+        name: what people call the phone.
+        hardware: name of its type.
+        work_dir: for scratch files.
+        config: its runtime "adb" is what the phone gets; see `adb.options` and `phone_rules`.
+        limits: bounds of the worker here.
+
+    Raises:
+        UsageError: the configuration has no such runtime, or a rule is wrong.
+        AdbError: the phone is not there.
+    """
+    from latfarm_agent.bench.bench import Bench
+
+    entry = config.runtimes.get(RUNTIME)
+    if entry is None or set(config.runtimes) != {RUNTIME}:
+        raise UsageError(
+            f"--adb: --config must have the runtime {RUNTIME!r} and no other: "
+            "it names the benchmark binaries of the phone"
+        )
+    if "serial" in entry.options:
+        raise UsageError(f"runtimes.{RUNTIME}.options.serial: give it as --adb")
+    rules = PhoneRules.from_json(entry.options.get("rules", {}))
+    adb = str(entry.options.get("adb", ""))
+    device = AdbDevice(serial, adb, timeout_s=_ANSWER_S, starts_server=True)
+    sensors = PhoneSensors(device, rules)
+    options = dict(entry.options, serial=serial)
+    return Bench(
+        name,
+        hardware,
+        work_dir,
+        runtimes={RUNTIME: REFERENCE},
+        config=replace(config, runtimes={RUNTIME: replace(entry, options=options)}),
+        sensors=sensors,
+        limits=limits,
+    )

@@ -1,0 +1,1 @@
+"""The board around a measurement: temperatures, clocks, load and its fixed settings."""

@@ -1,0 +1,287 @@
+"""Governors, clocks and power mode of a board: set as a file says, read back, told as they are.
+
+```json
+{
+  "required": true,
+  "files": [
+    {"name": "governor", "paths": "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor",
+     "value": "performance"},
+    {"name": "lowest clock", "paths": "/sys/devices/system/cpu/cpufreq/policy*/scaling_min_freq",
+     "value_of": "cpuinfo_max_freq"}
+  ],
+  "power_mode": 0,
+  "jetson_clocks": true
+}
+```
+
+What the kernel or the board does not have is `absent`, never silently left out; with "required" it
+counts as failed. A kernel may take a value and keep another: only what is read back counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+from latfarm_agent.errors import UsageError
+from latfarm_agent.files.folders import write_whole
+from latfarm_agent.nvidia import tegra
+
+_TOOL_S = 60.0
+_KEYS = ("required", "files", "power_mode", "jetson_clocks")
+_NUMBER = re.compile(r"\((\d+)\)$")
+
+ToolRunner = Callable[..., str]
+
+
+class Settled(str, Enum):
+    """How a setting stands."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    DIFFERS = "differs"
+    ABSENT = "absent"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One setting: what was wanted, what was read before and after. `path`: of its file."""
+
+    name: str
+    wanted: str
+    before: str
+    found: str
+    state: Settled
+    path: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.path})" if self.path else ""
+        why = f": {self.detail}" if self.detail else ""
+        read = self.found or "nothing"
+        return f"{self.name}{where}: {self.state.value}: wanted {self.wanted}, read {read}{why}"
+
+
+@dataclass(frozen=True)
+class FileSetting:
+    """A value for each file that matches; `value_of`: the file beside it that holds the value."""
+
+    name: str
+    paths: str
+    value: str = ""
+    value_of: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All of the file. `required`: what is absent has failed."""
+
+    required: bool = False
+    files: tuple[FileSetting, ...] = ()
+    power_mode: int | None = None
+    jetson_clocks: bool = False
+
+
+def read_wanted(path: Path) -> Wanted:
+    """Read a file of settings.
+
+    Raises:
+        UsageError: it cannot be read, or is not of this kind.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(data, dict) or set(data) - set(_KEYS):
+        raise UsageError(f"{path}: must be an object with the keys {', '.join(_KEYS)}")
+    mode = data.get("power_mode")
+    if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int)):
+        raise UsageError(f"{path}: power_mode must be a number, as nvpmodel counts")
+    try:
+        files = tuple(FileSetting(**_checked(entry)) for entry in data.get("files", []))
+    except (TypeError, ValueError) as error:
+        text = f"{path}: files need name, paths and either value or value_of: {error}"
+        raise UsageError(text) from error
+    flags = bool(data.get("required", False)), bool(data.get("jetson_clocks", False))
+    return Wanted(flags[0], files, mode, flags[1])
+
+
+def apply(
+    wanted: Wanted,
+    before: Path | None = None,
+    *,
+    change: str = "set",
+    root: Path = Path("/"),
+    run: ToolRunner | None = None,
+) -> list[Outcome]:
+    """Settle a board; one outcome for each file and tool.
+
+    Args:
+        wanted: how it shall be.
+        before: where what was before is kept, the first time.
+        change: "set", "check" (change nothing) or "undo" (what `before` holds).
+        root: where files are found.
+        run: runs a tool and gives what it printed; raises OSError.
+    """
+    run = run or _run
+    kept = _kept(before)
+    outcomes: list[Outcome] = []
+    for setting in wanted.files:
+        outcomes += _files(setting, kept, change, root)
+    if change != "undo":
+        if wanted.power_mode is not None:
+            outcomes.append(_power_mode(wanted.power_mode, change, run))
+        if wanted.jetson_clocks:
+            outcomes.append(_jetson_clocks(change, run))
+    if change == "set" and before is not None:
+        first = {o.path: o.before for o in outcomes if o.path and o.state is Settled.CHANGED}
+        if set(first) - set(kept):
+            write_whole(before, json.dumps({**first, **kept}, indent=1, sort_keys=True) + "\n")
+    if not wanted.required:
+        return outcomes
+    return [_strict(outcome) for outcome in outcomes]
+
+
+def _files(setting: FileSetting, kept: Mapping[str, str], change: str, root: Path) -> list[Outcome]:
+    paths = sorted(root.glob(setting.paths.lstrip("/")))
+    if not paths:
+        detail = f"there is no {setting.paths}"
+        told = setting.value or setting.value_of
+        return [Outcome(setting.name, told, "", "", Settled.ABSENT, setting.paths, detail)]
+    found: list[Outcome] = []
+    for path in paths:
+        shown = "/" + str(path.relative_to(root))
+        value = setting.value
+        try:
+            before = _text(path)
+            if setting.value_of:
+                value = _text(path.parent / setting.value_of)
+            if change == "undo":
+                if shown not in kept:
+                    continue
+                value = kept[shown]
+            if before != value and change != "check":
+                path.write_text(value)
+            after = _text(path)
+        except OSError as error:
+            detail = error.strerror or str(error)
+            with contextlib.suppress(OSError):
+                before = _text(path)
+            found.append(
+                Outcome(setting.name, value, before, before, Settled.FAILED, shown, detail)
+            )
+            continue
+        state = _state(before, after, value, change)
+        found.append(Outcome(setting.name, value, before, after, state, shown))
+    return found
+
+
+def _power_mode(number: int, change: str, run: ToolRunner) -> Outcome:
+    """Source: NVIDIA, "Jetson Linux Developer Guide", chapter "Platform Power and Performance"."""
+
+    def read() -> str:
+        match = _NUMBER.search(tegra.read_mode(run(["nvpmodel", "-q"])) or "")
+        return match[1] if match else ""
+
+    try:
+        before = read()
+        if before != str(number) and change == "set":
+            # Some modes need a reboot, and the tool asks: that is not ours to decide.
+            run(["nvpmodel", "-m", str(number)], "no\n")
+        after = read()
+    except FileNotFoundError:
+        return _no_tool("power mode", str(number), "nvpmodel")
+    except OSError as error:
+        return Outcome("power mode", str(number), "", "", Settled.FAILED, detail=str(error))
+    detail = "" if after == str(number) or change == "check" else "it may need a reboot"
+    state = _state(before, after, str(number), change)
+    return Outcome("power mode", str(number), before, after, state, detail=detail)
+
+
+def _jetson_clocks(change: str, run: ToolRunner) -> Outcome:
+    def read() -> str:
+        clocks = tegra.read_clocks(run(["jetson_clocks", "--show"]))
+        if not clocks:
+            return ""
+        return "locked" if all(each.locked for each in clocks.values()) else "free"
+
+    try:
+        before = read()
+        if before != "locked" and change == "set":
+            run(["jetson_clocks"])
+        after = read()
+    except FileNotFoundError:
+        return _no_tool("clocks", "locked", "jetson_clocks")
+    except OSError as error:
+        return Outcome("clocks", "locked", "", "", Settled.FAILED, detail=str(error))
+    return Outcome("clocks", "locked", before, after, _state(before, after, "locked", change))
+
+
+def _state(before: str, after: str, value: str, change: str) -> Settled:
+    if after == value:
+        return Settled.KEPT if before == value else Settled.CHANGED
+    return Settled.DIFFERS if change == "check" else Settled.FAILED
+
+
+def _strict(outcome: Outcome) -> Outcome:
+    if outcome.state is not Settled.ABSENT:
+        return outcome
+    fields = (outcome.name, outcome.wanted, outcome.before, outcome.found)
+    return Outcome(*fields, Settled.FAILED, outcome.path, outcome.detail)
+
+
+def _no_tool(name: str, value: str, tool: str) -> Outcome:
+    return Outcome(name, value, "", "", Settled.ABSENT, detail=f"there is no {tool}")
+
+
+def _run(arguments: list[str], data: str = "") -> str:
+    if shutil.which(arguments[0]) is None:
+        raise FileNotFoundError(arguments[0])
+    try:
+        done = subprocess.run(
+            arguments,
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TOOL_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{arguments[0]} did not end within {_TOOL_S:.0f} s") from error
+    if done.returncode:
+        said = " | ".join(done.stdout.strip().splitlines()[-3:])
+        raise OSError(f"{' '.join(arguments)}: exit status {done.returncode}: {said}")
+    return done.stdout
+
+
+def _kept(path: Path | None) -> dict[str, str]:
+    if path is not None:
+        with contextlib.suppress(OSError, ValueError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(data, dict):
+                return {str(name): str(value) for name, value in data.items()}
+    return {}
+
+
+def _checked(entry: Any) -> dict[str, str]:
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise ValueError("each is an object of texts")
+    if bool(entry.get("value")) == bool(entry.get("value_of")):
+        raise ValueError(f"{entry.get('name')!r} has both of them, or neither")
+    if not str(entry.get("paths", "")).startswith("/"):
+        raise ValueError(f"{entry.get('name')!r} has no absolute paths")
+    return entry
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace").strip()

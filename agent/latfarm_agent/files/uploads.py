@@ -1,0 +1,252 @@
+"""One upload of a blob: what arrives is written, hashed, and kept for a later upload to resume."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Callable, Iterator
+
+from latfarm_agent.errors import (
+    DigestError,
+    DiskFullError,
+    ForbiddenFormatError,
+    RequestError,
+    UploadSupersededError,
+)
+from latfarm_agent.files.digests import StreamDigest
+
+if TYPE_CHECKING:
+    from latfarm_agent.files.blobs import BlobStore
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HEAD_BYTES = 41
+"""As much of a blob tells its format: a ZIP's first header with the name that ncnn's has."""
+_PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+_ZIP = b"PK\x03\x04"
+FORBIDDEN: tuple[tuple[bytes, str], ...] = (
+    # Both spellings of the tag in front of serialized engines, of old and of new releases.
+    (b"ftrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
+    (b"ptrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
+    *((magic, "a pickle: reading it runs code; send the model itself") for magic in _PICKLES),
+    (_ZIP, "a ZIP file, as PyTorch and Keras write pickles; send an ONNX model"),
+    (b"PK\x05\x06", "an empty ZIP file; send an ONNX model"),
+    (b"\x7fELF", "a program; send a model"),
+    (b"MZ", "a program; send a model"),
+    (b"#!", "a script; send a model"),
+    (b"\x89HDF", "an HDF5 file, whose layers may hold code; send an ONNX model"),
+)
+"""What no model of any platform begins with, and what is never to be loaded."""
+
+NCNN_ENTRY = b"model.param"
+"""First file in the one ZIP that is a model: ncnn's two travel in it, and they alone are read."""
+
+
+def check_format(head: bytes, whole: bool = True) -> None:
+    """Refuse what runs code when it is loaded.
+
+    Args:
+        head: the first `HEAD_BYTES` bytes of a blob, or all of a shorter one.
+        whole: that is all of them; otherwise more are to come, and a ZIP is not judged yet.
+
+    Raises:
+        ForbiddenFormatError: says what it is, and what to send instead.
+    """
+    if head.startswith(_ZIP) and (not whole or _first_entry(head) == NCNN_ENTRY):
+        return
+    for magic, what in FORBIDDEN:
+        if head.startswith(magic):
+            raise ForbiddenFormatError(f"the blob is {what}")
+
+
+def _first_entry(head: bytes) -> bytes:
+    """Name of the first file in a ZIP; empty for anything else (APPNOTE, 4.3.7)."""
+    if not head.startswith(_ZIP) or len(head) < 30:
+        return b""
+    size = int.from_bytes(head[26:28], "little")
+    return head[30 : 30 + size]
+
+
+class Pace:
+    """A bound of bytes a second over all who share it, with a second's worth in reserve."""
+
+    def __init__(
+        self,
+        bytes_per_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now_s = now_s
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._free_s = now_s() - 1.0  # when all that was spent will have been earned
+
+    def spend(self, size_bytes: int) -> None:
+        """Take so many bytes, and wait for as long as they are too early."""
+        with self._lock:
+            now_s = self._now_s()
+            self._free_s = max(self._free_s, now_s - 1.0) + size_bytes / self._bytes_per_s
+            early_s = self._free_s - now_s
+        if early_s > 0:
+            self._wait(early_s)
+
+
+@dataclass(frozen=True)
+class BlobStatus:
+    """How much of a blob is here."""
+
+    sha256: str
+    received_bytes: int
+    complete: bool
+
+
+class Upload:
+    """One upload under way. Use as a context manager: leaving it keeps what has arrived."""
+
+    def __init__(
+        self, store: BlobStore, path: Path, sha256: str, size_bytes: int, offset: int
+    ) -> None:
+        self.path = path
+        self.sha256 = sha256
+        self.size_bytes = size_bytes
+        self.received_bytes = offset
+        self._store = store
+        self._lock = threading.Lock()
+        self._superseded = False
+        self._digest = StreamDigest()
+        self._head = path.read_bytes()[:HEAD_BYTES] if 0 < offset < HEAD_BYTES else b""
+        self._judged = offset >= HEAD_BYTES
+        # Unbuffered: what `write` took is the kernel's, and outlives a killed agent.
+        self._file = io.FileIO(str(path), "ab")
+
+    @property
+    def remaining_bytes(self) -> int:
+        """What is still to come."""
+        return self.size_bytes - self.received_bytes
+
+    def hash_prefix(self) -> None:
+        """Take the bytes of earlier uploads into the hash."""
+        if self.received_bytes:
+            with self._lock:
+                self._check_open()
+                self._digest.update_from(self.path)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            RequestError: more than was announced; the upload is discarded.
+            ForbiddenFormatError: it is no model, but something that runs code; discarded too.
+            DiskFullError: no room; the upload is discarded, for the disk needs the space.
+            UploadSupersededError: a newer upload of this blob took over.
+        """
+        with self._lock:
+            self._check_open()
+            if len(data) > self.remaining_bytes:
+                self._discard()
+                raise RequestError(
+                    f"upload of {self.sha256} sends more than the {self.size_bytes} bytes announced"
+                )
+            self._judge(data)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[self._file.write(view) or 0 :]
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self._discard()
+                raise DiskFullError("the board's disk is full") from error
+            self._digest.update(data)
+            self.received_bytes += len(data)
+
+    def _judge(self, data: bytes) -> None:
+        """Look at the first bytes before any of the blob could be called complete."""
+        if self._judged:
+            return
+        self._head = (self._head + bytes(data[:HEAD_BYTES]))[:HEAD_BYTES]
+        self._judged = len(self._head) == HEAD_BYTES
+        whole = self._judged or len(data) == self.remaining_bytes
+        try:
+            check_format(self._head, whole)
+        except ForbiddenFormatError:
+            self._discard()
+            raise
+
+    def finish(self) -> BlobStatus:
+        """End the upload: complete when all bytes are here, else to be resumed.
+
+        Raises:
+            DigestError: all bytes are here and hash to something else; the upload is discarded.
+            UploadSupersededError: a newer upload of this blob took over.
+        """
+        with self._lock:
+            self._check_open()
+            self._end()
+            if self.remaining_bytes:
+                self._store.forget(self)
+                return BlobStatus(self.sha256, self.received_bytes, complete=False)
+            digest = self._digest.hexdigest()
+            if digest != self.sha256:
+                self._discard()
+                raise DigestError(
+                    f"{self.size_bytes} bytes arrived as {self.sha256}, but they hash to {digest}"
+                )
+            self._store.settle(self)
+            self._store.forget(self)
+            return BlobStatus(self.sha256, self.size_bytes, complete=True)
+
+    def supersede(self) -> None:
+        """Write no more: called by the store for a newer upload."""
+        with self._lock:
+            self._superseded = True
+            self._end()
+            self._store.forget(self)
+
+    def close(self) -> None:
+        """Leave what has arrived for a later upload."""
+        with self._lock:
+            self._end()
+            self._store.forget(self)
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._superseded:
+            raise UploadSupersededError(f"a newer upload of {self.sha256} took over")
+
+    def _end(self) -> None:
+        self._file.close()
+        self._digest.stop()
+
+    def _discard(self) -> None:
+        self._end()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        self._store.forget(self)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk into its typed error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(f"no space left on the disk of {path}") from error
+        raise

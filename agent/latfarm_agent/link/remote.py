@@ -1,0 +1,200 @@
+"""The bench as the networked agent sees it where measuring is another service's work.
+
+The agent then has the network and no devices; the service that measures has the devices and no
+network. They meet at a Unix socket. What comes from there is judged before it is believed: models
+run over there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Callable
+
+from latfarm_protos.error_codes import OUTCOMES
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_agent.errors import StateError, UsageError
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
+from latfarm_agent.worker.channel import Message
+from latfarm_agent.worker.replies import printable
+
+START_TIMEOUT_MS = 180_000.0
+"""How long the other service may take to be there, and to know its runtimes."""
+
+RETURN_TIMEOUT_MS = 30_000.0
+"""How long it may be away: its manager starts it again."""
+
+_RETRY_S = 0.1
+_POLL_S = 0.1
+_MOST_RUNTIMES = 200
+_FAILED = "WORKER_FAILED"
+_CANCELLED = "CANCELLED"
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteBench:
+    """Asks the service behind a socket; see `measuring.MeasuringBench`. Thread-safe.
+
+    Args:
+        path: the socket, which need not be there yet.
+        start_timeout_ms: how long the first description may take.
+        return_timeout_ms: how long later questions wait for the service to be there.
+
+    Raises:
+        UsageError: on construction, no socket can have that path.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        start_timeout_ms: float = START_TIMEOUT_MS,
+        return_timeout_ms: float = RETURN_TIMEOUT_MS,
+    ) -> None:
+        self._path = str(Path(path).absolute())
+        if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
+            raise UsageError(f"--bench {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is")
+        self._start_timeout_ms = start_timeout_ms
+        self._return_timeout_ms = return_timeout_ms
+        self._closing = threading.Event()
+        self._known: tuple[pb.Board, list[pb.Runtime]] | None = None
+
+    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
+        """The board and its runtimes; while the service is away, what it last said.
+
+        Raises:
+            StateError: it has said nothing yet.
+        """
+        first = self._known is None
+        timeout_ms = self._start_timeout_ms if first else self._return_timeout_ms
+        deadline_s = time.monotonic() + timeout_ms / 1e3
+        try:
+            with contextlib.closing(self._connect(deadline_s)) as link:
+                link.send({"ask": "describe"})
+                answer = self._answer(link, lambda: time.monotonic() >= deadline_s)
+            self._known = _description(answer)
+        except LinkError as error:
+            if self._known is None:
+                raise StateError(f"nothing measures behind {self._path}: {error}") from error
+            logger.warning("%s: %s", self._path, error)
+        assert self._known is not None
+        return self._known
+
+    def measure(
+        self,
+        request: pb.MeasureRequest,
+        model_path: Path,
+        *,
+        profile: bool,
+        on_stage: Callable[[pb.Stage], None],
+        cancelled: Callable[[], bool],
+    ) -> pb.Result:
+        """Let the service measure; its end, or ours, is a result too."""
+
+        def stop() -> bool:
+            return self._closing.is_set() or cancelled()
+
+        deadline_s = time.monotonic() + self._return_timeout_ms / 1e3
+        try:
+            file = os.open(str(model_path), os.O_RDONLY)
+        except OSError as error:
+            text = f"the model is not here: {model_path.name}: {error.strerror}"
+            return _failure("BLOB_MISSING", text)
+        try:
+            with contextlib.closing(self._connect(deadline_s, stop)) as link:
+                question: Message = {
+                    "ask": "measure",
+                    "request": pack(request),
+                    "name": model_path.name,
+                    "profile": profile,
+                }
+                link.send(question, file)
+                return _result(self._answer(link, stop, on_stage))
+        except LinkError as error:
+            if stop():
+                return _failure(_CANCELLED, "cancelled")
+            return _failure(_FAILED, f"the service that measures: {error}")
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Cancel what runs. The service goes on: it is its manager's to end. Idempotent."""
+        self._closing.set()
+
+    def _connect(self, deadline_s: float, stop: Callable[[], bool] = lambda: False) -> Link:
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(self._path)
+            except OSError as error:
+                connection.close()
+                if stop() or self._closing.is_set() or time.monotonic() >= deadline_s:
+                    raise LinkError(f"not there: {error.strerror or error}") from error
+                self._closing.wait(_RETRY_S)
+                continue
+            return Link(connection)
+
+    def _answer(
+        self,
+        link: Link,
+        stop: Callable[[], bool],
+        on_stage: Callable[[pb.Stage], None] = lambda _: None,
+    ) -> Message:
+        """The last message of a question; stages are handed on.
+
+        Raises:
+            LinkError: there is none, or it is no longer wanted.
+        """
+        while True:
+            if stop():
+                raise LinkError("no longer waited for")
+            if not link.ready(_POLL_S):
+                continue
+            message = link.receive()
+            if message is None:
+                raise LinkError("it ended before it answered")
+            if message.get("event") != "stage":
+                return message
+            on_stage(_stage(message))
+
+
+def _stage(message: Message) -> pb.Stage:
+    stage = unpack(pb.Stage, message.get("stage"))
+    stage.name = printable(stage.name, 40)
+    return stage
+
+
+def _description(message: Message) -> tuple[pb.Board, list[pb.Runtime]]:
+    runtimes = message.get("runtimes")
+    if message.get("event") != "described" or not isinstance(runtimes, list):
+        raise LinkError(f"no description: {printable(message.get('message', ''), 400)}")
+    if len(runtimes) > _MOST_RUNTIMES:
+        raise LinkError(f"{len(runtimes)} runtimes")
+    return unpack(pb.Board, message.get("board")), [unpack(pb.Runtime, each) for each in runtimes]
+
+
+def _result(message: Message) -> pb.Result:
+    if message.get("event") != "measured":
+        raise LinkError(f"no result: {printable(message.get('message', ''), 400)}")
+    result = unpack(pb.Result, message.get("result"))
+    if result.outcome not in OUTCOMES:
+        raise LinkError(f"an outcome {printable(result.outcome, 40)!r}")
+    result.error_message = printable(result.error_message)
+    return result
+
+
+def _failure(code: str, message: str) -> pb.Result:
+    return pb.Result(
+        outcome="infrastructure_error",
+        error_code=code,
+        error_message=message,
+        measured_at_s=time.time(),
+        protocol_version=0,
+    )

@@ -1,0 +1,203 @@
+"""The service that measures: a bench behind a Unix socket, with the board's devices and no network.
+
+It takes questions from the networked agent alone: those who may open the socket, which its folder's
+and its own permissions say. Models come as open files and are copied: a runtime reads paths, and
+this service need not be able to read any of the agent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import shutil
+import socket
+import stat
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_agent.errors import UsageError
+from latfarm_agent.files.folders import remove
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
+from latfarm_agent.worker.channel import Message
+
+if TYPE_CHECKING:
+    from latfarm_agent.bench.measuring import MeasuringBench
+
+MOST_CONNECTIONS = 16
+_PREFIX = "model-"
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
+_QUESTION_S = 10.0
+_MODE = 0o660
+
+logger = logging.getLogger(__name__)
+
+
+class BenchServer:
+    """Serves a bench; ends it when it is closed. `start` once.
+
+    Args:
+        bench: measures.
+        path: the socket; one that a process before left there is replaced.
+        work_dir: where models are copied to.
+
+    Raises:
+        UsageError: the socket cannot be made, or another process serves there.
+    """
+
+    def __init__(self, bench: MeasuringBench, path: Path, work_dir: Path) -> None:
+        self._bench = bench
+        self._path = Path(path).absolute()
+        self._work_dir = Path(work_dir).absolute()
+        self._closing = threading.Event()
+        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        for left in self._work_dir.glob(_PREFIX + "*"):
+            remove(left)
+        self._socket = _listen(self._path)
+        self._made = self._path.stat().st_ino
+        self._woken, self._waker = os.pipe()
+        self._thread = threading.Thread(target=self._accept, name="bench-accept", daemon=True)
+
+    def start(self) -> None:
+        """Take questions, each in a thread of its own."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Cancel what runs, end the bench, remove the socket. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.write(self._waker, b"!")
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._made:
+                self._path.unlink()
+        self._bench.close()
+        for _ in range(MOST_CONNECTIONS):  # each thread gives its slot back when it ends
+            self._slots.acquire()
+        os.close(self._woken)
+        os.close(self._waker)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            ready = select.select([self._socket.fileno(), self._woken], [], [])[0]
+            if self._socket.fileno() not in ready:
+                continue
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                logger.warning("a connection broke: %s", error)
+                continue
+            if not self._slots.acquire(blocking=False):
+                logger.warning("over %d questions at once: one is refused", MOST_CONNECTIONS)
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection,), name="bench-question", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        link = Link(connection)
+        try:
+            self._answer(link)
+        except LinkError as error:
+            logger.warning("a question came to nothing: %s", error)
+        except Exception as error:
+            logger.exception("a question failed")
+            with contextlib.suppress(LinkError):
+                link.send({"event": "failed", "message": f"{type(error).__name__}: {error}"})
+        finally:
+            link.close()
+            self._slots.release()
+
+    def _answer(self, link: Link) -> None:
+        if not link.ready(_QUESTION_S):
+            raise LinkError("nothing was asked")
+        question, file = link.receive_with_file()
+        try:
+            if question is None:
+                return
+            if question.get("ask") == "describe":
+                board, runtimes = self._bench.describe()
+                packed = [pack(runtime) for runtime in runtimes]
+                link.send({"event": "described", "board": pack(board), "runtimes": packed})
+            elif question.get("ask") == "measure" and file is not None:
+                result = self._measure(link, question, file)
+                link.send({"event": "measured", "result": pack(result)})
+            else:
+                raise LinkError("neither a description nor a measurement is asked for")
+        finally:
+            if file is not None:
+                os.close(file)
+
+    def _measure(self, link: Link, question: Message, file: int) -> pb.Result:
+        request = unpack(pb.MeasureRequest, question.get("request"))
+        name = str(question.get("name"))
+        if not _NAME.fullmatch(name):
+            raise LinkError("the model's name is no file name")
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=str(self._work_dir)))
+        model = folder / name
+        try:
+            try:
+                _copy(file, model)
+            except OSError as error:
+                return pb.Result(
+                    outcome="infrastructure_error",
+                    error_code="DISK_FULL",
+                    error_message=f"the model cannot be copied: {error.strerror or error}",
+                )
+            return self._bench.measure(
+                request,
+                model,
+                profile=bool(question.get("profile")),
+                on_stage=lambda stage: _tell(link, stage),
+                cancelled=lambda: self._closing.is_set() or link.ended(),
+            )
+        finally:
+            remove(folder)
+
+
+def _tell(link: Link, stage: pb.Stage) -> None:
+    with contextlib.suppress(LinkError):  # who no longer listens cancels, and is asked about that
+        link.send({"event": "stage", "stage": pack(stage)})
+
+
+def _copy(file: int, target: Path) -> None:
+    """The bytes of an open regular file, readable by this process and its workers alone."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError("it is no regular file")
+    with os.fdopen(os.dup(file), "rb") as source, target.open("xb") as copy:
+        source.seek(0)
+        shutil.copyfileobj(source, copy, 1 << 20)
+
+
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(str(path))) > MAX_PATH_BYTES:
+        raise UsageError(f"--socket {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is")
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
+        if knock.connect_ex(str(path)) == 0:
+            raise UsageError(f"--socket {path}: another process serves there")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+        # Nobody gets in between its making and its permissions.
+        before = os.umask(0o777 & ~_MODE)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise UsageError(f"--socket {path}: {error.strerror or error}") from error
+    return listener

@@ -1,0 +1,1 @@
+"""The gRPC service of the agent: server, jobs, leases' tokens, certificates and metrics."""

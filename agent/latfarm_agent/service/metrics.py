@@ -1,0 +1,286 @@
+"""What Prometheus may know: measurements, stages, uploads, leases, blobs, spool, the board's state.
+
+Counting costs next to nothing and is always on; an HTTP server runs only where one is asked for.
+Names follow Prometheus' conventions: seconds, bytes, hertz and degrees Celsius, where the agent's
+own messages speak of milliseconds and megahertz.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Callable, Mapping
+
+from latfarm_protos.error_codes import CODES
+from latfarm_protos.trust.contexts import TlsFileError
+from latfarm_protos.trust.http_port import HttpPort, Page
+from latfarm_protos.trust.revoked import RevokedError
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+from latfarm_agent import PROTOCOL_VERSION, __version__
+from latfarm_agent.errors import UsageError
+from latfarm_agent.service.metrics_conditions import (
+    CertificateCollector,
+    ConditionsCollector,
+    DiskCollector,
+)
+from latfarm_agent.service.tls import TlsFiles
+from latfarm_agent.session.messages import State
+
+STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+KNOWN_STAGES = (
+    "queued",
+    "upload",
+    "waiting",
+    "loading",
+    "warming",
+    "timing",
+    "cold",
+    "profiling",
+    "resting",
+    "energy",
+)
+REFUSALS = {"NOT_READY": "not_ready", "THROTTLED": "throttled"}
+"""Error codes by which a board says that its conditions did not allow a measurement."""
+TRIED_AGAIN = "tried_again_after"
+"""The condition of a measurement whose worker had to be started anew for it."""
+MOST_CODES = 50
+"""Error codes with a series of their own: a runtime of a third party may invent any number."""
+
+
+class Metrics:
+    """The metrics of one agent, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.conditions = ConditionsCollector()
+        self.registry.register(self.conditions)
+        info = Gauge(
+            "latfarm_agent_build_info",
+            "Always 1; the labels tell the agent's version, measurement protocol and Python.",
+            ["version", "protocol", "python"],
+            registry=self.registry,
+        )
+        info.labels(__version__, str(PROTOCOL_VERSION), platform.python_version()).set(1)
+        self._measurements = Counter(
+            "latfarm_agent_measurements",
+            "Finished measurements and profiles by kind, outcome and error code.",
+            ["kind", "outcome", "error_code"],
+            registry=self.registry,
+        )
+        for outcome, codes in CODES.items():
+            # Present from the start, so that a rate over the first failure is not missed.
+            for code in codes:
+                self._measurements.labels("measure", outcome, code)
+        self._codes: set[str] = set().union(*CODES.values())
+        self._refused = Counter(
+            "latfarm_agent_conditions_refused",
+            "Measurements that the board's conditions did not allow: not ready, or throttled.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in REFUSALS.values():
+            self._refused.labels(reason)
+        self._turned_away = Counter(
+            "latfarm_agent_refused_connections",
+            "Connections that were refused, by reason: missing, expired, wrong_ca, revoked, ...",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._retries = Counter(
+            "latfarm_agent_worker_retries",
+            "Measurements for which a worker that had died was started anew.",
+            registry=self.registry,
+        )
+        self._quarantines = Counter(
+            "latfarm_agent_quarantines",
+            "Times the board stopped taking work after too many failures in a row.",
+            registry=self.registry,
+        )
+        self._stage_seconds = Histogram(
+            "latfarm_agent_stage_seconds",
+            "How long measurements stayed in each stage, waiting and upload included.",
+            ["stage"],
+            buckets=STAGE_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._busy_seconds = Counter(
+            "latfarm_agent_board_busy_seconds",
+            "Seconds in which a measurement had the board.",
+            registry=self.registry,
+        )
+        self._replays = Counter(
+            "latfarm_agent_results_replayed",
+            "Requests answered from the spool without measuring.",
+            registry=self.registry,
+        )
+        self._uploads = Counter(
+            "latfarm_agent_uploads",
+            "Blob uploads by how they ended: complete, partial, present, cut or refused.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._upload_bytes = Counter(
+            "latfarm_agent_upload_bytes",
+            "Bytes of blobs received.",
+            registry=self.registry,
+        )
+        self._leases = Counter(
+            "latfarm_agent_leases",
+            "Leases by event: granted, renewed, released, expired or refused.",
+            ["event"],
+            registry=self.registry,
+        )
+        self._errors = Counter(
+            "latfarm_agent_rpc_errors",
+            "Calls that ended with an error, by method and error code.",
+            ["method", "error_code"],
+            registry=self.registry,
+        )
+        self._spool_failures = Counter(
+            "latfarm_agent_spool_failures",
+            "Results that were sent but could not be kept on disk.",
+            registry=self.registry,
+        )
+        self._state = Gauge(
+            "latfarm_agent_state",
+            "1 for the state that the board is in, 0 for the others.",
+            ["state"],
+            registry=self.registry,
+        )
+        self._now = State.IDLE
+        self.set_state(State.IDLE)
+        self.queue_length = self._gauge(
+            "latfarm_agent_queue_length", "Requests that wait for the board."
+        )
+        self.lease_remaining_seconds = self._gauge(
+            "latfarm_agent_lease_remaining_seconds", "Until the lease expires; 0 without one."
+        )
+        self.blobs = self._gauge("latfarm_agent_blobs", "Complete blobs in the cache.")
+        self.blob_bytes = self._gauge(
+            "latfarm_agent_blob_bytes", "Bytes in the blob cache, partial uploads included."
+        )
+        self.blob_evictions = self._gauge(
+            "latfarm_agent_blob_evictions", "Blobs removed to make room since the start."
+        )
+        self.spooled_results = self._gauge(
+            "latfarm_agent_spooled_results", "Results that wait to be acknowledged."
+        )
+        self.spool_bytes = self._gauge("latfarm_agent_spool_bytes", "Bytes of spooled results.")
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)
+
+    def set_state(self, state: State) -> None:
+        """The board is in this state now."""
+        if state is State.QUARANTINED and self._now is not state:
+            self._quarantines.inc()
+        self._now = state
+        for other in State:
+            self._state.labels(other.value).set(1 if other is state else 0)
+
+    def measured(
+        self,
+        kind: str,
+        outcome: str,
+        error_code: str,
+        busy_s: float,
+        conditions: Mapping[str, str] | None = None,
+    ) -> None:
+        """A measurement ended under these conditions; `kind` is measure or profile."""
+        if error_code in REFUSALS:
+            self._refused.labels(REFUSALS[error_code]).inc()
+        if error_code not in self._codes:
+            if len(self._codes) < MOST_CODES:
+                self._codes.add(error_code)
+            else:
+                error_code = "other"
+        self._measurements.labels(kind, outcome, error_code).inc()
+        self._busy_seconds.inc(max(0.0, busy_s))
+        if conditions is not None:
+            if conditions.get(TRIED_AGAIN):
+                self._retries.inc()
+            self.conditions.saw(conditions)
+
+    def staged(self, stage: str, seconds: float) -> None:
+        """A stage ended."""
+        # Labels must stay few, whatever a runtime calls its stages.
+        name = stage if stage in KNOWN_STAGES else "other"
+        self._stage_seconds.labels(name).observe(max(0.0, seconds))
+
+    def replayed(self) -> None:
+        """A result was answered from the spool."""
+        self._replays.inc()
+
+    def spool_failed(self) -> None:
+        """A result could not be kept."""
+        self._spool_failures.inc()
+
+    def uploaded(self, outcome: str) -> None:
+        """An upload ended."""
+        self._uploads.labels(outcome).inc()
+
+    def received(self, size_bytes: int) -> None:
+        """Bytes of a blob arrived."""
+        self._upload_bytes.inc(size_bytes)
+
+    def leased(self, event: str) -> None:
+        """Something happened to a lease."""
+        self._leases.labels(event).inc()
+
+    def turned_away(self, reason: str) -> None:
+        """A connection was refused; one of the few reasons of `latfarm_protos.trust.identity`."""
+        self._turned_away.labels(reason).inc()
+
+    def failed(self, method: str, error_code: str) -> None:
+        """A call ended with an error."""
+        self._errors.labels(method, error_code).inc()
+
+    def text(self) -> str:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry).decode()
+
+    def watch_files(self, state_dir: Path, tls: TlsFiles | None) -> None:
+        """Tell of the file system of `state_dir`, and when certificates end."""
+        self.registry.register(DiskCollector(state_dir))
+        if tls is not None:
+            files = {"agent": tls.cert, "authority": tls.ca}
+            self.registry.register(CertificateCollector(files))
+
+    def serve(
+        self,
+        host: str,
+        port: int,
+        tls: TlsFiles | None = None,
+        healthy: Callable[[], bool] = lambda: True,
+    ) -> HttpPort:
+        """Answer /metrics and /-/healthy, over mutual TLS where files are given.
+
+        Raises:
+            UsageError: the port cannot be had, or the files cannot be used.
+        """
+
+        def metrics() -> Page:
+            return Page(generate_latest(self.registry), CONTENT_TYPE_LATEST)
+
+        def health() -> Page:
+            return Page(b"healthy\n") if healthy() else Page(b"quarantined\n", status=503)
+
+        pages = {"/metrics": metrics, "/-/healthy": health}
+        files = None if tls is None else tls.files
+        try:
+            return HttpPort(host, port, pages, files, self.turned_away)
+        except (OSError, OverflowError, TlsFileError, RevokedError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"cannot serve metrics on {host}:{port}: {reason}; give another --metrics-port"
+            ) from error

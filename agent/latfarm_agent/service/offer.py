@@ -1,0 +1,55 @@
+"""What the board is and offers, as the bench last told it."""
+
+from __future__ import annotations
+
+import threading
+
+from latfarm_protos.v1 import agent_pb2 as pb
+
+from latfarm_agent.bench.measuring import MeasuringBench
+from latfarm_agent.errors import UnknownPlatformError
+
+
+class Offer:
+    """The last look at the board. Thread-safe; nothing was seen before the first `look`."""
+
+    def __init__(self, bench: MeasuringBench) -> None:
+        self._bench = bench
+        self._looking = threading.Lock()
+        self._seen: tuple[pb.Board, list[pb.Runtime]] = (pb.Board(), [])
+        self._platforms: dict[str, pb.Platform] = {}
+
+    def look(self) -> None:
+        """Look at the board; whoever comes meanwhile takes what the last one saw."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            board, runtimes = self._bench.describe()
+            self._platforms = {
+                platform.name: platform for runtime in runtimes for platform in runtime.platforms
+            }
+            self._seen = board, runtimes
+        finally:
+            self._looking.release()
+
+    @property
+    def seen(self) -> tuple[pb.Board, list[pb.Runtime]]:
+        """The board, and its runtimes with their platforms."""
+        return self._seen
+
+    def platform(self, name: str) -> pb.Platform | None:
+        """A platform by its name; None where the board does not offer it."""
+        return self._platforms.get(name)
+
+    def check(self, platform: str) -> None:
+        """Whether the board offers a platform.
+
+        Raises:
+            UnknownPlatformError: it does not; lists what it offers.
+        """
+        platforms = self._platforms
+        if platform not in platforms:
+            known = ", ".join(sorted(platforms)) or "none"
+            raise UnknownPlatformError(
+                f"unknown platform {platform[:128]!r}; this board offers: {known}"
+            )

@@ -1,0 +1,229 @@
+"""Messages to the conductor and back; the only place where errors become gRPC status codes.
+
+An error's code travels in the trailing metadata `latfarm-error`, its one-line story in the details.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Iterator, Mapping
+
+import grpc
+from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_protos.v1 import agent_pb2_grpc
+
+from latfarm_agent import errors
+from latfarm_agent.files.uploads import BlobStatus, Pace, Upload
+from latfarm_agent.service.conductor import Conductor
+from latfarm_agent.service.metrics import Metrics
+
+STATUS_CODES: Mapping[type[errors.AgentError], grpc.StatusCode] = {
+    errors.AgentError: grpc.StatusCode.INTERNAL,
+    errors.StateError: grpc.StatusCode.INTERNAL,
+    errors.DiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.OffsetError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.RequestConflictError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.LeaseError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LeaseHeldError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.BlobNotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.UploadSupersededError: grpc.StatusCode.ABORTED,
+    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+}
+ERROR_KEY = "latfarm-error"
+MAX_DETAIL_CHARS = 1500  # HTTP/2 headers are bounded
+MAX_LISTENERS = 32
+MAX_UPLOADS = 8
+MAX_UPLOAD_BYTES_PER_S = 256 << 20
+
+logger = logging.getLogger(__name__)
+
+
+def status_of(error: errors.AgentError) -> grpc.StatusCode:
+    """The status of an error: its own in the catalogue, or that of its nearest ancestor."""
+    for kind in type(error).__mro__:
+        if kind in STATUS_CODES:
+            return STATUS_CODES[kind]
+    raise TypeError(f"{type(error).__name__} is no AgentError")
+
+
+class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
+    """The agent's gRPC service.
+
+    Listeners and uploads are bounded, so that a thread is always left to renew a lease.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        metrics: Metrics,
+        *,
+        upload_bytes_per_s: float = MAX_UPLOAD_BYTES_PER_S,
+    ) -> None:
+        self._pace = Pace(upload_bytes_per_s)
+        self._conductor = conductor
+        self._metrics = metrics
+        self._listeners = threading.BoundedSemaphore(MAX_LISTENERS)
+        self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
+
+    def Describe(
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeResponse:
+        """What the board is and offers."""
+        del request
+        with self._translated("Describe", context):
+            return self._conductor.describe()
+
+    def AcquireLease(
+        self, request: pb.AcquireLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.Lease:
+        """Lease the board."""
+        with self._translated("AcquireLease", context):
+            granted = self._conductor.acquire(request.holder, request.ttl_ms)
+            return pb.Lease(token=granted.token, ttl_ms=granted.ttl_ms)
+
+    def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> pb.Lease:
+        """Keep the lease."""
+        with self._translated("RenewLease", context):
+            granted = self._conductor.renew(request.token, request.ttl_ms)
+            return pb.Lease(token=granted.token, ttl_ms=granted.ttl_ms)
+
+    def ReleaseLease(
+        self, request: pb.ReleaseLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.ReleaseLeaseResponse:
+        """Give the board back."""
+        with self._translated("ReleaseLease", context):
+            self._conductor.release(request.token)
+            return pb.ReleaseLeaseResponse()
+
+    def GetBlob(self, request: pb.GetBlobRequest, context: grpc.ServicerContext) -> pb.BlobState:
+        """How much of a blob is here."""
+        with self._translated("GetBlob", context):
+            return _as_pb(self._conductor.blobs.status(request.sha256))
+
+    def UploadBlob(
+        self, request_iterator: Iterator[pb.UploadBlobRequest], context: grpc.ServicerContext
+    ) -> pb.BlobState:
+        """Take a blob, or the rest of one."""
+        with self._translated("UploadBlob", context), self._slot(self._uploads, "uploads"):
+            begun_s = time.monotonic()
+            try:
+                status = self._receive(request_iterator)
+            except errors.AgentError:
+                self._metrics.uploaded("refused")
+                raise
+            except Exception:
+                self._metrics.uploaded("cut")
+                raise
+            self._metrics.staged("upload", time.monotonic() - begun_s)
+            return _as_pb(status)
+
+    def Measure(
+        self, request: pb.MeasureRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.MeasureEvent]:
+        """Measure a model: stages, then the result."""
+        return self._stream("Measure", request, context, profile=False)
+
+    def Profile(
+        self, request: pb.MeasureRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.MeasureEvent]:
+        """Profile a model: stages, then the result with its layers."""
+        return self._stream("Profile", request, context, profile=True)
+
+    def ListResults(
+        self, request: pb.ListResultsRequest, context: grpc.ServicerContext
+    ) -> pb.ListResultsResponse:
+        """Results that wait to be acknowledged: the oldest first, as many as fit a message."""
+        del request
+        with self._translated("ListResults", context):
+            return pb.ListResultsResponse(results=self._conductor.results())
+
+    def Acknowledge(
+        self, request: pb.AcknowledgeRequest, context: grpc.ServicerContext
+    ) -> pb.AcknowledgeResponse:
+        """Drop stored results."""
+        with self._translated("Acknowledge", context):
+            removed = self._conductor.acknowledge(list(request.request_ids))
+            return pb.AcknowledgeResponse(removed=removed)
+
+    def _stream(
+        self,
+        method: str,
+        request: pb.MeasureRequest,
+        context: grpc.ServicerContext,
+        *,
+        profile: bool,
+    ) -> Iterator[pb.MeasureEvent]:
+        with self._translated(method, context), self._slot(self._listeners, "listeners"):
+            live = self._conductor.measure(request, profile=profile)
+            # Without this, a listener whose client went away would keep its thread.
+            context.add_callback(live.wake)
+            yield from live.listen(context.is_active)
+
+    def _receive(self, messages: Iterator[pb.UploadBlobRequest]) -> BlobStatus:
+        first = next(messages, None)
+        if first is None:
+            raise errors.RequestError("an upload needs at least one message")
+        self._conductor.check_token(first.token)
+        blobs = self._conductor.blobs
+        upload = blobs.begin(first.sha256, first.size_bytes, first.offset)
+        if upload is None:
+            self._metrics.uploaded("present")
+            return blobs.status(first.sha256)
+        with upload:
+            self._write(upload, first.data)
+            for message in messages:
+                if message.sha256 not in ("", first.sha256):
+                    raise errors.RequestError("one upload carries one blob")
+                # A later holder's uploads must not compete with those of a lost lease.
+                self._conductor.check_token(first.token)
+                self._write(upload, message.data)
+            status = upload.finish()
+        self._metrics.uploaded("complete" if status.complete else "partial")
+        return status
+
+    def _write(self, upload: Upload, data: bytes) -> None:
+        if data:
+            self._pace.spend(len(data))
+            upload.write(data)
+            self._metrics.received(len(data))
+
+    @contextlib.contextmanager
+    def _translated(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """Turn our errors into statuses and any other into INTERNAL without its insides."""
+        try:
+            yield
+        except errors.AgentError as error:
+            self._metrics.failed(method, error.code)
+            logger.info("%s refused: %s", method, error)
+            context.set_trailing_metadata(((ERROR_KEY, error.code),))
+            context.abort(status_of(error), " ".join(str(error).split())[:MAX_DETAIL_CHARS])
+        except Exception as error:
+            if not context.is_active():
+                # The client went away; grpc raises a bare RpcError from the request iterator.
+                self._metrics.failed(method, "CLIENT_GONE")
+                logger.info("%s ended: the client went away", method)
+                raise
+            self._metrics.failed(method, "INTERNAL")
+            logger.exception("%s failed", method)
+            text = f"the agent failed ({type(error).__name__}); its log tells more"
+            context.abort(grpc.StatusCode.INTERNAL, text)
+
+    @contextlib.contextmanager
+    def _slot(self, slots: threading.BoundedSemaphore, name: str) -> Iterator[None]:
+        if not slots.acquire(blocking=False):
+            raise errors.BusyError(f"this board has too many {name} already; try again later")
+        try:
+            yield
+        finally:
+            slots.release()
+
+
+def _as_pb(status: BlobStatus) -> pb.BlobState:
+    return pb.BlobState(
+        sha256=status.sha256, received_bytes=status.received_bytes, complete=status.complete
+    )

@@ -1,0 +1,1 @@
+"""Who holds the board: a pure state machine of leases and fencing tokens."""

@@ -1,0 +1,292 @@
+"""Who may use the board and what runs on it: a pure state machine, events in, instructions out.
+
+```
+            AcquireRequested            MeasureRequested
+   IDLE ───────────────────────▶ LEASED ────────────────▶ RUNNING
+    ▲    released or expired       │ ▲  MeasurementFinished │
+    └──────────────────────────────┘ └──────────────────────┤ hot: COOLING for a while
+                                                            │ too many faults in a row:
+                                                            ▼ QUARANTINED for a while
+```
+
+No clock, no thread, no file: each event carries the time, in milliseconds of a clock that only has
+to be monotonic, and everything that time alone brings about (a lease that ends, a board that has
+cooled) comes before what the event itself asks for. Tokens grow with every lease; the highest one
+is handed in at the start and out by `PersistToken`, which precedes the lease it belongs to.
+
+The lease decides over a measurement, not the connection: it is cancelled when its lease ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from latfarm_agent.errors import (
+    BusyError,
+    LeaseHeldError,
+    LeaseLostError,
+    QuarantinedError,
+    RequestConflictError,
+    RequestError,
+    StoppingError,
+)
+from latfarm_agent.session.messages import (
+    AcquireRequested,
+    AdmitJob,
+    CancelJob,
+    DropJob,
+    EndLease,
+    Event,
+    GrantLease,
+    Holding,
+    Instruction,
+    Job,
+    JoinJob,
+    MeasurementFinished,
+    MeasureRequested,
+    PersistToken,
+    Refuse,
+    ReleaseRequested,
+    RenewRequested,
+    ReplayResult,
+    StartJob,
+    State,
+    StopRequested,
+    Verdict,
+)
+
+LEASE_LOST = "LEASE_LOST"
+QUARANTINED = "QUARANTINED"
+AGENT_STOPPED = "AGENT_STOPPED"
+MAX_HOLDER_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a session; times in milliseconds."""
+
+    max_ttl_ms: int = 3_600_000
+    max_queue: int = 16
+    cooldown_ms: float = 30_000.0
+    faults_to_quarantine: int = 10
+    quarantine_ms: float = 60_000.0
+
+
+class Session:
+    """The state machine. Not thread-safe: one caller at a time."""
+
+    def __init__(self, last_token: int = 0, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._last_token = last_token
+        self._now_ms = float("-inf")
+        self._lease: Holding | None = None
+        self._running: Job | None = None
+        self._cancelled = False
+        self._queue: deque[Job] = deque()
+        self._cool_until_ms: float | None = None
+        self._quarantined_until_ms: float | None = None
+        self._faults = 0
+        self._stopping = False
+
+    @property
+    def state(self) -> State:
+        """What the board is doing, as of the last event."""
+        if self._quarantined_until_ms is not None:
+            return State.QUARANTINED
+        if self._running is not None:
+            return State.RUNNING
+        if self._cool_until_ms is not None:
+            return State.COOLING
+        return State.IDLE if self._lease is None else State.LEASED
+
+    @property
+    def lease(self) -> Holding | None:
+        """The lease, as of the last event."""
+        return self._lease
+
+    @property
+    def last_token(self) -> int:
+        """The highest token ever granted."""
+        return self._last_token
+
+    @property
+    def running(self) -> Job | None:
+        """The job on the board."""
+        return self._running
+
+    @property
+    def queued(self) -> list[Job]:
+        """The jobs that wait for the board, in order."""
+        return list(self._queue)
+
+    @property
+    def next_deadline_ms(self) -> float | None:
+        """When time alone changes something next: send `Ticked` then. None: never."""
+        times = [self._cool_until_ms, self._quarantined_until_ms]
+        times.append(self._lease.expires_at_ms if self._lease else None)
+        return min((time for time in times if time is not None), default=None)
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take an event, change state, and say what is to be done, in order."""
+        # A clock that goes back must never bring an ended lease to life again.
+        self._now_ms = max(self._now_ms, event.now_ms)
+        done = self._pass_time()
+        if isinstance(event, AcquireRequested):
+            done += self._acquire(event)
+        elif isinstance(event, RenewRequested):
+            done += self._renew(event)
+        elif isinstance(event, ReleaseRequested):
+            refused = self._refuse_token(event.token)
+            done += refused if refused else self._end_lease("released")
+        elif isinstance(event, MeasureRequested):
+            done += self._measure(event)
+        elif isinstance(event, MeasurementFinished):
+            done += self._finish(event)
+        elif isinstance(event, StopRequested):
+            done += self._stop()
+        return done + self._start_next()
+
+    def _pass_time(self) -> list[Instruction]:
+        now_ms = self._now_ms
+        if self._cool_until_ms is not None and now_ms >= self._cool_until_ms:
+            self._cool_until_ms = None
+        if self._quarantined_until_ms is not None and now_ms >= self._quarantined_until_ms:
+            self._quarantined_until_ms = None
+            # On probation: the next fault quarantines again, a good result forgives all.
+            self._faults = self._limits.faults_to_quarantine - 1
+        if self._lease is not None and now_ms >= self._lease.expires_at_ms:
+            return self._end_lease("expired")
+        return []
+
+    def _acquire(self, event: AcquireRequested) -> list[Instruction]:
+        if self._stopping:
+            return [Refuse(StoppingError("the agent is shutting down"))]
+        if not event.holder or len(event.holder) > MAX_HOLDER_CHARS:
+            text = f"a lease needs a holder's name of 1 to {MAX_HOLDER_CHARS} characters"
+            return [Refuse(RequestError(text))]
+        if event.ttl_ms <= 0:
+            return [Refuse(RequestError("a lease needs ttl_ms above 0"))]
+        if self._quarantined_until_ms is not None:
+            return [Refuse(self._quarantine_error(self._quarantined_until_ms))]
+        if self._lease is not None:
+            left_s = (self._lease.expires_at_ms - self._now_ms) / 1000
+            text = f"the board is leased to {self._lease.holder} for another {left_s:.1f} s"
+            return [Refuse(LeaseHeldError(text))]
+        self._last_token += 1
+        ttl_ms = min(event.ttl_ms, self._limits.max_ttl_ms)
+        self._lease = Holding(self._last_token, event.holder, self._now_ms + ttl_ms)
+        return [PersistToken(self._last_token), GrantLease(self._last_token, ttl_ms)]
+
+    def _renew(self, event: RenewRequested) -> list[Instruction]:
+        refused = self._refuse_token(event.token)
+        if refused:
+            return refused
+        if event.ttl_ms <= 0:
+            return [Refuse(RequestError("a lease needs ttl_ms above 0"))]
+        assert self._lease is not None
+        ttl_ms = min(event.ttl_ms, self._limits.max_ttl_ms)
+        self._lease = replace(self._lease, expires_at_ms=self._now_ms + ttl_ms)
+        return [GrantLease(event.token, ttl_ms)]
+
+    def check_token(self, token: int) -> None:
+        """Whether the token is the lease's, as of the last event.
+
+        Raises:
+            LeaseLostError: it is not; the message says why.
+        """
+        if self._lease is not None and token == self._lease.token:
+            return
+        if token > self._last_token or token == 0:
+            story = "was never granted"
+        elif self._lease is not None:
+            story = f"is stale: {self._lease.holder} holds token {self._lease.token} now"
+        else:
+            story = "has expired or was released"
+        raise LeaseLostError(f"lease token {token} {story}; acquire a lease again")
+
+    def _refuse_token(self, token: int) -> list[Instruction]:
+        try:
+            self.check_token(token)
+        except LeaseLostError as error:
+            return [Refuse(error)]
+        return []
+
+    def _measure(self, event: MeasureRequested) -> list[Instruction]:
+        job = event.job
+        if self._stopping:
+            return [Refuse(StoppingError("the agent is shutting down"))]
+        refused = self._refuse_token(job.token)
+        if refused:
+            return refused
+        conflict = RequestConflictError(
+            f"request id {job.request_id} stands for another question already"
+        )
+        if event.answered is not None:
+            if event.answered != job.question:
+                return [Refuse(conflict)]
+            return [ReplayResult(job.request_id)]
+        live = list(self._queue) + ([self._running] if self._running is not None else [])
+        for other in live:
+            # A job of an older token is being cancelled: its answer is not this caller's.
+            if other.request_id == job.request_id and other.token == job.token:
+                return [JoinJob(other) if other.question == job.question else Refuse(conflict)]
+        if self._quarantined_until_ms is not None:
+            return [Refuse(self._quarantine_error(self._quarantined_until_ms))]
+        if len(self._queue) >= self._limits.max_queue:
+            return [Refuse(BusyError(f"{len(self._queue)} requests wait for the board already"))]
+        self._queue.append(job)
+        return [AdmitJob(job)]
+
+    def _finish(self, event: MeasurementFinished) -> list[Instruction]:
+        if event.job != self._running:
+            raise ValueError(f"{event.job.request_id} is not the running job")
+        self._running = None
+        self._cancelled = False
+        if event.verdict is Verdict.GOOD:
+            self._faults = 0
+        elif event.verdict is Verdict.HOT:
+            self._cool_until_ms = self._now_ms + self._limits.cooldown_ms
+        elif event.verdict is Verdict.FAULTY:
+            self._faults += 1
+            if self._faults >= self._limits.faults_to_quarantine:
+                self._quarantined_until_ms = self._now_ms + self._limits.quarantine_ms
+                text = f"the board failed {self._faults} times in a row and takes no work for now"
+                return self._drop_queue(QUARANTINED, text)
+        return []
+
+    def _start_next(self) -> list[Instruction]:
+        waits = (self._running, self._cool_until_ms, self._quarantined_until_ms)
+        if not self._queue or any(wait is not None for wait in waits):
+            return []
+        self._running = self._queue.popleft()
+        return [StartJob(self._running)]
+
+    def _end_lease(self, reason: str) -> list[Instruction]:
+        assert self._lease is not None
+        lease, self._lease = self._lease, None
+        text = f"the lease of {lease.holder} was {reason} before the measurement was done"
+        ended = EndLease(lease.token, lease.holder, reason)
+        return [ended, *self._cancel_running(LEASE_LOST, text), *self._drop_queue(LEASE_LOST, text)]
+
+    def _stop(self) -> list[Instruction]:
+        self._stopping = True
+        text = "the agent was shut down before the measurement was done"
+        return self._cancel_running(AGENT_STOPPED, text) + self._drop_queue(AGENT_STOPPED, text)
+
+    def _cancel_running(self, code: str, text: str) -> list[Instruction]:
+        if self._running is None or self._cancelled:
+            return []
+        self._cancelled = True
+        return [CancelJob(self._running, code, text)]
+
+    def _drop_queue(self, code: str, text: str) -> list[Instruction]:
+        dropped: list[Instruction] = [DropJob(job, code, text) for job in self._queue]
+        self._queue.clear()
+        return dropped
+
+    def _quarantine_error(self, until_ms: float) -> QuarantinedError:
+        left_s = (until_ms - self._now_ms) / 1000
+        return QuarantinedError(
+            f"the board is quarantined for another {left_s:.1f} s after {self._faults} failures"
+        )

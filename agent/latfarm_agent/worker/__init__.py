@@ -1,0 +1,1 @@
+"""The child process in which a runtime lives, and the pool that keeps such processes."""

@@ -1,0 +1,319 @@
+"""The measurement protocol's loop: load, first run, warm-up, timed and cold runs; raw samples out.
+
+Runs in the worker. Everything decided here is decided by the pure functions of `rules`.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Callable, cast
+
+from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime, RuntimeFailure
+from latfarm_agent.worker import rules
+from latfarm_agent.worker.replies import LONGEST_MS
+from latfarm_agent.worker.rules import Settings
+
+_PROFILE_RUNS = 30
+_BEATS_A_TIMEOUT = 4
+_LOOP = range(200)
+_PROBE_UNTIMED = 3
+_PROBE_TIMED = 5
+_PROBE_EVERY_NS = 1_000_000
+_CALIBRATION_NS = 250_000_000
+_FLUSH_PATIENCE_MS = 10_000.0
+_LEAST_MS = 1e-3
+
+
+@dataclass(frozen=True)
+class SessionTimes:
+    """What one fresh session gave; latencies in milliseconds.
+
+    `slowdown`: for each of `runs_ms`, how many times slower than it can be the core was beside it.
+    `preempted_share`, `slowed_share`: of all timed runs, those that lost the core and those beside
+    which it was slow; `preempted_kept`: too many lost it, so they stayed in `runs_ms`. `probe_us`:
+    median time of the probe, `fastest_us`: of an undisturbed core, 0 where no core computes.
+    `stride`: every how many runs one was recorded. `conditions`: the runtime's own.
+    """
+
+    load_ms: float
+    compile_ms: float
+    first_run_ms: float
+    runs_ms: list[float]
+    slowdown: list[float]
+    rejected_runs: int
+    cold_ms: list[float]
+    preempted_share: float
+    slowed_share: float
+    preempted_kept: bool
+    probe_us: float
+    fastest_us: float
+    stride: int
+    warmup_runs: int
+    conditions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Whom the loop tells how it goes, so that a hang is seen from outside.
+
+    `stage(name, session, patience_ms)`: a stage begins; silence for longer than `patience_ms` from
+    now on means a hang. `beat()`: still alive. `flush()`: empties the host's caches.
+    """
+
+    stage: Callable[[str, int, float], None]
+    beat: Callable[[], None]
+    flush: Callable[[], None]
+
+
+def _loop() -> None:
+    for _ in _LOOP:
+        pass
+
+
+class _Timer:
+    """Times single runs, by the runtime's own clock where it has one, and the core beside them."""
+
+    def __init__(self, runtime: Runtime, prepared: Prepared, watch: Watch, timeout_ms: float):
+        self._run = runtime.run
+        clocks: dict[str, Callable[[], int] | None] = {
+            "thread": time.thread_time_ns,
+            "process": time.process_time_ns,
+            "none": None,
+        }
+        self._cpu = clocks[prepared.cpu_clock]
+        self._probe = prepared.probe or _loop
+        self._beat = watch.beat
+        self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
+        self._beaten_ns = self._probed_ns = time.perf_counter_ns()
+        self._whole_calls = prepared.whole_calls
+        self.elapsed_ms = 0.0
+        self.probes_us: list[float] = []
+
+    def restart(self) -> None:
+        """Count elapsed time and probes from zero."""
+        self.elapsed_ms = 0.0
+        self.probes_us = []
+        self.probe()
+
+    def probe(self) -> None:
+        """Time work of a fixed length: how fast the core is now."""
+        if self._cpu is None:
+            self.probes_us.append(0.0)
+            return
+        # Untimed at first: where a large model has just run, the probe's data and code are evicted.
+        for _ in range(_PROBE_UNTIMED):
+            self._probe()
+        marks = [time.perf_counter_ns()]
+        for _ in range(_PROBE_TIMED):
+            self._probe()
+            marks.append(time.perf_counter_ns())
+        self._probed_ns = marks[-1]
+        self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
+
+    def calibrate(self) -> float:
+        """The probe's time on an undisturbed core, while nothing is known of this one yet."""
+        self.restart()
+        began_ns = time.perf_counter_ns()
+        while self._cpu is not None and time.perf_counter_ns() - began_ns < _CALIBRATION_NS:
+            self.probe()
+        return rules.fastest(self.probes_us, 0.0)
+
+    def __call__(self) -> tuple[float, bool]:
+        """Run once: its latency and whether it lost the core meanwhile."""
+        cpu = self._cpu
+        if cpu is None:
+            begun = time.perf_counter_ns()
+            own = self._run()
+            ended = time.perf_counter_ns()
+            cpu_ns = ended - begun
+        else:
+            cpu_begun = cpu()
+            begun = time.perf_counter_ns()
+            own = self._run()
+            ended = time.perf_counter_ns()
+            cpu_ns = cpu() - cpu_begun
+            if ended - self._probed_ns > _PROBE_EVERY_NS:
+                self.probe()
+        if ended - self._beaten_ns > self._beat_every_ns:
+            self._beat()
+            self._beaten_ns = ended
+        latency_ms = (ended - begun) / 1e6 if own is None else _told(own)
+        # A clock that stands still must not keep the loop from ending.
+        spent_ms = (ended - begun) / 1e6 if self._whole_calls else latency_ms
+        self.elapsed_ms += max(spent_ms, _LEAST_MS)
+        preempted = own is None and rules.preempted(latency_ms, cpu_ns / 1e6)
+        return latency_ms, preempted
+
+
+def _told(own: object) -> float:
+    """A latency by the runtime's own clock.
+
+    Raises:
+        RuntimeFailure: it is none.
+    """
+    right = isinstance(own, Real) and not isinstance(own, bool)
+    if not right or not 0.0 <= float(cast("float", own)) <= LONGEST_MS:
+        raise RuntimeFailure("MODEL_FAILED", f"its own clock told {own!r:.80} ms for a run")
+    return float(cast("float", own))
+
+
+class _Runs:
+    """Timed runs with what is known about each."""
+
+    def __init__(self, timer: _Timer, known_us: float) -> None:
+        self._timer = timer
+        self._known_us = known_us
+        self._before: list[int] = []
+        self.times_ms: list[float] = []
+        self.preempted: list[bool] = []
+
+    def add(self) -> None:
+        """Make one run."""
+        self._before.append(len(self._timer.probes_us) - 1)
+        latency_ms, preempted = self._timer()
+        self.times_ms.append(latency_ms)
+        self.preempted.append(preempted)
+
+    @property
+    def fastest_us(self) -> float:
+        """The probe's time on an undisturbed core, as far as is known."""
+        return rules.fastest(self._timer.probes_us, self._known_us)
+
+    def kept(self, min_runs: int) -> rules.Kept:
+        """What counts so far."""
+        slow = rules.slowdown(self._timer.probes_us, self._before, self.fastest_us)
+        return rules.kept(self.times_ms, self.preempted, slow, min_runs)
+
+
+def measure_session(
+    runtime: Runtime,
+    job: Job,
+    settings: Settings,
+    watch: Watch,
+    known_us: float = 0.0,
+    afterwards: Callable[[Prepared], None] | None = None,
+) -> SessionTimes:
+    """One fresh session by the protocol; `known_us` is the last session's `fastest_us`.
+
+    `afterwards` is called with the session while it still is prepared, when all is timed.
+
+    Raises:
+        RuntimeFailure: the runtime says that it cannot run the model.
+    """
+    watch.stage("loading", job.session, settings.compile_timeout_ms)
+    begun = time.perf_counter_ns()
+    prepared = runtime.prepare(job)
+    load_ms = (time.perf_counter_ns() - begun) / 1e6
+    # A run's patience: its timeout, the time between two beats, and the host's own hiccups.
+    patience_ms = settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + 200.0
+    if prepared.whole_calls:
+        patience_ms += 2 * load_ms  # each call loads the model anew
+    watch.stage("warming", job.session, patience_ms)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        timer = _Timer(runtime, prepared, watch, settings.run_timeout_ms)
+        first_run_ms = timer()[0]
+        known_us = known_us or timer.calibrate()
+        timer.restart()
+        step, warmup = 1, []
+        if not prepared.whole_calls:
+            warmup = _warm_up(timer, settings, settles=prepared.settles)
+            step = rules.stride(rules.median(warmup[-5:]), settings)
+        watch.stage("timing", job.session, patience_ms)
+        timer.restart()
+        runs = _time(timer, settings, step, known_us)
+        found = runs.kept(settings.min_runs)
+        probe_us = rules.median(timer.probes_us)
+        cold_ms: list[float] = []
+        if settings.cold_runs:
+            watch.stage("cold", job.session, patience_ms + _FLUSH_PATIENCE_MS)
+            flush = prepared.flush or watch.flush
+            cold_ms = _run_cold(timer, settings.cold_runs, flush, runs.fastest_us)
+    finally:
+        if collecting:
+            gc.enable()
+    if afterwards is not None:
+        afterwards(prepared)
+    return SessionTimes(
+        load_ms=load_ms,
+        compile_ms=prepared.compile_ms,
+        first_run_ms=first_run_ms,
+        runs_ms=found.runs_ms,
+        slowdown=found.slowdown if runs.fastest_us else [],
+        rejected_runs=len(runs.times_ms) - len(found.runs_ms),
+        cold_ms=cold_ms,
+        preempted_share=sum(runs.preempted) / len(runs.preempted),
+        slowed_share=sum(s > rules.SLOWED for s in found.slowdown) / len(found.slowdown),
+        preempted_kept=found.preempted_kept,
+        probe_us=probe_us,
+        fastest_us=runs.fastest_us,
+        stride=step,
+        warmup_runs=len(warmup),
+        conditions={str(name): str(value) for name, value in prepared.conditions.items()},
+    )
+
+
+def profile(
+    runtime: Runtime, job: Job, run_ms: float, settings: Settings, watch: Watch
+) -> list[LayerTime]:
+    """Per-kernel times by the runtime's own profiler.
+
+    Args:
+        runtime: which has measured the job.
+        job: the model and what it is run with.
+        run_ms: what a run of it took: long models are profiled over fewer runs.
+        settings: their time is what the profiled runs may take, too.
+        watch: is told that profiling begins, and how long it may last.
+
+    Raises:
+        RuntimeFailure: PROFILE_UNAVAILABLE, or the model cannot run.
+    """
+    job = replace(job, session=settings.sessions)
+    budget_ms = settings.max_ms * settings.sessions
+    runs = int(min(_PROFILE_RUNS, max(rules.LEAST_RUNS, budget_ms / max(run_ms, 1e-3))))
+    patience_ms = settings.compile_timeout_ms + (runs + 1) * settings.run_timeout_ms
+    watch.stage("profiling", 0, patience_ms)
+    return list(runtime.profile(job, runs))
+
+
+def _warm_up(timer: _Timer, settings: Settings, *, settles: bool) -> list[float]:
+    runs_ms: list[float] = []
+    while not rules.warm(runs_ms, timer.elapsed_ms, settings, settles=settles):
+        runs_ms.append(timer()[0])
+    return runs_ms
+
+
+def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: float) -> list[float]:
+    timer.restart()
+    runs = _Runs(timer, known_us)
+    for _ in range(count):
+        flush()
+        timer.probe()
+        runs.add()
+        timer.probe()
+    return runs.kept(count).quick_ms
+
+
+def _time(timer: _Timer, settings: Settings, step: int, known_us: float) -> _Runs:
+    runs = _Runs(timer, known_us)
+    check = 1
+    while True:
+        for _ in range(step - 1):
+            timer()
+        runs.add()
+        made = len(runs.times_ms)
+        if made < check:
+            continue
+        found = runs.kept(settings.min_runs)
+        if rules.enough(found, made, timer.elapsed_ms, settings):
+            return runs
+        check = rules.next_check(made, settings)

@@ -1,0 +1,377 @@
+"""A worker as the agent sees it: a child process that may crash, hang or leak without harm.
+
+The agent talks to it over pipes and watches its patience; when the worker is silent for longer than
+it announced, its keeper ends it with everything that it forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+from latfarm_agent.files.folders import remove
+from latfarm_agent.worker import channel, replies
+from latfarm_agent.worker.channel import ChannelError, Decoder, Message
+from latfarm_agent.worker.guard import Bounds, Guard, busy, family
+from latfarm_agent.worker.launcher import Launcher
+from latfarm_agent.worker.main import Config
+from latfarm_agent.worker.replies import ReplyError
+from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS, Talk
+
+START_TIMEOUT_MS = 120_000.0
+FOLDER_PREFIX = "worker-"
+_POLL_S = 0.05
+_LOOK_S = 0.2
+_TAIL_BYTES = 4096
+_READS_AT_ONCE = 16
+_END_TIMEOUT_S = 10.0
+_NO_BOUNDS = Bounds()
+_START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
+
+
+class WorkerFailure(Exception):
+    """A request did not end well; the codes are those of a measurement's result.
+
+    The worker is gone, unless `alive`: then it answered with a typed error and goes on.
+    """
+
+    def __init__(self, code: str, message: str, *, alive: bool = False) -> None:
+        self.code = code
+        self.message = replies.printable(message)
+        self.alive = alive
+        super().__init__(self.message)
+
+
+class Worker:
+    """One runtime's worker process. Used by one thread at a time.
+
+    It runs in a folder of its own below `directory`, where its temporary files go too; the folder
+    is removed with it. What it takes of the board is watched while it works; what a request leaves
+    running ends with the request, and the worker with it.
+
+    `python`: an interpreter with an environment of its own, which need not hold this distribution;
+    empty: the agent's. `bounds`: of all its processes together.
+
+    Raises:
+        WorkerFailure: on construction, RUNTIME_MISSING when the runtime cannot be used here.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        config: Config,
+        directory: Path,
+        *,
+        python: str = "",
+        start_timeout_ms: float = START_TIMEOUT_MS,
+        take_timeout_ms: float = TAKE_TIMEOUT_MS,
+        bounds: Bounds = _NO_BOUNDS,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.requests = 0
+        self._take_timeout_ms = take_timeout_ms
+        self._bounds = bounds
+        self._spoiled = False
+        self._rss_bytes = 0
+        self._oom_kills = _oom_kills()
+        self._tail = bytearray()
+        self._decoder = Decoder()
+        arguments = [python or sys.executable, "-m", "latfarm_agent.worker.main", config.dumps()]
+        environment = dict(os.environ)
+        if python:
+            environment["PYTHONPATH"] = str(_only_the_agent(directory))
+        # A runtime's own thread pools obey the platform's setting, not the host's core count.
+        environment["OMP_NUM_THREADS"] = str(config.options.get("threads", 1))
+        # The probe tells of one core: numpy's own matrix product must not spread over several.
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+        environment["PYTHONUNBUFFERED"] = "1"
+        if environment.get("PYTHONPATH"):
+            # The worker runs in another directory: relative entries would point elsewhere.
+            entries = environment["PYTHONPATH"].split(os.pathsep)
+            environment["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(directory)))
+            temporary = self._folder / "tmp"
+            temporary.mkdir()
+            for name in ("TMPDIR", "TMP", "TEMP"):
+                environment[name] = str(temporary)
+            self._process = launcher.popen(arguments, environment, self._folder)
+        except OSError as error:
+            raise WorkerFailure("WORKER_FAILED", f"no worker could be started: {error}") from error
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._requests_fd = process.stdin.fileno()
+        self._replies_fd = process.stdout.fileno()
+        self._errors_fd = process.stderr.fileno()
+        os.set_blocking(self._replies_fd, False)
+        os.set_blocking(self._errors_fd, False)
+        try:
+            self.hello = self._start(start_timeout_ms, cancelled)
+        except WorkerFailure as failure:
+            self.close()
+            if failure.code in _START_FAILURES:
+                raise WorkerFailure(
+                    "RUNTIME_MISSING", f"the runtime does not load: {failure.message}"
+                ) from failure
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory after its last request, or at its start."""
+        return self._rss_bytes or int(self.hello["rss_bytes"])
+
+    @property
+    def pid(self) -> int:
+        """Pid of the worker's keeper: its ancestor."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a request."""
+        return self._process.poll() is None and not self._spoiled
+
+    @property
+    def busy(self) -> bool:
+        """Whether something in it computes; while it waits for a request, nothing should."""
+        return busy(self.pid)
+
+    def request(
+        self,
+        message: Message,
+        on_event: Callable[[Message], None],
+        cancelled: Callable[[], bool],
+    ) -> Message:
+        """Send a request, hand on its events, return its "done" message.
+
+        Raises:
+            WorkerFailure: a typed error (`alive`), or the worker crashed, hung or was cancelled:
+                then it is gone, and whatever it forked with it.
+        """
+        self.requests += 1
+        self._read_errors()
+        self._tail.clear()  # what the models before printed explains nothing about this one
+        guard = Guard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
+        try:
+            channel.send(self._requests_fd, dict(message, question=self.requests))
+        except OSError as error:
+            raise self._crash() from error
+        try:
+            patience_ms = self._take_timeout_ms
+            done = self._wait(patience_ms, on_event, cancelled, message["settings"], guard)
+            done = self._checked(done, int(message["settings"]["sessions"]))
+        except WorkerFailure:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._tidy()
+        self._rss_bytes = int(done.get("rss_bytes", 0))
+        return done
+
+    def close(self) -> None:
+        """End the process and all its descendants; returns when they are gone. Idempotent."""
+        process = self._process
+        if process.returncode is None and process.poll() is None:
+            with contextlib.suppress(OSError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # The keeper does not keep: it was stopped, or something it kills does not go.
+                for pid in (process.pid, *family(process.pid)):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                process.wait()
+        remove(self._folder)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _start(self, timeout_ms: float, cancelled: Callable[[], bool]) -> Message:
+        guard = Guard(self.pid, self._bounds, (self._folder,))
+        found = self._wait(timeout_ms, lambda _: None, cancelled, None, guard)
+        try:
+            return replies.hello(found)
+        except ReplyError as error:
+            raise WorkerFailure(
+                "RUNTIME_MISSING", f"the runtime's description makes no sense: {error}"
+            ) from error
+
+    def _checked(self, done: Message, sessions: int) -> Message:
+        try:
+            return replies.done(done, sessions)
+        except ReplyError as error:
+            self.close()
+            raise WorkerFailure(
+                "MODEL_FAILED", f"the runtime's answer makes no sense: {error}"
+            ) from error
+
+    def _tidy(self) -> None:
+        """What a request left running would disturb the next one, whosever it is."""
+        if self._process.poll() is None and len(family(self.pid)) > 1:
+            self.close()
+
+    def _wait(
+        self,
+        patience_ms: float,
+        on_event: Callable[[Message], None],
+        cancelled: Callable[[], bool],
+        settings: Mapping[str, Any] | None,
+        guard: Guard,
+    ) -> Message:
+        """Wait for the answer to the request at hand; `settings` None: for the first hello."""
+        talk = Talk(self.requests, patience_ms, settings)
+        looked_s = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._replies_fd, selectors.EVENT_READ)
+            selector.register(self._errors_fd, selectors.EVENT_READ)
+            while True:
+                now_s = time.monotonic()
+                if now_s >= talk.deadline_s:
+                    self.close()
+                    raise WorkerFailure(talk.late_code, f"{talk.late_message}{self._said()}")
+                if now_s - looked_s >= _LOOK_S:
+                    looked_s = now_s
+                    self._judge(guard, talk)
+                left_s = talk.deadline_s - now_s
+                ready = {key.fd for key, _ in selector.select(min(left_s, _POLL_S))}
+                if self._errors_fd in ready and not self._read_errors():
+                    selector.unregister(self._errors_fd)
+                if self._replies_fd in ready:
+                    answer = self._read_replies(talk, on_event)
+                    if answer is not None:
+                        return answer
+                if cancelled():
+                    self.close()
+                    raise WorkerFailure("CANCELLED", f"cancelled while {talk.doing}")
+
+    def _judge(self, guard: Guard, talk: Talk) -> None:
+        excess = guard.excess()
+        if excess is not None:
+            self.close()
+            raise WorkerFailure(
+                excess.code, f"ended while {talk.doing}: {excess.message}{self._said()}"
+            )
+
+    def _read_replies(self, talk: Talk, on_event: Callable[[Message], None]) -> Message | None:
+        """Take what the worker sent; the answer, if that is there."""
+        data = os.read(self._replies_fd, 1 << 16)
+        if not data:
+            raise self._crash()
+        try:
+            for message in self._decoder.feed(data):
+                talk.hear(message)
+                if message["event"] in ("done", "error"):
+                    self._spoiled = bool(message.get("lost"))
+                if message["event"] == "done":
+                    return message
+                if message["event"] == "error":
+                    code = replies.failure_code(message.get("code"))
+                    raise WorkerFailure(code, str(message.get("message")), alive=True)
+                if message["event"] == "stage":
+                    on_event(message)
+        except (ChannelError, ReplyError) as error:
+            self.close()
+            raise WorkerFailure(
+                "MODEL_CRASHED", f"the worker's pipe was corrupted: {error}"
+            ) from error
+        return None
+
+    def _read_errors(self) -> bool:
+        """Take some of what the worker printed, keep the end of it; False at the stream's end.
+
+        Not all: somebody who prints without end must not keep us from looking at the clock.
+        """
+        for _ in range(_READS_AT_ONCE):
+            try:
+                data = os.read(self._errors_fd, 1 << 16)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._tail += data
+            del self._tail[:-_TAIL_BYTES]
+        return True
+
+    def _crash(self) -> WorkerFailure:
+        """The pipe closed under a request: find out how the process ended."""
+        try:
+            # The keeper first ends what the worker left behind, then ends the same way.
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return WorkerFailure(
+                "MODEL_CRASHED", f"the worker closed its pipe and went on{self._said()}"
+            )
+        self._read_errors()
+        code = self._process.returncode
+        said = self._said()
+        self.close()
+        how = f"exit status {code}"
+        if code is not None and code < 0:
+            how = f"signal {_signal_name(-code)}"
+        text = bytes(self._tail).decode(errors="replace")
+        memory = "bad_alloc" in text or "MemoryError" in text or "Cannot allocate memory" in text
+        if memory or (code == -signal.SIGKILL and _oom_kills() != self._oom_kills):
+            return WorkerFailure("OUT_OF_MEMORY", f"memory ran out, worker ended by {how}{said}")
+        return WorkerFailure("MODEL_CRASHED", f"the worker ended by {how}{said}")
+
+    def _said(self) -> str:
+        self._read_errors()
+        lines = bytes(self._tail).decode(errors="replace").strip().splitlines()
+        return "; it printed: " + " | ".join(lines[-3:])[-600:] if lines else ""
+
+
+def _only_the_agent(directory: Path) -> Path:
+    """A folder from which another interpreter can import this distribution and nothing else.
+
+    The folder that this distribution lies in may hold libraries built for another Python.
+    """
+    here = Path(__file__).absolute().parent.parent
+    folder = directory / "import"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / here.name
+    if not link.is_symlink() or os.readlink(str(link)) != str(here):
+        made = folder / f".{here.name}.{os.getpid()}.{threading.get_ident()}"
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        made.symlink_to(here)
+        made.replace(link)
+    return folder
+
+
+def _oom_kills() -> int | None:
+    """How many processes the kernel has ended for memory since boot; None where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,207 @@
+"""The API for other machines: a gate, and a front that lets known calls through to the service.
+
+The service itself is asynchronous, and gRPC's asynchronous server ends its main loop when a
+request's path is not UTF-8: one call of anybody with a certificate would silence the controller
+(found by `make fuzz-ports`). So what comes from outside meets a synchronous server, which knows the
+methods of `roles.METHODS` alone, asks for the caller's role, reads each message once to see that it
+is one, and hands it on through the home's own socket, with the caller's name beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from latfarm_protos.trust.calls import Guard
+from latfarm_protos.trust.contexts import Files, TlsFileError
+from latfarm_protos.trust.gate import Gate, peer_refusal
+from latfarm_protos.trust.identity import Refusal
+from latfarm_protos.trust.revoked import RevokedError
+from latfarm_protos.v1 import controller_pb2 as pb
+
+from latfarm_controller.api import roles
+from latfarm_controller.api.service import ACTOR_KEY, ERROR_KEY, MESSAGE_OPTIONS
+from latfarm_controller.errors import UsageError
+
+MAX_CALLS = 64
+"""Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
+OPTIONS = (
+    *MESSAGE_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+LONGEST_S = 1e7
+"""A deadline beyond this is none: gRPC tells of a missing one as infinity."""
+
+logger = logging.getLogger(__name__)
+
+
+class Outside:
+    """Serves other machines until `close`.
+
+    Args:
+        folder: of the certificates: `controller.crt`, `controller.key`, `ca.crt`, `revoked.json`.
+        service: address of the service's own socket.
+        listen: `host:port` to listen on; port 0: any free one.
+
+    Raises:
+        UsageError: the files cannot be used, or the port cannot be had.
+    """
+
+    def __init__(self, folder: Path, service: str, listen: str) -> None:
+        host, port = split_listen(listen)
+        self._gate = _open_gate(folder)
+        self._pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="outside")
+        self._channel = grpc.insecure_channel(service, options=MESSAGE_OPTIONS)
+        self._server = grpc.server(
+            self._pool,
+            handlers=(_handlers(self._channel, self._name),),
+            interceptors=(Guard(self.refusal),),
+            options=OPTIONS,
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        try:
+            port = self._gate.listen(host, port)
+            self._server.add_insecure_port(f"unix:{self.inner}")
+        except (OSError, RuntimeError) as error:
+            self.close()
+            why = getattr(error, "strerror", "") or error
+            raise UsageError(f"cannot listen on {listen}: {why}") from error
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def inner(self) -> Path:
+        """The socket behind the gate."""
+        return self._gate.inner
+
+    def start(self) -> None:
+        """Let people in."""
+        self._server.start()
+        self._gate.start()
+
+    def close(self) -> None:
+        """End all calls, and give the port back; blocks for a moment."""
+        self._gate.close()
+        self._server.stop(None).wait()
+        self._channel.close()
+        self._pool.shutdown()
+
+    def refusal(self, peer: str, method: str) -> Refusal | None:
+        """Why a call is refused; None: it is not."""
+        admission, refusal = peer_refusal(self._gate, peer)
+        if admission is not None and refusal is None:
+            refusal = roles.refusal(admission.identity.role, method)
+        if refusal is not None:
+            who = "somebody" if admission is None else admission.identity
+            logger.warning(
+                "%s of %s was refused: %s [%s]", method[:100], who, refusal.text, refusal.reason
+            )
+        return refusal
+
+    def _name(self, peer: str) -> str:
+        admission = self._gate.admission(peer)
+        return admission.identity.name if admission is not None else "nobody"
+
+
+def _open_gate(folder: Path) -> Gate:
+    files = Files(folder / "controller.crt", folder / "controller.key", folder / "ca.crt")
+    try:
+        return Gate(files, roles.ALLOWED)
+    except (TlsFileError, RevokedError) as error:
+        raise UsageError(
+            f"--listen lets in whoever shows a certificate, and {error}; "
+            "make them with `latfarm certs init`"
+        ) from error
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as its two parts.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--listen {listen!r} is no HOST:PORT; give for example 0.0.0.0:7450")
+    return host.strip("[]"), int(port)
+
+
+def _handlers(channel: grpc.Channel, name_of: Callable[[str], str]) -> Any:
+    """A handler for each method that the table knows; messages stay bytes on their way."""
+    described = pb.DESCRIPTOR.services_by_name["ControllerService"]
+    made = {}
+    for method in described.methods:
+        if method.name not in roles.METHODS:
+            continue
+        path = f"/{described.full_name}/{method.name}"
+        kind = GetMessageClass(method.input_type)
+        if method.server_streaming:
+            made[method.name] = grpc.unary_stream_rpc_method_handler(
+                _stream(channel.unary_stream(path), kind, name_of)
+            )
+        else:
+            made[method.name] = grpc.unary_unary_rpc_method_handler(
+                _answer(channel.unary_unary(path), kind, name_of)
+            )
+    return grpc.method_handlers_generic_handler(described.full_name, made)
+
+
+def _answer(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+    def answer(request: bytes, context: grpc.ServicerContext) -> Any:
+        _check(request, kind, context)
+        actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
+        under_way = call.future(request, metadata=actor, timeout=_left_s(context))
+        context.add_callback(under_way.cancel)
+        try:
+            return under_way.result()
+        except grpc.RpcError as error:
+            _hand_on(error, context)
+        except grpc.FutureCancelledError:
+            context.abort(grpc.StatusCode.CANCELLED, "the caller went away")
+
+    return answer
+
+
+def _stream(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+    def stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
+        _check(request, kind, context)
+        actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
+        under_way = call(request, metadata=actor, timeout=_left_s(context))
+        context.add_callback(under_way.cancel)
+        try:
+            yield from under_way
+        except grpc.RpcError as error:
+            _hand_on(error, context)
+
+    return stream
+
+
+def _left_s(context: grpc.ServicerContext) -> float | None:
+    """What the caller's deadline leaves; None: they set none."""
+    left_s = context.time_remaining()
+    return left_s if left_s is not None and left_s < LONGEST_S else None
+
+
+def _check(request: bytes, kind: type[Message], context: grpc.ServicerContext) -> None:
+    """Let nothing through that is no message."""
+    try:
+        kind.FromString(request)
+    except DecodeError:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of this method")
+
+
+def _hand_on(error: grpc.RpcError, context: grpc.ServicerContext) -> None:
+    """End the call as the service ended it."""
+    names = [pair for pair in error.trailing_metadata() or () if pair[0] == ERROR_KEY]
+    context.set_trailing_metadata(tuple(names))
+    context.abort(error.code(), error.details())

@@ -1,0 +1,169 @@
+"""The composition root: store, boards, farm and controller put together behind a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from latfarm_protos.v1 import controller_pb2_grpc
+
+from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.api.outside import Outside
+from latfarm_controller.api.service import MESSAGE_OPTIONS, ControllerService
+from latfarm_controller.app.app import Controller
+from latfarm_controller.config import Config
+from latfarm_controller.errors import ControllerError, StoreBusyError
+from latfarm_controller.farm.boards.links import ShardSettings
+from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.processes.backends import RayBackend
+from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.metrics.metrics import Metrics
+from latfarm_controller.metrics.port import MetricsPort, Observer
+from latfarm_controller.store.base import Store
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.store.lock import StoreLock
+
+LOOK_S = 0.2
+MAX_CALLS = 512
+"""Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
+
+
+class Server:
+    """A controller behind its gRPC service on a Unix socket; holds the store's lock."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = StoreLock(config.lock_file)
+        self._store: Store | None = None
+        self._controller: Controller | None = None
+        self._server: Any = None
+        self._metrics_port: MetricsPort | None = None
+        self._outside: Outside | None = None
+        self.address = ""
+
+    @classmethod
+    async def open(
+        cls, config: Config, *, wait_s: float = 0.0, public: bool = False, listen: str = ""
+    ) -> Server:
+        """Take the store and serve.
+
+        Args:
+            config: where everything lies.
+            wait_s: how long to wait for another process that holds the store.
+            public: whether other commands of this home shall find this server.
+            listen: `host:port` for other machines too, whose people show a certificate.
+
+        Raises:
+            StoreBusyError: another process holds the store; the message names it.
+            StoreError: the store cannot be opened.
+        """
+        config.make_dirs()
+        server = cls(config)
+        try:
+            await server._open(wait_s, public, listen)
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    async def _open(self, wait_s: float, public: bool, listen: str) -> None:
+        await self._take_lock(max(wait_s, self._config.lock_wait_ms / 1000.0))
+        self._config.make_dirs()  # whom we waited for may have removed some
+        self._store = store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
+        holder = f"latfarm-{os.getpid()}"
+        fleet = Fleet(self._config, holder)
+        runtime = RayRuntime(
+            self._config.ray_dir,
+            address=self._config.ray_address,
+            cpus=self._config.ray_cpus or 0,
+        )
+        settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
+        metrics = Metrics()
+        farm = Farm(RayBackend(runtime), holder, settings=settings, watch=metrics)
+        self._controller = Controller(self._config, self._store, fleet, farm, metrics)
+        self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        service = ControllerService(self._controller)
+        controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
+        socket = self._config.socket_file
+        socket.unlink(missing_ok=True)
+        self.address = f"unix:{socket}"
+        try:
+            bound = self._server.add_insecure_port(self.address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise ControllerError(f"{socket}: cannot listen there; set LATFARM_HOME elsewhere")
+        if listen:
+            self._outside = Outside(self._config.tls_dir, self.address, listen)
+        await self._server.start()
+        if self._outside is not None:
+            self._outside.start()
+        if public and self._config.metrics_port is not None:
+            observer = Observer(self._config, metrics, farm, store)
+            self._metrics_port = MetricsPort(
+                self._config.metrics_port, metrics, observer, lambda: self._controller is not None
+            )
+            self._metrics_port.open()
+        if public:
+            self._lock.publish(self.address)
+
+    @property
+    def outside(self) -> str:
+        """`host:port` for other machines; empty: this one alone."""
+        return "" if self._outside is None else self._outside.address
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus scrapes; empty: nowhere."""
+        return "" if self._metrics_port is None else self._metrics_port.url
+
+    async def _take_lock(self, wait_s: float) -> None:
+        """Try again and again: a thread that waits could not be called back."""
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                await asyncio.to_thread(self._lock.acquire)
+            except StoreBusyError:
+                if time.monotonic() >= deadline_s:
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Stop campaigns where they are and give the store back; a second time is no change."""
+        controller, self._controller = self._controller, None
+        server, self._server = self._server, None
+        store, self._store = self._store, None
+        port, self._metrics_port = self._metrics_port, None
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            await asyncio.to_thread(outside.close)
+        if port is not None:
+            await port.close()
+        try:
+            if controller is not None:
+                await controller.close()
+        finally:
+            try:
+                if server is not None:
+                    await server.stop(grace=1.0)
+                    self._config.socket_file.unlink(missing_ok=True)
+                    self._remove_short_dirs()
+            finally:
+                try:
+                    if store is not None:
+                        await asyncio.to_thread(store.close)
+                finally:
+                    self._lock.release()
+
+    def _remove_short_dirs(self) -> None:
+        """What lies outside the home, because its path is too long, does not outlive us."""
+        for folder in (self._config.ray_dir, self._config.ray_dir.parent):
+            if not folder.is_relative_to(self._config.home):
+                with suppress(OSError):  # still in use
+                    folder.rmdir()

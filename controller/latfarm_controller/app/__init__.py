@@ -1,0 +1,1 @@
+"""The application: it runs campaigns, answers questions and controls boards."""

@@ -1,0 +1,173 @@
+"""The controller: campaigns run, questions answered, boards and platforms listed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.predict.answer import Answer, EnergyAnswer
+from latfarm_protos.v1 import controller_pb2 as pb
+
+from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
+from latfarm_controller.app import reporting
+from latfarm_controller.app.board_control import BoardControl
+from latfarm_controller.app.campaign_runs import CampaignRuns
+from latfarm_controller.app.pools import Pools
+from latfarm_controller.app.questions import Questions
+from latfarm_controller.config import Config
+from latfarm_controller.farm.desk import BoardDesk
+from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.watch import Watch
+from latfarm_controller.reports.report_cache import KEPT, ReportCache
+from latfarm_controller.store.base import Store
+from latfarm_controller.training import bundles
+
+
+class Controller:
+    """Runs campaigns on boards, keeps what they find, answers questions. One event loop's."""
+
+    def __init__(
+        self, config: Config, store: Store, fleet: Fleet, farm: Farm, watch: Watch | None = None
+    ) -> None:
+        self._bundles_dir = config.bundles_dir
+        self._kept_reports = ReportCache(config.reports_dir / KEPT)
+        self._store = store
+        self._fleet = fleet
+        self._watch = watch or Watch()
+        self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
+        self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
+        driver = Driver(store, farm, watch=self._watch)
+        self.campaigns = CampaignRuns(
+            store, fleet, driver, self._pools, config.bundles_dir, self._watch
+        )
+        self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
+        self.questions = Questions(store, driver, self._pools)
+
+    async def boards(self) -> list[pb.BoardStatus]:
+        """All boards of the inventory, reachable or not."""
+        found = [_board_status(view) for view in await self._fleet.views()]
+        for status in found:
+            self.control.add_standing(status)
+        return found
+
+    async def platforms(self) -> list[pb.PlatformStatus]:
+        """All platforms that the boards offer, then the runtimes that they lack."""
+        known = bundles.newest(self._bundles_dir)
+        found: dict[str, pb.PlatformStatus] = {}
+        missing: list[pb.PlatformStatus] = []
+        for view in await self._fleet.views():
+            for runtime in view.info.runtimes if view.info else ():
+                for platform in runtime.platforms if runtime.available else ():
+                    status = found.setdefault(
+                        platform.name,
+                        pb.PlatformStatus(
+                            name=platform.name,
+                            runtime=runtime.name,
+                            model_format=platform.model_format,
+                            available=True,
+                            bundle=known[platform.name].stem if platform.name in known else "",
+                            fingerprint=platform.fingerprint,
+                        ),
+                    )
+                    status.boards.append(view.entry.name)
+                if runtime.missing:
+                    missing.append(
+                        pb.PlatformStatus(
+                            runtime=runtime.name, boards=[view.entry.name], missing=runtime.missing
+                        )
+                    )
+        for name, path in known.items():  # characterised once, its board is away
+            if name not in found:
+                found[name] = pb.PlatformStatus(
+                    name=name, bundle=path.stem, missing="no board that is reachable offers it"
+                )
+        return [*(found[name] for name in sorted(found)), *missing]
+
+    async def predict(
+        self, graph: Graph, platform: str, coverage: float, energy: bool = False
+    ) -> tuple[Answer, EnergyAnswer | None]:
+        """From the newest bundle of the platform alone; with `energy` its millijoules too.
+
+        Raises:
+            UsageError: there is no bundle.
+            NoEnergyError: it tells no energies.
+        """
+
+        def answer() -> tuple[Answer, EnergyAnswer | None]:
+            predictor = bundles.open_bundle(self._bundles_dir, platform)
+            costs = predictor.predict_energy(graph, coverage) if energy else None
+            return predictor.predict(graph, coverage), costs
+
+        try:
+            found = await asyncio.to_thread(answer)
+        except Exception:
+            self._watch.predicted(platform, ok=False)
+            raise
+        self._watch.predicted(platform, ok=True)
+        return found
+
+    async def results(
+        self, *, platform: str, campaign_id: str, purpose: str, limit: int
+    ) -> AsyncIterator[Measurement]:
+        """Stored measurements, newest first."""
+        if campaign_id:
+            campaign_id = (await self.campaigns.get(campaign_id)).campaign_id
+
+        def read() -> list[Measurement]:
+            return list(
+                self._store.measurements(
+                    platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
+                )
+            )
+
+        for measurement in await asyncio.to_thread(read):
+            yield measurement
+
+    async def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
+        """All that is known of a platform, as plain JSON types.
+
+        Raises:
+            UsageError: nothing is known of it, or it has no such campaign.
+        """
+        return await asyncio.to_thread(
+            reporting.report,
+            self._store,
+            self._bundles_dir,
+            platform,
+            campaign_id,
+            self._kept_reports,
+        )
+
+    async def close(self) -> None:
+        """Stop campaigns where they are, then the farm, then the local agent."""
+        try:
+            await asyncio.gather(self.campaigns.close(), self.questions.close())
+        finally:
+            try:
+                await self._desk.close()
+                await self._pools.stop()
+            finally:
+                await self._fleet.close()
+
+
+def _board_status(view: BoardView) -> pb.BoardStatus:
+    info = view.info
+    if info is None:
+        return pb.BoardStatus(
+            name=view.entry.name,
+            address=view.entry.address,
+            state="unreachable",
+            detail=view.error,
+        )
+    return pb.BoardStatus(
+        board_id=info.board_id,
+        name=view.entry.name,
+        address=view.entry.address,
+        state=info.state,
+        platforms=[platform.name for platform in info.platforms],
+        hardware=dict(info.hardware),
+    )

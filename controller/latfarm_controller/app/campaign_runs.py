@@ -1,0 +1,313 @@
+"""Campaigns of all kinds: started once each, watched, cancelled, resumed, then trained from."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from latfarm_predictors.errors import PredictorsError
+
+from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.app import comparison
+from latfarm_controller.app.pools import Pools
+from latfarm_controller.campaigns.check import CheckCampaign
+from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
+from latfarm_controller.campaigns.query import QueryCampaign
+from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.farm.driver import CampaignStatus, Driver
+from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.watch import Watch
+from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.training import bundles
+from latfarm_controller.training.training import train
+
+logger = logging.getLogger(__name__)
+RUNNING = "running"
+CANCELLED = "cancelled"
+INTERRUPTED = "interrupted"
+CLOSE_S = 30.0
+
+
+class _StoppedError(ControllerError):
+    """Training was told to stop."""
+
+
+def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) -> str:
+    """The same kind, platform, configuration and name are the same campaign."""
+    text = json.dumps([kind, platform, config, name], sort_keys=True)
+    return f"{kind}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+class CampaignRuns:
+    """Runs campaigns on boards and keeps what they find. One event loop's.
+
+    Args:
+        store: of records and measurements.
+        fleet: the inventory.
+        driver: runs one campaign.
+        pools: have the farm connected to a campaign's boards.
+        bundles_dir: where predictors are kept.
+        watch: told of each that was trained.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: Fleet,
+        driver: Driver,
+        pools: Pools,
+        bundles_dir: Path,
+        watch: Watch | None = None,
+    ) -> None:
+        self._watch = watch or Watch()
+        self._store = store
+        self._fleet = fleet
+        self._driver = driver
+        self._pools = pools
+        self._bundles_dir = bundles_dir
+        self._remaining_s: dict[str, float] = {}
+        self._records: dict[str, CampaignRecord] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancels: dict[str, asyncio.Event] = {}
+        self._changed = asyncio.Condition()
+        self._tellers: set[asyncio.Future[None]] = set()
+        self._closing = False
+        for record in store.campaigns():
+            if record.state == RUNNING:  # its process is gone: we hold the lock
+                store.put_campaign(replace(record, state=INTERRUPTED))
+
+    async def start(
+        self, kind: str, platform: str, config: Mapping[str, Any], name: str
+    ) -> CampaignRecord:
+        """Start a campaign, or go on with the same one; a finished one is returned as it is.
+
+        Raises:
+            UsageError: unknown kind or platform, or a wrong configuration.
+        """
+        await asyncio.to_thread(make_campaign, kind, platform, config)  # complains early
+        key = campaign_id(kind, platform, config, name)
+        if kind in COMPARING:
+            config = comparison.compared(platform, config, await self._fleet.views())
+        else:
+            await self._fleet.offering(platform)
+        known = self._known(key)
+        if known is not None:
+            return known if known.state == "done" else self._launch(known)
+        record = CampaignRecord(
+            campaign_id=key,
+            name=name or key,
+            kind=kind,
+            platform=platform,
+            config=dict(config),
+            started_at_s=time.time(),
+        )
+        return self._launch(record)
+
+    async def all(self) -> list[CampaignRecord]:
+        """All campaigns, newest first; questions are none."""
+        stored = await asyncio.to_thread(self._store.campaigns)
+        found = {record.campaign_id: record for record in stored} | self._records
+        hidden = (QueryCampaign.kind, CheckCampaign.kind)
+        shown = [record for record in found.values() if record.kind not in hidden]
+        return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
+
+    async def get(self, name: str) -> CampaignRecord:
+        """One campaign by id or name.
+
+        Raises:
+            UsageError: there is none; lists some.
+        """
+        record = self._known(name)
+        if record is None:
+            some = ", ".join(r.campaign_id for r in (await self.all())[:8]) or "none yet"
+            raise UsageError(f"no campaign {name!r}; the newest are: {some}")
+        return record
+
+    async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
+        """The campaign now and at each change, until it ends.
+
+        Raises:
+            UsageError: there is none.
+        """
+        key = (await self.get(name)).campaign_id
+        while True:
+            # Both at one moment: what ends between them would be told as if it still ran.
+            record, ended = await self.get(key), key not in self._tasks
+            yield replace(record, config={})
+            if ended:
+                return
+            await self._wait_for_change(record)
+
+    async def _wait_for_change(self, seen: CampaignRecord) -> None:
+        key = seen.campaign_id
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._known(key) != seen or key not in self._tasks)
+
+    async def resume(self, name: str) -> CampaignRecord:
+        """Go on with a campaign that was stopped.
+
+        Raises:
+            UsageError: there is none, or its platform is not to be had.
+        """
+        record = await self.get(name)
+        if record.state == "done":
+            return record
+        await self._pools.boards_of(_scope(record))
+        return self._launch(record)
+
+    async def cancel(self, name: str) -> CampaignRecord:
+        """Stop a campaign after the measurement that is running.
+
+        Raises:
+            UsageError: there is none.
+        """
+        record = await self.get(name)
+        task = self._tasks.get(record.campaign_id)
+        if task is not None:
+            self._cancels[record.campaign_id].set()
+            await asyncio.wait([task])
+        elif record.state != "done":
+            record = replace(record, state=CANCELLED)
+            await asyncio.to_thread(self._store.put_campaign, record)
+            self._show(record)
+        return await self.get(record.campaign_id)
+
+    def _known(self, name: str) -> CampaignRecord | None:
+        if name in self._records:
+            return self._records[name]
+        named = [record for record in self._records.values() if record.name == name]
+        stored = self._store.get_campaign(name)
+        if stored is not None:
+            named.append(self._records.get(stored.campaign_id, stored))
+        return max(named, key=lambda record: record.started_at_s, default=None)
+
+    def _launch(self, record: CampaignRecord) -> CampaignRecord:
+        """Have a campaign run, once: nothing is awaited between the look and the start."""
+        key = record.campaign_id
+        if key in self._tasks:
+            return self._records[key]
+        if self._closing:
+            raise ControllerError("the controller is stopping")
+        record = replace(record, state=RUNNING, error="", finished_at_s=0.0)
+        self._records[key] = record
+        self._cancels[key] = asyncio.Event()
+        self._tasks[key] = asyncio.create_task(self._run(record), name=key)
+        return record
+
+    async def _run(self, record: CampaignRecord) -> None:
+        key = record.campaign_id
+        try:
+            await asyncio.to_thread(self._store.put_campaign, record)
+            record = await self._measure(record)
+            if record.kind in TRAINED and record.state == "done":
+                record = await self._train(record)
+        except asyncio.CancelledError:
+            record = replace(self._records[key], state=INTERRUPTED)
+        except Exception as error:
+            expected = isinstance(error, (ControllerError, PredictorsError, OSError))
+            if not expected:
+                logger.exception("campaign %s failed", key)
+            state = CANCELLED if isinstance(error, _StoppedError) else "failed"
+            text = str(error) or type(error).__name__
+            record = replace(self._records[key], state=state, error=text)
+        if self._closing and record.state == CANCELLED:
+            record = replace(record, state=INTERRUPTED)
+        record = replace(record, finished_at_s=time.time())
+        try:
+            await asyncio.to_thread(self._store.put_campaign, record)
+        except ControllerError as error:  # whoever watches must hear of the end all the same
+            record = replace(record, state="failed", error=record.error or str(error))
+        del self._tasks[key]
+        del self._cancels[key]
+        self._remaining_s.pop(key, None)
+        self._show(record)
+
+    async def _measure(self, record: CampaignRecord) -> CampaignRecord:
+        campaign = await asyncio.to_thread(
+            make_campaign, record.kind, record.platform, record.config
+        )
+        key = record.campaign_id
+        scope = _scope(record)
+        await self._pools.open(scope, self._cancels[key])
+
+        def progress(status: CampaignStatus) -> None:
+            self._remaining_s[key] = status.remaining_s or 0.0
+            self._show(
+                replace(
+                    self._records[key],
+                    stage=status.progress.stage,
+                    stage_done=status.progress.done,
+                    stage_total=status.progress.total,
+                    measurements=status.measurements,
+                    failures=status.failures,
+                )
+            )
+
+        return await self._driver.run(campaign, record, progress, self._cancels[key], scope=scope)
+
+    def remaining_ms(self, campaign_id: str) -> float:
+        """Estimate for the stage that a campaign is in; 0: unknown."""
+        return 1000.0 * self._remaining_s.get(campaign_id, 0.0)
+
+    async def _train(self, record: CampaignRecord) -> CampaignRecord:
+        record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
+        await asyncio.to_thread(self._store.put_campaign, record)
+        self._show(record)
+        loop = asyncio.get_running_loop()
+        cancel = self._cancels[record.campaign_id]
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if cancel.is_set():  # a thread cannot be cancelled, but it reports
+                raise _StoppedError("stopped while training; what was measured is kept")
+            changed = replace(
+                record, stage=f"training: {stage}", stage_done=done, stage_total=total
+            )
+            loop.call_soon_threadsafe(self._show, changed)
+
+        path = bundles.next_path(self._bundles_dir, record.platform)
+        predictor = await asyncio.to_thread(
+            train, self._store, record.platform, record.campaign_id, path, on_progress=progress
+        )
+        self._watch.trained(predictor)
+        outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}
+        return replace(self._records[record.campaign_id], state="done", outcome=outcome)
+
+    def _show(self, record: CampaignRecord) -> None:
+        self._records[record.campaign_id] = record
+        self._notify()
+
+    def _notify(self) -> None:
+        async def tell() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.ensure_future(tell())
+        self._tellers.add(task)
+        task.add_done_callback(self._tellers.discard)
+
+    async def close(self) -> None:
+        """Stop campaigns where they are; they are interrupted, and can go on."""
+        self._closing = True
+        for event in self._cancels.values():
+            event.set()
+        tasks = list(self._tasks.values())
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+def _scope(record: CampaignRecord) -> Scope:
+    """Where a campaign measures."""
+    if record.kind not in COMPARING:
+        return Scope((record.platform,))
+    names = tuple(found["name"] for found in record.config["offers"])
+    return Scope(names, record.config["board_id"])

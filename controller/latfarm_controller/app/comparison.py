@@ -1,0 +1,77 @@
+"""Which board and which of its platforms a comparing campaign takes, fixed when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from latfarm_controller.agents.board import BoardInfo
+from latfarm_controller.agents.fleet import BoardView, unknown_platform
+from latfarm_controller.campaigns.engines.engines import EngineOptions
+from latfarm_controller.campaigns.engines.offers import Offer, choose, offer
+from latfarm_controller.campaigns.options import read_options
+from latfarm_controller.errors import UsageError
+
+SIMULATED = "simulated"
+"""The runtime of simulated boards: a real board lacks it, and nobody misses it there."""
+
+
+def offers_of(info: BoardInfo) -> Iterator[Offer]:
+    """All platforms of a board."""
+    for runtime in info.runtimes:
+        for platform in runtime.platforms if runtime.available else ():
+            yield offer(
+                platform.name,
+                runtime=runtime.name,
+                version=runtime.version,
+                model_format=platform.model_format,
+                dtype=platform.dtype,
+                real_time=platform.real_time,
+                fingerprint=platform.fingerprint,
+                settings=platform.settings,
+            )
+
+
+def compared(pattern: str, config: Mapping[str, Any], views: Sequence[BoardView]) -> dict[str, Any]:
+    """The configuration with what it measures filled in: a board and its platforms as of now.
+
+    Args:
+        pattern: shell pattern of platforms' names, as "*" or "local-*-fp32-*".
+        config: of a comparing campaign, see `EngineOptions`.
+        views: the boards.
+
+    Raises:
+        UsageError: no board offers such platforms, or several do and none is named.
+    """
+    options = read_options(EngineOptions, "engines", config)
+    found: list[tuple[BoardView, BoardInfo, list[Offer]]] = []
+    for view in views:
+        if view.info is None or options.board not in ("", view.entry.name, view.info.board_id):
+            continue
+        offers = choose(
+            offers_of(view.info),
+            pattern=pattern,
+            threads=options.threads,
+            dtypes=options.dtypes,
+            simulated=options.simulated,
+        )
+        if offers:
+            found.append((view, view.info, offers))
+    if not found:
+        raise UsageError(f"nothing to compare: {unknown_platform(pattern, views)}")
+    if len(found) > 1:
+        names = ", ".join(view.entry.name for view, *_ in found)
+        raise UsageError(f"several boards offer {pattern!r}: {names}; name one of them as board")
+    view, info, offers = found[0]
+    return {
+        **config,
+        "board": view.entry.name,
+        "board_id": info.board_id,
+        "hardware": dict(info.hardware),
+        "offers": [chosen.model_dump() for chosen in offers],
+        "missing": {
+            runtime.name: runtime.missing
+            for runtime in info.runtimes
+            if not runtime.available and (options.simulated or runtime.name != SIMULATED)
+        },
+    }

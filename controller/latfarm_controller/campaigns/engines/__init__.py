@@ -1,0 +1,1 @@
+"""The campaign that compares runtimes on whole networks."""

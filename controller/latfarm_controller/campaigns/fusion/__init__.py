@@ -1,0 +1,1 @@
+"""Campaigns that find out which ops a runtime executes as one kernel."""

@@ -1,0 +1,213 @@
+"""Multi-inbound and multi-outbound rules (nn-Meter, Fig. 4): which branch is fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.campaigns.fusion.cases import (
+    Branch,
+    ForkCase,
+    JoinCase,
+    PairCase,
+    single_second,
+)
+from latfarm_controller.campaigns.fusion.decision import (
+    closest_plan,
+    merged_branch,
+    profile_says_fused,
+    standard_error,
+    together,
+    work_layers,
+)
+from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, Operator
+
+_SURENESS = 3.0
+_LEAST_SHARE = 0.01  # of the connected model's time: less tells two plans apart by chance
+
+
+@dataclass
+class Connection:
+    """One join or fork with the models whose times make up its candidate plans."""
+
+    graph: Graph
+    parts: Sequence[Graph]
+    fused: Mapping[Branch, tuple[Graph, Graph]]
+    label: str
+    joins: bool
+    branch_ops: tuple[str, str]
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    answer: Branch = 0
+    source: str = "none"
+    clear: bool = False
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """What a round measures: the connected model between its parts."""
+        pairs = [graph for plan in sorted(self.fused) for graph in self.fused[plan]]
+        return list({g.hash: g for g in (*self.parts, self.graph, *pairs)}.values())
+
+    def told(self, times_ms: Mapping[str, float]) -> None:
+        """Keep a round, if all of it was measured.
+
+        Args:
+            times_ms: by hash of the graph, free of what a call costs and of transfers.
+        """
+        if all(graph.hash in times_ms for graph in self.graphs):
+            self.rounds.append(dict(times_ms))
+
+    def decide_by_time(self) -> None:
+        """The plan closest in time wins."""
+        if not self.rounds:
+            return
+        plans: dict[Branch, float] = {}
+
+        def cost(times: Mapping[str, float], graphs: Sequence[Graph]) -> float:
+            return sum(times[g.hash] for g in graphs)
+
+        plans[0] = median(cost(times, self.parts) for times in self.rounds)
+        for plan, graphs in self.fused.items():
+            plans[plan] = median(cost(times, graphs) for times in self.rounds)
+        gaps = [times[self.graph.hash] - cost(times, self.parts) for times in self.rounds]
+        measured = [times[self.graph.hash] for times in self.rounds]
+        # A drift of the board hits a round's models alike: it is no doubt about which plan it is.
+        spread = min(standard_error(measured), standard_error(gaps))
+        self.answer, self.clear = closest_plan(median(measured), plans, spread)
+        self.source = "time"
+
+    def which_branch(self) -> Branch | None:
+        """Of the two fused plans the one that is closer in time; None where the spread hides it."""
+        nearer = []
+        for times in self.rounds:
+            measured = times[self.graph.hash]
+            gaps = [abs(measured - sum(times[g.hash] for g in self.fused[plan])) for plan in (1, 2)]
+            nearer.append(gaps[1] - gaps[0])
+        if len(nearer) < 2:
+            return None
+        least_ms = _LEAST_SHARE * median(times[self.graph.hash] for times in self.rounds)
+        if abs(median(nearer)) <= max(_SURENESS * standard_error(nearer), least_ms):
+            return None
+        return 1 if median(nearer) > 0 else 2
+
+    def decide_by_profile(self, parts: Sequence[Measurement], whole: Measurement) -> bool:
+        """Whether the profile settled it."""
+        fused = profile_says_fused(parts, whole)
+        if fused is None:
+            return False
+        if not fused:
+            self.answer, self.clear = 0, True
+        else:
+            branch = self._merged(whole)
+            self.answer, self.clear = branch or 1, branch is not None
+        self.source = "profile"
+        return True
+
+    def _merged(self, whole: Measurement) -> Branch | None:
+        nodes = self.graph.nodes
+        if self.joins:
+            return merged_branch(whole.layers, nodes[0], nodes[1], nodes[2])
+        work = work_layers(whole.layers)
+        if together(work, nodes[0], nodes[1]):
+            return 1
+        if together(work, nodes[0], nodes[2]):
+            return 2
+        # The follower that has no layer of its own is the one that was fused.
+        shown = {layer.op for layer in work}
+        left, right = (op in shown for op in self.branch_ops)
+        if left == right:
+            return None
+        return 2 if left else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """For the campaign's outcome."""
+        return {
+            "case": self.label,
+            "answer": self.answer,
+            "source": self.source,
+            "clear": self.clear,
+            "rounds": len(self.rounds),
+        }
+
+
+def choose_join(fused: Sequence[PairCase]) -> Connection | None:
+    """A join of two ops that each fuse with it, of different kinds where there are such."""
+    joins: dict[str, list[Operator]] = {}
+    for case in fused:
+        if case.second.binary:
+            firsts = joins.setdefault(case.second.name, [])
+            if case.first not in firsts:
+                firsts.append(case.first)
+    if not joins:
+        return None
+    seconds = {case.second.name: case.second for case in fused}
+    name = max(joins, key=lambda n: len(joins[n]))
+    left, right = joins[name][0], joins[name][-1]
+    return join_connection(JoinCase(left, right, seconds[name]))
+
+
+def telling_joins(fused: Sequence[PairCase]) -> list[Connection]:
+    """Joins whose two fused plans differ in time; none where no convolution fuses with a join.
+
+    Both plans save the same traffic where both branches are alike (the paper sees no preference).
+    A convolution that computes longer than it moves data takes in a join for nothing, and a light
+    one does not.
+    """
+    for case in fused:
+        if case.second.binary and case.first.name == "conv":
+            return [
+                join_connection(JoinCase(heavy, case.first, case.second)) for heavy in HEAVY_CONVS
+            ]
+    return []
+
+
+def join_connection(case: JoinCase) -> Connection:
+    """The models of a join and of its three plans."""
+    left = PairCase(case.left, case.join, case.size_name)
+    right = PairCase(case.right, case.join, case.size_name)
+    return Connection(
+        case.graph,
+        (left.single_first, right.single_first, left.single_second),
+        {
+            1: (left.connected, right.single_first),
+            2: (left.single_first, right.connected),
+        },
+        case.graph.name,
+        joins=True,
+        branch_ops=(case.left.op, case.right.op),
+    )
+
+
+def choose_fork(fused: Sequence[PairCase]) -> Connection | None:
+    """A fork of an op into two different ops that each fuse with it.
+
+    Twice the same op would not do: compilers compute a common subexpression once.
+    """
+    roots: dict[str, list[PairCase]] = {}
+    for case in fused:
+        if not case.second.binary:
+            followers = roots.setdefault(case.first.name, [])
+            if all(f.second.op != case.second.op for f in followers):
+                followers.append(case)
+    if all(len(followers) < 2 for followers in roots.values()):
+        return None
+    name = max(roots, key=lambda n: len(roots[n]))
+    left, right = roots[name][0], roots[name][-1]
+    fork = ForkCase(left.first, left.second, right.second, left.size_name)
+    wide = left.single_first
+    shape = wide.type_of(wide.outputs[0]).shape
+    size = SIZES[left.size_name]
+    left_alone = single_second(left.second, shape, size)
+    right_alone = single_second(right.second, shape, size)
+    return Connection(
+        fork.graph,
+        (wide, left_alone, right_alone),
+        {1: (left.connected, right_alone), 2: (right.connected, left_alone)},
+        fork.graph.name,
+        joins=False,
+        branch_ops=(left.second.op, right.second.op),
+    )

@@ -1,0 +1,1 @@
+"""Campaigns that measure kernels: alone, between pads, and in heads of networks."""

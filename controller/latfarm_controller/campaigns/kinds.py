@@ -1,0 +1,81 @@
+"""Kinds of campaigns by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from latfarm_controller.campaigns.base import Campaign
+from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
+from latfarm_controller.campaigns.cover import CoverCampaign, CoverOptions
+from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.options import read_options
+from latfarm_controller.errors import UsageError
+
+Config = Mapping[str, Any]
+
+
+def _fusion(platform: str, config: Config) -> Campaign:
+    return FusionCampaign(platform, read_options(FusionOptions, "fusion", config))
+
+
+def _kernels(platform: str, config: Config) -> Campaign:
+    return KernelCampaign(platform, read_options(KernelOptions, "kernels", config))
+
+
+def _networks(platform: str, config: Config) -> Campaign:
+    return NetworkCampaign(platform, read_options(NetworkOptions, "networks", config))
+
+
+def _padding(platform: str, config: Config) -> Campaign:
+    return PaddingCampaign(platform, read_options(PaddingOptions, "padding", config))
+
+
+def _characterize(platform: str, config: Config) -> Campaign:
+    options = read_options(CharacterizeOptions, "characterize", config)
+    return CharacterizeCampaign(platform, options)
+
+
+def _cover(platform: str, config: Config) -> Campaign:
+    return CoverCampaign(platform, read_options(CoverOptions, "cover", config))
+
+
+def _engines(pattern: str, config: Config) -> Campaign:
+    return EnginesCampaign(pattern, read_options(EngineOptions, "engines", config))
+
+
+KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
+    {
+        "fusion": _fusion,
+        "kernels": _kernels,
+        "networks": _networks,
+        "padding": _padding,
+        "characterize": _characterize,
+        "cover": _cover,
+        "engines": _engines,
+    }
+)
+
+
+TRAINED = frozenset({"characterize", "cover"})
+"""Kinds that end in a bundle."""
+
+COMPARING = frozenset({"engines"})
+"""Kinds that measure several platforms of one board: their platform is a pattern of names."""
+
+
+def make_campaign(kind: str, platform: str, config: Config) -> Campaign:
+    """A fresh campaign; the same arguments and answers make it ask the same questions.
+
+    Raises:
+        UsageError: an unknown kind, or a configuration that is wrong: names the key.
+    """
+    maker = KINDS.get(kind)
+    if maker is None:
+        raise UsageError(f"unknown kind of campaign {kind!r}; known: {', '.join(KINDS)}")
+    return maker(platform, config)

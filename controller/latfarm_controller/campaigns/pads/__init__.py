@@ -1,0 +1,1 @@
+"""Pads: the layers around a layer under measurement, and what their times bound."""

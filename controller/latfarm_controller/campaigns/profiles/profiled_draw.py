@@ -1,0 +1,74 @@
+"""Drawn graphs measured once each for what their layers take, those that fail drawn anew."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.measurement import Measurement, Settings
+
+from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
+
+PURPOSE = "context"
+"""Of every measurement whose layers show kernels as networks run them."""
+
+
+class ProfiledDraw(PlannedCampaign):
+    """Measures graphs from a draw; where one fails, the next of the draw takes its place, once.
+
+    A subclass has a `kind`, which is its only stage, and a draw.
+
+    Args:
+        platform: one that profiles.
+        count: how many graphs.
+        settings: of each measurement.
+    """
+
+    kind: str
+
+    def __init__(self, platform: str, count: int, settings: Settings) -> None:
+        super().__init__(platform)
+        self.stages = (self.kind,)
+        self._count = count
+        self._settings = settings
+        self._answers: list[tuple[Graph, Measurement]] = []
+
+    @abstractmethod
+    def draw(self) -> Iterator[Graph]:
+        """The graphs, all different; it may end before `count`."""
+
+    def plan(self) -> Plan:
+        """All graphs in one batch, the substitutes of those that failed in a second."""
+        graphs = self.draw()
+        yield from self._measured(list(islice(graphs, self._count)))
+        failed = sum(1 for _, measurement in self._answers if not _told(measurement))
+        # Where none shows a layer the board tells none: no other graph would.
+        if 0 < failed < len(self._answers):
+            yield from self._measured(list(islice(graphs, failed)))
+
+    def _measured(self, graphs: list[Graph]) -> Plan:
+        before = len(self._answers)
+        requests = [
+            self.asker.request(g, PURPOSE, self._settings, label=g.name, profile=True)
+            for g in graphs
+        ]
+        answers = yield Batch(self.kind, requests, before, before + len(requests))
+        self._answers += [(r.graph, answers[r.request_id]) for r in requests]
+
+    def outcome(self) -> Mapping[str, Any]:
+        """How many were profiled, and why the others were not, by name."""
+        return {
+            "networks": sum(1 for _, m in self._answers if _told(m)),
+            "failed": {
+                graph.name: m.error_message or m.error_code or "the profile shows no layer"
+                for graph, m in self._answers
+                if not _told(m)
+            },
+        }
+
+
+def _told(measurement: Measurement) -> bool:
+    return measurement.ok and bool(measurement.layers)

@@ -1,0 +1,1 @@
+"""Samplers: which kernels to measure next."""

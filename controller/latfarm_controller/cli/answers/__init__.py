@@ -1,0 +1,1 @@
+"""Commands about bundles, predictions, queries, results and reports."""

@@ -1,0 +1,119 @@
+"""`latfarm bundle`: a platform's fusion rules, predictors and calibration, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="""
+    Bundles: what `latfarm characterize` writes and `latfarm predict` reads.
+
+    \b
+    Examples:
+      latfarm bundle
+      latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
+      latfarm bundle import pixel.zip
+    """,
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="bundle")
+
+
+@app.callback(invoke_without_command=True)
+def list_bundles(
+    context: typer.Context,
+    as_json: inputs.Json = False,
+) -> None:
+    """List the platforms that have a bundle."""
+    if context.invoked_subcommand:
+        return
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import newest
+
+    found = newest(load_config().bundles_dir)
+    if as_json:
+        output.json_text([{"platform": p, "path": str(path)} for p, path in found.items()])
+        return
+    output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in found.items()])
+
+
+@app.command("export")
+def export_bundle(
+    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
+    path: Annotated[Path, typer.Argument(help="file to write")],
+) -> None:
+    """Copy the newest bundle of a platform to a file.
+
+    \b
+    Examples:
+      latfarm bundle export local-onnxruntime1.31-fp32-1t laptop.zip
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import export
+
+    export(load_config().bundles_dir, platform, path)
+    output.err().print(f"{platform} in {path}")
+
+
+@app.command("import")
+def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) -> None:
+    """Take in a bundle from a file, after checking it.
+
+    \b
+    Examples:
+      latfarm bundle import laptop.zip
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import take_in
+
+    platform, kept = take_in(load_config().bundles_dir, path)
+    output.err().print(f"{platform} in {kept}")
+
+
+@app.command("retrain")
+def retrain_bundle(
+    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Make a platform's bundle anew from the measurements that its newest was made from.
+
+    A bundle of an older version gains what newer ones hold. No board is needed, and nothing is
+    measured; not while `latfarm serve` runs.
+
+    \b
+    Examples:
+      latfarm bundle retrain local-onnxruntime1.31-fp32-1t
+    """
+    from latfarm_controller.cli.shell.progress import StageBars, bars
+    from latfarm_controller.config import load_config
+    from latfarm_controller.store.duckdb import DuckDBStore
+    from latfarm_controller.store.lock import StoreLock
+    from latfarm_controller.training.cover import retrain
+
+    config = load_config()
+    config.make_dirs()
+    lock = StoreLock(config.lock_file)
+    lock.acquire(1000.0 * wait_s)
+    with lock:
+        store = DuckDBStore(config.store_file)
+        try:
+            with bars() as progress:
+                stages = StageBars(progress)
+                path = retrain(config, store, platform, on_progress=stages.show)
+                stages.finish()
+        finally:
+            store.close()
+    if as_json:
+        output.json_text({"platform": platform, "bundle": str(path)})
+        return
+    output.err().print(f"{platform} in {path}")

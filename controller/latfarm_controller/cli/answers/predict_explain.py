@@ -1,0 +1,84 @@
+"""What `latfarm predict --explain` prints: how far a prediction can be trusted, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from latfarm_controller.cli.shell import output
+
+if TYPE_CHECKING:
+    from latfarm_predictors.trust.network_trust import LayerTrust, NetworkTrust
+
+_MOST_REMEDIES = 8
+
+
+def show_trust(found: NetworkTrust) -> None:
+    """Print the network's figures, each layer, and the remedies."""
+    console = output.out()
+    low, high = found.calibrated_ms
+    backed = "calibrated" if found.calibrated else "uncalibrated: too few measured networks"
+    console.print(f"How far to trust {found.network}: {found.level:.0%} intervals", style="bold")
+    output.table(
+        "",
+        ["interval of the network", "ms", "width", "worth"],
+        [
+            [
+                "latfarm",
+                f"{low:.3f} to {high:.3f}",
+                f"{(high - low) / found.latency_ms:.0%}",
+                backed,
+            ],
+            *(
+                [
+                    f"{name}, layers convolved",
+                    f"{each.low_ms:.3f} to {each.high_ms:.3f}",
+                    f"{each.relative_width:.0%}",
+                    each.label,
+                ]
+                for name, each in found.paper.items()
+            ),
+        ],
+    )
+    output.table(
+        "",
+        ["layer", "kernel", "ms", "interval", "CM_TV", "CM_LV", "CM_O", "coverage", "lacks"],
+        [_row(layer) for layer in found.layers],
+    )
+    console.print(
+        "CM_TV, CM_LV, CM_O: width of the smart padding paper's layer intervals over their "
+        "prediction; * where the family has too few measurements of its own."
+    )
+    console.print(f"coverage of the network, by latency: {found.coverage:.0%}")
+    if not found.remedy:
+        console.print("no layer is badly covered")
+        console.print()
+        return
+    bad = found.badly_covered
+    console.print(
+        f"{len(bad)} layers are badly covered. All of them, to reach {found.reached:.0%}:"
+    )
+    _command(found.remedy)
+    console.print("or one by one, the longest first:")
+    for layer in bad[:_MOST_REMEDIES]:
+        _command(layer.remedy)
+    if len(bad) > _MOST_REMEDIES:
+        console.print(f"  ... and {len(bad) - _MOST_REMEDIES} more (--json)")
+    console.print()
+
+
+def _row(layer: LayerTrust) -> list[str]:
+    mark = "*" if layer.stands_in else ""
+    return [
+        layer.name,
+        layer.kind,
+        f"{layer.latency_ms:.4f}",
+        "{:.4f} to {:.4f}".format(*layer.interval_ms),
+        *(f"{width:.0%}{mark}" for width in layer.widths.values()),
+        f"{layer.coverage:.0%}",
+        ", ".join(layer.outside),
+    ]
+
+
+def _command(text: str) -> None:
+    """A command on one line, however long: it is to be copied."""
+    output.out().print(f"  {text}", style="cyan", soft_wrap=True)

@@ -1,0 +1,96 @@
+"""`latfarm query`: the true latency, from the store or from a board."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("query")(query)
+
+
+def query(
+    models: inputs.Models,
+    platform: inputs.Platform,
+    publish: Annotated[
+        bool, typer.Option(help="measure at least 1024 runs and 60 s instead of a survey")
+    ] = False,
+    refresh: Annotated[bool, typer.Option(help="measure again even if known")] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="millijoules too, where the board has a power rail")
+    ] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> int:
+    """Tell the true latency of models: from the store if known, else measured on a board.
+
+    A network counts as known whichever tool exported the model that was measured; the answer says
+    when that was another export than yours ("same_export" in JSON).
+
+    \b
+    Examples:
+      latfarm query model.onnx -p local-onnxruntime1.31-fp32-1t
+      latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
+      latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
+    """
+    files, several = inputs.model_files(models)
+    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
+    if not graphs:
+        return 2
+    from latfarm_controller.cli.shell.connect import controller
+
+    code = 2 if len(graphs) < len(files) else 0
+    answers = []
+    rows = []
+    with controller(wait_s) as client:
+        for file, read in graphs:
+            graph = inputs.for_platform(read, platform)
+            measurement, hit = client.query(
+                graph,
+                platform,
+                tier="publish" if publish else "",
+                refresh=refresh,
+                energy=energy,
+                on_progress=lambda text: output.err().print(text, style="dim"),
+            )
+            own = measurement.graph_hash == graph.hash
+            told = {"model": str(file), "hit": hit, "same_export": own}
+            answers.append(told | measurement.to_json())
+            if not measurement.ok:
+                code = code or 1
+                output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
+                continue
+            rows.append(
+                [
+                    str(file),
+                    f"{measurement.latency_ms:.3f}",
+                    f"{measurement.mad_ms or 0:.3f}",
+                    *(output.energy_cells(measurement) if energy else ()),
+                    str(measurement.runs),
+                    "store" if hit else "board",
+                    ", ".join(
+                        note
+                        for note, holds in (
+                            ("unstable", measurement.unstable),
+                            ("measured as another export of this network", not own),
+                        )
+                        if holds
+                    ),
+                ]
+            )
+            if energy and measurement.energy_mj is None:
+                output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
+    if as_json:
+        output.json_text(answers if several else answers[0])
+    elif rows:
+        costs = output.ENERGY_HEADER if energy else ()
+        output.table("", ["model", "ms", "MAD, ms", *costs, "runs", "from", ""], rows)
+    return code

@@ -1,0 +1,115 @@
+"""`latfarm results`: stored measurements, listed or exported."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="""
+    Stored measurements, newest first. Without a command: list them.
+
+    \b
+    Examples:
+      latfarm results --limit 20
+      latfarm results --campaign demo --purpose network --json
+      latfarm results --purpose query --energy
+      latfarm results export measurements.parquet
+      latfarm results export measurements.csv --platform local-onnxruntime1.31-fp32-1t
+    """,
+)
+Platform = Annotated[str, typer.Option("--platform", "-p", help="this platform only")]
+CampaignOption = Annotated[str, typer.Option("--campaign", help="this campaign only (id or name)")]
+Purpose = Annotated[str, typer.Option(help="fusion, kernel, network, sentinel or query only")]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="results")
+
+
+@app.callback(invoke_without_command=True)
+def list_results(
+    context: typer.Context,
+    platform: Platform = "",
+    campaign: CampaignOption = "",
+    purpose: Purpose = "",
+    limit: Annotated[int, typer.Option(min=0, help="0: all")] = 50,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="show what an inference costs, too")
+    ] = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """List the measurements."""
+    if context.invoked_subcommand:
+        return
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        found = list(
+            islice(
+                client.results(
+                    platform=platform, campaign_id=campaign, purpose=purpose, limit=limit
+                ),
+                limit or None,
+            )
+        )
+    if as_json:
+        output.json_text([m.to_json() for m in found])
+        return
+    output.table(
+        "",
+        [
+            *("graph", "platform", "purpose", "ms", "MAD, ms"),
+            *(output.ENERGY_HEADER if energy else ()),
+            *("runs", "outcome"),
+        ],
+        [
+            [
+                m.graph_hash[:12],
+                m.platform,
+                m.purpose,
+                "" if m.latency_ms is None else f"{m.latency_ms:.4f}",
+                "" if m.mad_ms is None else f"{m.mad_ms:.4f}",
+                *(output.energy_cells(m) if energy else ()),
+                str(m.runs),
+                m.error_code or ("unstable" if m.unstable else str(m.outcome)),
+            ]
+            for m in found
+        ],
+    )
+
+
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="*.csv or *.parquet")],
+    platform: Platform = "",
+    campaign: CampaignOption = "",
+    purpose: Purpose = "",
+    wait_s: inputs.Wait = 0.0,
+) -> None:
+    """Write measurements as CSV or Parquet.
+
+    \b
+    Examples:
+      latfarm results export measurements.parquet
+      latfarm results export nets.csv --purpose network -p local-onnxruntime1.31-fp32-1t
+    """
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.store.snapshot import write_measurements
+
+    if path.suffix not in {".csv", ".parquet"}:
+        raise UsageError(f"{path}: the name must end in .csv or .parquet")
+    with controller(wait_s) as client:
+        rows = write_measurements(
+            path, client.results(platform=platform, campaign_id=campaign, purpose=purpose)
+        )
+    output.err().print(f"{rows} measurements in {path}")

@@ -1,0 +1,210 @@
+"""`latfarm campaign`: run, watch and steer campaigns."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from latfarm_protos.v1 import controller_pb2 as pb
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""
+    Campaigns: plans of measurements that can be stopped and resumed at any point.
+
+    \b
+    Examples:
+      latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
+      latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
+      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model resnet50.onnx
+      latfarm campaign list --json
+      latfarm campaign resume characterize-1f2e3d4c
+    """,
+)
+Name = Annotated[str, typer.Argument(help="the campaign's id or name")]
+GRAPHS = {"graphs", "held_out", "exclude_graphs"}
+"""Parts of configurations that are lists of networks."""
+
+
+class Kind(StrEnum):
+    """Kinds of campaigns."""
+
+    fusion = "fusion"
+    kernels = "kernels"
+    networks = "networks"
+    padding = "padding"
+    characterize = "characterize"
+    cover = "cover"
+    engines = "engines"
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="campaign")
+
+
+def _as_dict(campaign: pb.Campaign) -> dict[str, Any]:
+    data = output.message_dict(campaign)
+    config = json.loads(data.pop("config_json") or "{}")
+    graphs = GRAPHS | {"kernels"} if campaign.kind == "cover" else GRAPHS
+    for key in graphs & config.keys():  # megabytes that nobody reads
+        config[key] = [graph.get("name", "") for graph in config[key]]
+    data["config"] = config
+    data["outcome"] = json.loads(data.pop("outcome_json") or "{}")
+    return data
+
+
+def _show(campaign: pb.Campaign, as_json: bool) -> None:
+    if as_json:
+        output.json_text(_as_dict(campaign))
+        return
+    stage = f", {campaign.stage} {campaign.stage_done}/{campaign.stage_total}"
+    output.out().print(
+        f"{campaign.campaign_id} ({campaign.name}) on {campaign.platform}: {campaign.state}"
+        f"{stage if campaign.stage else ''}; {campaign.measurements} measurements, "
+        f"{campaign.failures} failures, {campaign.board_ms / 1000:.1f} s of board time"
+    )
+    if campaign.error:
+        output.out().print(f"  {campaign.error}")
+
+
+@app.command()
+def run(
+    kind: Annotated[Kind, typer.Argument(help="what to measure")],
+    platform: inputs.Platform,
+    config: Annotated[str, typer.Option(help="the kind's settings, a JSON object")] = "{}",
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="networks: ONNX files or folders to measure", readable=False),
+    ] = None,
+    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Run a campaign and watch it; the same command again resumes it.
+
+    \b
+    Examples:
+      latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
+      latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
+      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model models/
+      latfarm campaign run engines -p 'local-*' --config '{"threads": [1, 4]}'
+    """
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    try:
+        settings = json.loads(config)
+    except ValueError as error:
+        raise UsageError(f"--config is no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise UsageError("--config must be a JSON object, as '{\"count\": 100}'")
+    if model:
+        if kind is not Kind.networks:
+            raise UsageError("--model goes with: latfarm campaign run networks")
+        files, _ = inputs.model_files(model)
+        settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
+    with controller(wait_s) as client:
+        started = client.start(str(kind), platform, settings, name)
+        _show(follow(client, started.campaign_id), as_json)
+
+
+@app.command("list")
+def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """List the campaigns, newest first.
+
+    \b
+    Examples:
+      latfarm campaign list
+      latfarm campaign list --json
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        found = client.campaigns()
+    if as_json:
+        output.json_text([_as_dict(campaign) for campaign in found])
+        return
+    output.table(
+        "",
+        ["campaign", "name", "platform", "state", "stage", "measurements", "board, s"],
+        [
+            [
+                c.campaign_id,
+                c.name,
+                c.platform,
+                c.state,
+                f"{c.stage} {c.stage_done}/{c.stage_total}" if c.stage else "",
+                str(c.measurements),
+                f"{c.board_ms / 1000:.1f}",
+            ]
+            for c in found
+        ],
+    )
+
+
+@app.command()
+def show(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Show one campaign.
+
+    \b
+    Examples:
+      latfarm campaign show characterize-1f2e3d4c --json
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.campaign(name), as_json)
+
+
+@app.command()
+def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Watch a campaign of a running `latfarm serve` until it ends.
+
+    \b
+    Examples:
+      latfarm campaign watch characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    with controller(wait_s) as client:
+        _show(follow(client, client.campaign(name).campaign_id), as_json)
+
+
+@app.command()
+def resume(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Go on with a stopped campaign; what was measured stays.
+
+    \b
+    Examples:
+      latfarm campaign resume characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    with controller(wait_s) as client:
+        _show(follow(client, client.resume(name).campaign_id), as_json)
+
+
+@app.command()
+def cancel(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Stop a campaign after the measurement that is running.
+
+    \b
+    Examples:
+      latfarm campaign cancel characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.cancel(name), as_json)

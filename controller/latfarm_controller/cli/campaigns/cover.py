@@ -1,0 +1,172 @@
+"""`latfarm cover`: measure what predictions of some networks lack, and learn from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
+    from latfarm_predictors.predict.predictor import PlatformPredictor
+
+BUDGET = 50
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("cover")(cover)
+
+
+def cover(
+    platform: inputs.Platform,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="ONNX files, folders of them, or names of the zoo; none: the zoo"),
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option(help="measure the kernel with this node, by its name")
+    ] = None,
+    family: Annotated[str, typer.Option(help="measure kernels of this family")] = "",
+    budget: Annotated[int, typer.Option(min=1, help="most kernels to measure")] = BUDGET,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would be measured, and measure nothing")
+    ] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Measure the kernels of networks that a bundle covers badly, and make a better bundle.
+
+    A kernel is badly covered where nothing like it was measured, or nothing near and its interval
+    is wide; `latfarm predict --explain` shows which are. The new bundle rests on all that the old
+    one was made from and on the new measurements. Stopped at any point, the same command goes on
+    where it stopped.
+
+    \b
+    Examples:
+      latfarm cover model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm cover model.onnx -p jetson-tensorrt10.3-fp16 --layer conv_12 --layer conv_14
+      latfarm cover -p local-ncnn20261020-fp32-1t --family softmax --budget 10
+      latfarm cover mobilenet-v2 resnet18 -p local-ncnn20261020-fp32-1t --dry-run --json
+    """
+    from latfarm_predictors.bundle import load_bundle, read_provenance
+    from latfarm_predictors.kernels.workload import configuration, workload
+
+    from latfarm_controller.campaigns.sampling.network_kernels import choose
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import choose as choose_bundle
+
+    path = choose_bundle(load_config().bundles_dir, platform)
+    predictor = load_bundle(path)
+    graphs = networks(models or [], batch, shape or [], predictor.platform)
+    choice = choose(predictor, graphs, budget, layers=layer or (), family=family)
+    told: dict[str, Any] = {
+        "platform": platform,
+        "bundle": str(path),
+        "badly_covered": choice.badly,
+        "left": choice.left,
+        "coverage": coverages(predictor, graphs),
+        "kernels": [
+            {"type": kernel.type, **configuration(workload(kernel))} for kernel in choice.kernels
+        ],
+    }
+    if choice.kernels and not dry_run:
+        base = str(read_provenance(path).get("campaign", ""))
+        told |= _measure(platform, base, choice.kernels, wait_s)
+        told["coverage_after"] = coverages(load_bundle(Path(told["new_bundle"])), graphs)
+    if as_json:
+        output.json_text(told)
+    else:
+        _show(told, dry_run=dry_run)
+
+
+def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: str) -> list[Graph]:
+    """Networks by file, folder or name of the zoo; those that samplers draw from where none is.
+
+    Raises:
+        UsageError: it is neither a file nor a name.
+        ModelFileError: a file is no usable model.
+    """
+    from latfarm_controller import zoo
+
+    if not models:
+        return [family.build() for family in zoo.calibration_families().values()]
+    found: list[Graph] = []
+    for model in models:
+        if Path(model).exists() or model.endswith(".onnx"):
+            files, _ = inputs.model_files([Path(model)])
+            found += [
+                inputs.for_platform(inputs.read_model(file, batch, shape), platform)
+                for file in files
+            ]
+            continue
+        try:
+            found.append(zoo.build(model, batch=batch or 1))
+        except UsageError as error:
+            raise UsageError(f"{model}: no such file, and {error}") from error
+    return found
+
+
+def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, float]:
+    """How well each network is covered, 0 to 1, by its name."""
+    from latfarm_predictors.trust.network_trust import covered
+
+    return {graph.name: covered(predictor, graph) for graph in graphs}
+
+
+def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) -> dict[str, Any]:
+    """Have them measured and learned from; what became of it."""
+    from latfarm_controller.campaigns.cover import cover_config
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    with controller(wait_s) as client:
+        try:
+            known = client.campaign(base)
+        except UsageError as error:
+            raise UsageError(
+                f"the newest bundle of {platform} was made elsewhere: its campaign "
+                f"{base or '(not told)'} is not in this store; "
+                f"latfarm characterize --platform {platform} makes one here"
+            ) from error
+        config = cover_config(known.campaign_id, json.loads(known.outcome_json), kernels)
+        began = client.start("cover", platform, config)
+        campaign = follow(client, began.campaign_id)
+    outcome = json.loads(campaign.outcome_json)
+    return {
+        "campaign_id": campaign.campaign_id,
+        "measured": outcome["kernels"],
+        "failed": outcome["failed"],
+        "board_ms": campaign.board_ms,
+        "new_bundle": outcome["bundle"],
+    }
+
+
+def _show(told: dict[str, Any], *, dry_run: bool) -> None:
+    console = output.out()
+    if not told["kernels"]:
+        console.print("nothing to measure: no kernel that was asked for is badly covered")
+        return
+    if dry_run:
+        console.print(f"{len(told['kernels'])} kernels would be measured:")
+        for kernel in told["kernels"]:
+            sizes = " ".join(f"{k}={v}" for k, v in kernel.items() if k != "type")
+            console.print(f"  {kernel['type']} {sizes}")
+    else:
+        console.print(f"{told['measured']} kernels measured, {len(told['failed'])} failures")
+        for failure in told["failed"].values():
+            console.print(f"  {failure['type']}: {failure['error']}", style="yellow")
+        for name, after in told["coverage_after"].items():
+            console.print(f"coverage of {name}: {told['coverage'][name]:.0%}, now {after:.0%}")
+        console.print(f"bundle: {told['new_bundle']}")
+    if told["left"]:
+        enough = len(told["kernels"]) + told["left"]
+        console.print(f"{told['left']} more are left out: --budget {enough} takes them in")

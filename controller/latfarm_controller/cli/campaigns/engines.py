@@ -1,0 +1,210 @@
+"""`latfarm engines`: the same networks on all engines and thread counts of a board."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from latfarm_protos.v1 import controller_pb2 as pb
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""
+    Compare inference engines: networks across all platforms of one board, in one table.
+
+    \b
+    Examples:
+      latfarm engines run --threads 1,2,4
+      latfarm engines run --platforms 'local-*-fp32-*' --protocol mnn
+      latfarm engines show engines-1f2e3d4c --html engines.html
+    """,
+)
+KIND = "engines"
+Html = Annotated[Path | None, typer.Option(help="also write the report as one HTML file")]
+Markdown = Annotated[Path | None, typer.Option(help="also write the report as Markdown")]
+Svg = Annotated[Path | None, typer.Option(help="also write the plot of the first type as SVG")]
+Clock = Annotated[
+    float,
+    typer.Option(
+        "--clock-mhz", min=0.0, help="highest clock of a core for MNN's model; 0: the board's own"
+    ),
+]
+
+
+class Protocol(StrEnum):
+    """How a cell is measured."""
+
+    latfarm = "latfarm"
+    mnn = "mnn"
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="engines")
+
+
+@app.command()
+def run(
+    platforms: Annotated[
+        str, typer.Option("--platforms", "-p", help="pattern of platforms' names, as 'local-*'")
+    ] = "*",
+    board: Annotated[str, typer.Option(help="which board, where several fit")] = "",
+    threads: Annotated[
+        str, typer.Option(help="thread counts to keep, as 1,2,4; all if empty")
+    ] = "",
+    dtypes: Annotated[str, typer.Option(help="element types to keep, as fp32,int8")] = "",
+    networks: Annotated[
+        str, typer.Option(help="zoo families, as resnet18,mobilenet-v1; MNN's four if empty")
+    ] = "",
+    protocol: Annotated[
+        Protocol, typer.Option(help="ours, or mean of 10 after a warm-up as MNN's paper")
+    ] = Protocol.latfarm,
+    passes: Annotated[int, typer.Option(min=1, help="repeats, each in another random order")] = 3,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="platforms with simulated time too")
+    ] = False,
+    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    html: Html = None,
+    markdown: Markdown = None,
+    svg: Svg = None,
+    clock_mhz: Clock = 0.0,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Measure the networks on every platform that fits, and show the table.
+
+    Stopped at any point, the same command goes on where it stopped. A platform that cannot run a
+    network is a cell with its reason. Which thread counts a board offers is its agent's affair:
+    LATFARM_LOCAL_THREADS=1,2,4 for this machine's own, `latfarm-agent serve --threads` elsewhere.
+
+    \b
+    Examples:
+      latfarm engines run --threads 1,2,4
+      latfarm engines run --platforms '*-fp32-*' --networks mobilenet-v1 --passes 2 --json
+    """
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    config: dict[str, Any] = {"passes": passes, "protocol": str(protocol), "simulated": simulated}
+    if board:
+        config["board"] = board
+    if threads:
+        config["threads"] = _counts(threads)
+    if dtypes:
+        config["dtypes"] = _words(dtypes)
+    if networks:
+        config["networks"] = _words(networks)
+    with controller(wait_s) as client:
+        started = client.start(KIND, platforms, config, name)
+        campaign = follow(client, started.campaign_id)
+    _show(campaign, html, markdown, svg, clock_mhz, as_json)
+
+
+@app.command()
+def show(
+    campaign: Annotated[str, typer.Argument(help="the campaign's id or name")],
+    html: Html = None,
+    markdown: Markdown = None,
+    svg: Svg = None,
+    clock_mhz: Clock = 0.0,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Show what an engines campaign found so far.
+
+    \b
+    Examples:
+      latfarm engines show engines-1f2e3d4c --json
+      latfarm engines show engines-1f2e3d4c --html engines.html --markdown engines.md
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        found = client.campaign(campaign)
+    if found.kind != KIND:
+        raise UsageError(f"{campaign}: a campaign of kind {found.kind}, not {KIND}")
+    _show(found, html, markdown, svg, clock_mhz, as_json)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    words = _words(text)
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
+    return [int(word) for word in words]
+
+
+def _show(
+    campaign: pb.Campaign,
+    html: Path | None,
+    markdown: Path | None,
+    svg: Path | None,
+    clock_mhz: float,
+    as_json: bool,
+) -> None:
+    from latfarm_controller.reports.engines import engines
+    from latfarm_controller.reports.engines.cost_model import against_mnn
+    from latfarm_controller.reports.engines.plot import plot
+    from latfarm_controller.reports.pages import page
+    from latfarm_controller.reports.pages import svg as drawing
+
+    outcome = json.loads(campaign.outcome_json or "{}")
+    if "cells" not in outcome:
+        raise UsageError(f"{campaign.campaign_id}: nothing measured yet ({campaign.state})")
+    model = against_mnn(outcome, clock_mhz or None)
+    title = f"Engines on {outcome['board']}"
+    if html is not None:
+        output.err().print(f"report: {page.write(html, engines.render(outcome, model, title))}")
+    if svg is not None:
+        page.write(svg, drawing.standalone(plot(outcome, engines.dtypes(outcome)[0])))
+    if markdown is not None:
+        picture = svg.name if svg is not None else ""
+        page.write(markdown, engines.markdown(outcome, model, title, picture))
+    if as_json:
+        output.json_text(
+            {"campaign_id": campaign.campaign_id, "state": campaign.state}
+            | outcome
+            | {"mnn_model": model.to_json()}
+        )
+        return
+    _print(outcome)
+
+
+def _print(outcome: dict[str, Any]) -> None:
+    from latfarm_controller.reports.engines import engines
+
+    networks = [network["name"] for network in outcome["networks"]]
+    for dtype in engines.dtypes(outcome):
+        found = [cells for _, cells in engines.rows(outcome, dtype)]
+        output.table(
+            f"{dtype}, ms",
+            ["engine", *networks],
+            [
+                [name, *(_star(cells[index]) for cells in found)]
+                for index, (_, name) in enumerate(engines.columns(outcome, dtype))
+            ],
+        )
+    output.out().print("*: the network's fastest of that type; ~: unstable")
+    for network, platform, reason in engines.failures(outcome):
+        output.out().print(f"{network} on {platform}: {reason}")
+    for name, text in engines.facts(outcome).items():
+        output.out().print(f"{name}: {text}")
+
+
+def _star(cell: Mapping[str, Any]) -> str:
+    from latfarm_controller.reports.engines import engines
+
+    return engines.cell_text(cell) + (" *" if cell["fastest"] else "")

@@ -1,0 +1,347 @@
+"""`latfarm fusion`: which ops a platform's runtime executes as one kernel."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from latfarm_predictors.whole_file import written_whole
+
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from latfarm_predictors.kernels.fusion import FusionRules
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""
+    Fusion rules of a platform: find, show, edit and compare them.
+
+    \b
+    Examples:
+      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t --pairs all -o rules.json
+      latfarm fusion show -p local-onnxruntime1.31-fp32-1t
+      latfarm fusion edit rules.json --set Conv+Add=separate --multi-inbound 1
+      latfarm fusion compare rules.json local-openvino2026.4-fp32-1t
+    """,
+)
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="a file of rules, a platform (its newest bundle's), or CAMPAIGN@used, "
+        "CAMPAIGN@detected"
+    ),
+]
+VERDICTS = {"fused": "as one kernel", "separate": "apart"}
+
+
+class Pairs(StrEnum):
+    """Which pairs of ops to test."""
+
+    core = "core"
+    all = "all"
+
+
+class Method(StrEnum):
+    """How times are read: ours, or inequation 1 as nn-Meter prints it."""
+
+    latfarm = "latfarm"
+    paper = "paper"
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="fusion")
+
+
+@app.callback()
+def fusion() -> None:
+    """Group the commands."""
+
+
+@app.command()
+def detect(
+    platform: inputs.Platform,
+    pairs: Annotated[
+        Pairs, typer.Option(help="core: those of convolutional networks; all: of 39 operators")
+    ] = Pairs.core,
+    rounds: Annotated[int, typer.Option(min=2, help="of measuring each pair, at least")] = 3,
+    method: Annotated[
+        Method,
+        typer.Option(help="paper: nn-Meter's inequation as printed, calls and transfers included"),
+    ] = Method.latfarm,
+    profile: Annotated[
+        bool, typer.Option(help="ask the runtime's own profiler for the truth, where it has one")
+    ] = True,
+    to: Annotated[
+        Path | None, typer.Option("--output", "-o", help="write the rules to this file")
+    ] = None,
+    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Find out by measuring what a platform fuses; how times alone fare against its profiler.
+
+    Stopped at any point, the same command goes on where it stopped.
+
+    \b
+    Examples:
+      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t
+      latfarm fusion detect -p local-ncnn20261020-fp32-1t --pairs all --no-profile -o rules.json
+      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t --method paper
+    """
+    from latfarm_predictors.kernels.fusion import FusionRules
+
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.cli.shell.progress import follow
+
+    if to is not None and not to.parent.is_dir():
+        raise UsageError(f"{to.parent}: no such folder")
+    config: dict[str, Any] = {
+        "pairs": str(pairs),
+        "rounds": rounds,
+        "max_rounds": max(6, rounds),
+        "profile": profile,
+    }
+    if method is not Method.latfarm:
+        config["method"] = str(method)
+    with controller(wait_s) as client:
+        campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
+    outcome = json.loads(campaign.outcome_json)
+    if to is not None:
+        _write(FusionRules.from_json(outcome["rules"]), to)
+    if as_json:
+        output.json_text({"campaign_id": campaign.campaign_id} | outcome)
+        return
+    output.table(
+        f"{platform}: {campaign.measurements} measurements, "
+        f"{campaign.board_ms / 1000:.0f} s of board time",
+        ["op", "followed by", "runs", "known by", "by times", "by the paper", "by profile"],
+        [
+            [
+                *entry["pair"],
+                VERDICTS.get(entry["used"], entry["used"]),
+                entry["source"],
+                entry["time_fused"] + (" (layout)" if entry["layout"] else ""),
+                entry["paper_fused"],
+                {True: "fused", False: "separate", None: ""}[entry["graph_fused"]],
+            ]
+            for entry in outcome["pairs"]
+        ],
+    )
+    if outcome["transfers"]["costly"]:
+        share = outcome["transfers"]["share"]
+        output.out().print(f"transfers are {share:.0%} of an op's call: pairs are timed with pads")
+    output.out().print(_score(outcome["black_box"], "times alone"))
+    if outcome["black_box"]["pairs"]:
+        output.out().print(_score(outcome["paper"], "inequation 1 as printed"))
+    output.out().print(f"latfarm fusion compare {campaign.name}@detected {campaign.name}@used")
+
+
+def _score(found: dict[str, Any], way: str) -> str:
+    if not found["pairs"]:
+        return "no profiler to compare the times with"
+    said = [
+        f"{name} {'none to tell from' if found[name] is None else format(found[name], '.2f')}"
+        for name in ("precision", "recall")
+    ]
+    return (
+        f"{way}, against the profiler: {', '.join(said)} over {found['pairs']} pairs, "
+        f"{found['undecided']} undecided"
+    )
+
+
+@app.command()
+def show(
+    platform: Annotated[
+        str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
+    ] = "",
+    rules: Annotated[
+        Path | None, typer.Option("--rules", help="a file of rules instead", readable=False)
+    ] = None,
+    as_json: inputs.Json = False,
+) -> None:
+    """Show the rules in the newest bundle of a platform, or of a file.
+
+    \b
+    Examples:
+      latfarm fusion show -p local-onnxruntime1.31-fp32-1t
+      latfarm fusion show --rules rules.json --json
+    """
+    if rules is not None and platform:
+        raise UsageError("--platform or --rules, not both")
+    found = _of_platform(platform) if rules is None else inputs.read_rules(rules)
+    if as_json:
+        output.json_text(found.to_json())
+        return
+    output.table(
+        f"{found.platform}: multi-inbound {found.multi_inbound}, "
+        f"multi-outbound {found.multi_outbound} (0 none, 1 first, 2 last branch)",
+        ["op", "followed by", "runs"],
+        [
+            [first, second, VERDICTS.get(verdict, verdict)]
+            for (first, second), verdict in sorted(found.pairs.items())
+        ],
+    )
+
+
+@app.command()
+def edit(
+    source: Source,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="a pair's verdict: Conv+Relu=fused")
+    ] = None,
+    multi_inbound: Annotated[
+        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+    ] = None,
+    multi_outbound: Annotated[
+        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="file to write; a source that is a file: itself"),
+    ] = None,
+    wait_s: inputs.Wait = 0.0,
+) -> None:
+    """Change rules: by options, or in $EDITOR where none is given. The result is checked.
+
+    A bundle keeps the rules that it was trained under; train one under the new ones:
+    latfarm characterize --rules FILE.
+
+    \b
+    Examples:
+      latfarm fusion edit local-onnxruntime1.31-fp32-1t --set Conv+Add=separate -o rules.json
+      latfarm fusion edit rules.json --set Add+Relu=fused --multi-inbound 1
+      latfarm fusion edit rules.json
+    """
+    import click
+
+    file = Path(source) if Path(source).is_file() else None
+    target = to or file
+    if target is None:
+        raise UsageError(f"{source}: is no file of rules; say where the changed ones go: -o FILE")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target.parent}: no such folder")
+    rules = _load(source, wait_s)
+    if change or multi_inbound is not None or multi_outbound is not None:
+        changed = _changed(rules, change or (), multi_inbound, multi_outbound)
+    else:
+        text = click.edit(rules.dumps(), extension=".json")
+        changed = rules if text is None else inputs.parse_rules(text, "the edited text")
+    _write(changed, target)
+    output.out().print(f"{target}: {len(changed.pairs)} pairs")
+
+
+@app.command()
+def compare(
+    left: Source,
+    right: Source,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Where two sets of rules differ; the second one counts as the truth.
+
+    \b
+    Examples:
+      latfarm fusion compare mine.json local-onnxruntime1.31-fp32-1t
+      latfarm fusion compare fusion-1f2e3d4c@detected fusion-1f2e3d4c@used --json
+    """
+    from latfarm_predictors.kernels.fusion_diff import compare as compare_rules
+
+    found = compare_rules(_load(left, wait_s), _load(right, wait_s))
+    if as_json:
+        output.json_text(found.to_json())
+        return
+    rows = [
+        ["+".join(pair), *(VERDICTS.get(verdict, verdict) for verdict in both)]
+        for pair, both in sorted(found.differ.items())
+    ]
+    rows += [["+".join(p), VERDICTS.get(v, v), ""] for p, v in sorted(found.only_left.items())]
+    rows += [["+".join(p), "", VERDICTS.get(v, v)] for p, v in sorted(found.only_right.items())]
+    rows += [[name, *map(str, both)] for name, both in found.options.items()]
+    output.table("they cut every network alike" if found.equal else "", ["rule", left, right], rows)
+    numbers = [
+        f"{name} {format(value, '.2f')}"
+        for name, value in (("precision", found.precision), ("recall", found.recall))
+        if value is not None
+    ]
+    if numbers:
+        output.out().print(f"{', '.join(numbers)} of {left} over {found.compared} pairs in both")
+
+
+def _load(source: str, wait_s: float) -> FusionRules:
+    """Rules by file, campaign (`NAME@used`, `NAME@detected`) or platform.
+
+    Raises:
+        UsageError: there are none by that name.
+    """
+    if Path(source).is_file():
+        return inputs.read_rules(Path(source))
+    name, at, which = source.rpartition("@")
+    if not at:
+        return _of_platform(source)
+    if which not in ("used", "detected"):
+        raise UsageError(f"{source}: after @ comes used or detected")
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        outcome = json.loads(client.campaign(name).outcome_json or "{}")
+    found = outcome.get("fusion", outcome)
+    key = "rules" if which == "used" else "detected"
+    if key not in found:
+        raise UsageError(f"campaign {name!r} has found no fusion rules yet; it must be finished")
+    return inputs.parse_rules(json.dumps(found[key]), source)
+
+
+def _of_platform(platform: str) -> FusionRules:
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import open_bundle
+
+    return open_bundle(load_config().bundles_dir, platform).rules
+
+
+def _changed(
+    rules: FusionRules, changes: Sequence[str], inbound: int | None, outbound: int | None
+) -> FusionRules:
+    """The rules with `Conv+Relu=fused` and the branch rules put in.
+
+    Raises:
+        UsageError: a change has another form.
+    """
+    from dataclasses import replace
+
+    from latfarm_predictors.errors import FusionRulesError
+    from latfarm_predictors.kernels.fusion import Branch, Verdict
+
+    pairs: dict[tuple[str, str], Verdict] = {}
+    for text in changes:
+        pair, equals, verdict = text.partition("=")
+        first, plus, second = pair.partition("+")
+        if not (equals and plus and first and second):
+            raise UsageError(f"--set {text}: expected Conv+Relu=fused")
+        pairs[first, second] = cast("Verdict", verdict)
+    try:
+        changed = rules.replace_pairs(pairs)
+        if inbound is not None:
+            changed = replace(changed, multi_inbound=cast("Branch", inbound))
+        if outbound is not None:
+            changed = replace(changed, multi_outbound=cast("Branch", outbound))
+    except FusionRulesError as error:
+        raise UsageError(f"--set: {error}") from error
+    return changed
+
+
+def _write(rules: FusionRules, path: Path) -> None:
+    """Raises: UsageError: the file cannot be written; what was there before stays."""
+    try:
+        with written_whole(path, make_folder=True) as part:
+            part.write_text(rules.dumps(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

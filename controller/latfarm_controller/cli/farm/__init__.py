@@ -1,0 +1,1 @@
+"""Commands about boards, certificates and the serving controller."""

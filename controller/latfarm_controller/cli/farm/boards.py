@@ -1,0 +1,125 @@
+"""`latfarm boards`: the inventory, and what each board says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli.farm import boards_enrol, boards_standing
+from latfarm_controller.cli.shell import inputs, output
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="""
+    The boards of this farm. Without a command: list them.
+
+    \b
+    Examples:
+      latfarm boards
+      latfarm boards add pixel4 192.0.2.7:50051
+      latfarm boards remove pixel4
+      latfarm boards drain pixel4 --reason "new battery" --wait
+      latfarm boards resume pixel4
+    """,
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    boards_enrol.register(app)
+    boards_standing.register(app)
+    root.add_typer(app, name="boards")
+
+
+@app.callback(invoke_without_command=True)
+def list_boards(
+    context: typer.Context,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """List the boards."""
+    if context.invoked_subcommand:
+        return
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        boards = client.boards()
+    if as_json:
+        output.json_text([output.message_dict(board) for board in boards])
+        return
+    output.table(
+        "",
+        ["board", "address", "state", "standing", "platforms", "detail"],
+        [
+            [
+                *(b.name, b.address, b.state, b.standing, "\n".join(b.platforms)),
+                "\n".join(filter(None, (b.detail, b.standing_reason))),
+            ]
+            for b in boards
+        ],
+    )
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="what people call the board")],
+    address: Annotated[str, typer.Argument(help="host:port of its agent")],
+    ca: Annotated[Path | None, typer.Option(help="authority that signed its certificate")] = None,
+    cert: Annotated[Path | None, typer.Option(help="our certificate")] = None,
+    key: Annotated[Path | None, typer.Option(help="its key")] = None,
+    server_name: Annotated[
+        str, typer.Option(help="name in the board's certificate; default: the address")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="change the entry of a known board")
+    ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="speak to it without certificates, even beyond loopback"),
+    ] = False,
+) -> None:
+    """Add a board whose agent is already running.
+
+    Beyond loopback both sides prove themselves: without --ca, --cert and --key by the home's own
+    files (latfarm certs init).
+
+    Files of TLS are relative to the inventory where they are not absolute.
+
+    \b
+    Examples:
+      latfarm boards add pixel4 192.0.2.7:50051
+      latfarm boards add imx8-3 192.0.2.8:50051 --server-name imx8-3 \\
+          --ca tls/ca.crt --cert tls/controller.crt --key tls/controller.key
+    """
+    from latfarm_controller.agents.registry import BoardEntry, Registry
+    from latfarm_controller.agents.tls import TlsFiles, check_open, home_files
+    from latfarm_controller.config import load_config
+    from latfarm_controller.errors import UsageError
+
+    tls = None
+    if ca is not None and cert is not None and key is not None:
+        tls = TlsFiles(ca, cert, key, server_name)
+    elif ca or cert or key or server_name:
+        raise UsageError("--ca, --cert and --key belong together: give all three")
+    config = load_config()
+    address = BoardEntry(name, address).address  # complains of a malformed one
+    check_open(address, tls or home_files(config.tls_dir), insecure)
+    Registry(config.boards_file).add(name, address, tls, replace=replace, insecure=insecure)
+    output.err().print(f"added {name} at {address}")
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="the board's name")]) -> None:
+    """Take a board out of the inventory; its measurements stay.
+
+    \b
+    Examples:
+      latfarm boards remove pixel4
+    """
+    from latfarm_controller.agents.registry import Registry
+    from latfarm_controller.config import load_config
+
+    Registry(load_config().boards_file).remove(name)
+    output.err().print(f"removed {name}")

@@ -1,0 +1,87 @@
+"""`latfarm boards wheels` and `latfarm boards check`: what enrolment asks of the controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to those of `latfarm boards`."""
+    app.command()(wheels)
+    app.command()(check)
+
+
+def wheels(
+    python: Annotated[str, typer.Option(help="the board's Python, as 3.11")],
+    arch: Annotated[str, typer.Option(help="its machine, as aarch64")],
+    glibc: Annotated[str, typer.Option(help="its C library, as 2.36")] = "2.31",
+    runtimes: Annotated[str, typer.Option(help="extras of the agent, as onnxruntime,tflite")] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="keep wheelhouses there; default: wheels in the home")
+    ] = None,
+    own: Annotated[
+        Path | None, typer.Option(help="folder with our own wheels; default: build them")
+    ] = None,
+    as_json: inputs.Json = False,
+) -> None:
+    """Make the file that a board installs its agent from, without any network of its own.
+
+    \b
+    Examples:
+      latfarm boards wheels --python 3.11 --arch aarch64 --runtimes onnxruntime,tflite
+      latfarm boards wheels --python 3.8 --arch aarch64 --glibc 2.31 --json
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.enrolment.target import Target
+    from latfarm_controller.enrolment.wheelhouse import assemble
+
+    place = folder or load_config().home / "wheels"
+    names = [name.strip() for name in runtimes.split(",") if name.strip()]
+    made = assemble(Target(python, arch, glibc), names, place.absolute(), own)
+    if as_json:
+        output.json_text(made.to_json())
+        return
+    for runtime, why in made.left_out.items():
+        output.error(f"{runtime}: not for Python {python}: {why}")
+    typer.echo(made.archive)
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="the board's name")],
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="seconds to wait until it is well")
+    ] = 10.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Ask one board whether it is well: exit code 1 if it is not. Needs no running controller.
+
+    \b
+    Examples:
+      latfarm boards check pixel4
+      latfarm boards check pixel4 --timeout 60 --json
+    """
+    import asyncio
+
+    from latfarm_controller.agents import health
+    from latfarm_controller.agents.registry import Registry
+    from latfarm_controller.config import load_config
+
+    entry = Registry(load_config().boards_file).get(name)
+    found = asyncio.run(health.check(entry, timeout_s * 1e3))
+    if as_json:
+        output.json_text(found.to_json())
+    elif found.info is None:
+        output.error(found.error)
+    else:
+        platforms = ", ".join(platform.name for platform in found.info.platforms) or "no platform"
+        typer.echo(f"{name}: {found.status}, {found.info.state}: {platforms}")
+        for runtime in found.info.runtimes:
+            if runtime.missing:
+                typer.echo(f"  {runtime.name}: missing: {runtime.missing}")
+    if not found.well:
+        raise typer.Exit(1)

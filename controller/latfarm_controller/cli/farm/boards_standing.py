@@ -1,0 +1,136 @@
+"""`latfarm boards drain|quarantine|resume|events`: which boards may work, and why not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+if TYPE_CHECKING:
+    from latfarm_protos.v1 import controller_pb2 as pb
+
+Name = Annotated[str, typer.Argument(help="the board's name")]
+Reason = Annotated[str, typer.Option("--reason", help="why; shown in latfarm boards")]
+Hold = Annotated[
+    float, typer.Option("--wait-store", min=0.0, help="seconds to wait while another command works")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(drain)
+    app.command()(quarantine)
+    app.command()(resume)
+    app.command()(events)
+
+
+def drain(
+    name: Name,
+    reason: Reason = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="return when nothing runs on it any more")
+    ] = False,
+    wait_s: Hold = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Give a board no new work; it finishes what it runs. Holds until `resume`.
+
+    \b
+    Examples:
+      latfarm boards drain pixel4 --reason "new battery"
+      latfarm boards drain pixel4 --wait
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        status = client.drain_board(name, reason)
+        if wait:
+            for status in client.watch_board(name):
+                output.err().print(f"{name}: {status.standing}, {status.under_way} under way")
+    _show(status, as_json)
+
+
+def quarantine(
+    name: Name,
+    reason: Reason = "",
+    wait_s: Hold = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Stop a board, and use no more what it measured since its last good sentinel.
+
+    What was put aside stays in the store, trains no predictor, and is asked again by campaigns
+    that run or are resumed.
+
+    \b
+    Examples:
+      latfarm boards quarantine pixel4 --reason "fan is broken"
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.quarantine_board(name, reason), as_json)
+
+
+def resume(
+    name: Name,
+    reason: Reason = "",
+    new_reference: Annotated[
+        bool,
+        typer.Option("--new-reference", help="take the sentinel as it is now for the new normal"),
+    ] = False,
+    wait_s: Hold = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Let a board work again, once its sentinel takes as long as it used to.
+
+    Without enough sentinels to compare with, it works at once.
+
+    \b
+    Examples:
+      latfarm boards resume pixel4
+      latfarm boards resume pixel4 --new-reference --reason "new cooler"
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.resume_board(name, reason, new_reference), as_json)
+
+
+def events(
+    name: Annotated[str, typer.Argument(help="of this board alone")] = "",
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """What was decided about boards, by whom and why, newest first.
+
+    \b
+    Examples:
+      latfarm boards events
+      latfarm boards events pixel4 --json
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        found = client.board_events(name)
+    if as_json:
+        output.json_text([output.message_dict(event) for event in found])
+        return
+    rows = [
+        [
+            datetime.fromtimestamp(event.at_s).astimezone().isoformat(" ", "seconds"),
+            *(event.name, event.event, event.actor, event.reason),
+        ]
+        for event in found
+    ]
+    output.table("", ["when", "board", "event", "by", "reason"], rows)
+
+
+def _show(status: pb.BoardStatus, as_json: bool) -> None:
+    if as_json:
+        output.json_text(output.message_dict(status))
+        return
+    why = f": {status.standing_reason}" if status.standing_reason else ""
+    output.err().print(f"{status.name} is {status.standing}{why}")

@@ -1,0 +1,37 @@
+"""`latfarm doctor`: what this machine has, what it lacks, and how to get it."""
+
+from __future__ import annotations
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    as_json: inputs.Json = False,
+) -> int:
+    """Tell what this machine has, what it lacks, and how to get it; exit code 1 if it lacks much.
+
+    \b
+    Examples:
+      latfarm doctor
+      latfarm doctor --json
+    """
+    from latfarm_controller.cli.farm.doctor_checks import MISSING, examine
+    from latfarm_controller.config import load_config
+
+    findings = list(examine(load_config()))
+    if as_json:
+        output.json_text([finding.to_json() for finding in findings])
+    else:
+        output.table(
+            "",
+            ["what", "state", "found", "remedy"],
+            [[f.name, f.state, f.found, f.remedy] for f in findings],
+        )
+    return int(any(finding.state == MISSING for finding in findings))

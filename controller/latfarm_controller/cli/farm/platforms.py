@@ -1,0 +1,46 @@
+"""`latfarm platforms`: what latencies can be measured and predicted here."""
+
+from __future__ import annotations
+
+import typer
+
+from latfarm_controller.cli.shell import inputs, output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("platforms")(platforms)
+
+
+def platforms(
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """List the platforms of all boards, and the runtimes that are missing with the remedy.
+
+    \b
+    Examples:
+      latfarm platforms
+      latfarm platforms --json
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        found = client.platforms()
+    if as_json:
+        output.json_text([output.message_dict(platform) for platform in found])
+        return
+    output.table(
+        "",
+        ["platform", "format", "boards", "bundle", "missing"],
+        [
+            [
+                p.name or f"({p.runtime})",
+                p.model_format,
+                ", ".join(p.boards),
+                p.bundle or "-",
+                p.missing,
+            ]
+            for p in found
+        ],
+    )

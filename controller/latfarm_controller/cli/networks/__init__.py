@@ -1,0 +1,1 @@
+"""Commands about graphs and the zoo of networks."""

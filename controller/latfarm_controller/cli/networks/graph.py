@@ -1,0 +1,307 @@
+"""`latfarm graph`: what a model is made of, its hash, and what differs between two models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from latfarm_predictors.whole_file import written_whole
+
+from latfarm_controller.cli.shell import inputs, output
+
+if TYPE_CHECKING:
+    from latfarm_predictors.features.layers import Layer
+    from latfarm_predictors.graph.graph import Graph
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""
+    Look into models: layers, totals, hashes, differences. Needs no board.
+
+    \b
+    Examples:
+      latfarm graph show model.onnx
+      latfarm graph show model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm graph hash a.onnx b.onnx
+      latfarm graph diff a.onnx b.onnx
+      latfarm graph build model.onnx -f tflite --dtype int8 -o model.tflite
+    """,
+)
+
+Model = Annotated[Path, typer.Argument(help="an ONNX file", readable=False)]
+Fold = Annotated[
+    bool, typer.Option("--fold-batch-norm", help="fold batch-norms into convolutions first")
+]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="graph")
+
+
+@app.command()
+def show(
+    model: Model,
+    platform: Annotated[
+        str, typer.Option("--platform", "-p", help="kernels and roofline bounds of this platform")
+    ] = "",
+    fold_batch_norm: Fold = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
+    as_json: inputs.Json = False,
+) -> None:
+    """Layer by layer and in sum: multiply-adds, parameters, memory traffic, arithmetic intensity.
+
+    With --platform the layers are the kernels as that platform fuses them, each with its roofline
+    bound: no kernel can be faster than its work at the best rates that the platform has shown.
+
+    \b
+    Examples:
+      latfarm graph show model.onnx
+      latfarm graph show model.onnx --fold-batch-norm --json
+      latfarm graph show dynamic.onnx --shape input:1,3,224,224
+      latfarm graph show model.onnx --platform local-onnxruntime1.31-fp32-1t
+    """
+    from latfarm_predictors.features.layers import layers, total
+
+    graph = _read(model, batch, shape or [], fold_batch_norm, optimise)
+    rules = peaks = None
+    if platform:
+        from latfarm_controller.config import load_config
+        from latfarm_controller.training.bundles import open_bundle
+
+        predictor = open_bundle(load_config().bundles_dir, platform)
+        rules, peaks = predictor.rules, predictor.peaks
+    rows = layers(graph, rules=rules, peaks=peaks)
+    summed = total(graph, rows)
+    if as_json:
+        output.json_text(
+            {
+                "model": str(model),
+                "name": graph.name,
+                "hash": graph.network_hash,
+                "inputs": {t: _typed(graph, t) for t in graph.inputs},
+                "outputs": {t: _typed(graph, t) for t in graph.outputs},
+                "layers": [_plain(row) for row in rows],
+                "total": _plain(summed),
+                "platform": platform or None,
+                "peaks": None if peaks is None else asdict(peaks),
+            }
+        )
+        return
+    console = output.out()
+    console.print(f"{graph.name}  {graph.network_hash}", style="bold")
+    for kind, tensors in (("input", graph.inputs), ("output", graph.outputs)):
+        for tensor in tensors:
+            console.print(f"{kind} {tensor}: {_told(graph, tensor)}")
+    bounded = peaks is not None
+    header = ["layer", "ops", "output", "MMACs", "params", "KiB moved", "MACs/byte"]
+    output.table(
+        "",
+        header + (["bound ms", "by"] if bounded else []),
+        [_row(row, bounded) for row in (*rows, summed)],
+    )
+    if platform and not bounded:
+        output.error(
+            f"the bundle of {platform} knows no peak rates, so no roofline is drawn;"
+            " characterise the platform again"
+        )
+    if peaks is not None:
+        console.print(
+            f"roofline of {platform}: {peaks.macs_per_ms / 1e6:.1f} GMAC/s, "
+            f"{peaks.bytes_per_ms / 1e6:.1f} GB/s, as its kernels reached them"
+        )
+
+
+@app.command("hash")
+def hash_models(
+    models: inputs.Models,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="tell spellings of one network apart")
+    ] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
+    as_json: inputs.Json = False,
+) -> int:
+    """Print the canonical hash: equal for the same network, whoever exported it.
+
+    Names, the order of nodes, weights, batch-norms that fold and ops that do nothing are left out;
+    attributes, operand order, shapes, dtypes and the batch are in. `docs/hashing.md` lists all.
+    Exit code 2 when a file cannot be read; the others are printed all the same.
+
+    \b
+    Examples:
+      latfarm graph hash model.onnx
+      latfarm graph hash models/ --json
+      latfarm graph hash --exact torch.onnx tf.onnx
+    """
+    files, several = inputs.model_files(models)
+    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
+    rows = [
+        {"model": str(file), "hash": graph.network_hash, "exact_hash": graph.hash}
+        for file, graph in graphs
+    ]
+    if as_json:
+        output.json_text(rows if several else next(iter(rows), None))
+    else:
+        for row in rows:
+            print(f"{row['exact_hash' if exact else 'hash']}  {row['model']}")
+    return 2 if len(graphs) < len(files) else 0
+
+
+@app.command()
+def diff(
+    left: Model,
+    right: Model,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="compare as written, not in normal form")
+    ] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    optimise: inputs.Optimise = False,
+    as_json: inputs.Json = False,
+) -> int:
+    """Compare two models op by op; exit code 1 when they differ.
+
+    Both are brought into the normal form that the canonical hash is taken of, unless --exact.
+
+    \b
+    Examples:
+      latfarm graph diff before.onnx after.onnx
+      latfarm graph diff --exact torch.onnx simplified.onnx
+    """
+    from latfarm_predictors.features.layers import layers, total
+    from latfarm_predictors.graph.diff import diff_graphs, unified
+    from latfarm_predictors.graph.equivalences import normal_form
+
+    graphs = [_read(file, batch, shape or [], False, optimise) for file in (left, right)]
+    if not exact:
+        graphs = [normal_form(graph) for graph in graphs]
+    changes = diff_graphs(*graphs)
+    equal = graphs[0].hash == graphs[1].hash
+    sums = [total(graph, layers(graph)) for graph in graphs]
+    if as_json:
+        output.json_text(
+            {
+                "equal": equal,
+                "hashes": [graph.hash for graph in graphs],
+                "totals": [_plain(row) for row in sums],
+                "changes": [asdict(change) for change in changes if change.side != "same"],
+            }
+        )
+        return 0 if equal else 1
+    if equal:
+        print(f"equal: {graphs[0].hash}")
+        return 0
+    for mark, file, graph, row in zip("-+", (left, right), graphs, sums, strict=True):
+        print(
+            f"{mark} {file}: {graph.hash}, {len(graph.nodes)} ops, {row.macs / 1e6:.1f} MMACs,"
+            f" {row.parameters} parameters"
+        )
+    if all(change.side == "same" for change in changes):
+        print("  the ops agree one by one; what reads what, or the order of operands, differs")
+    for line in unified(changes):
+        print(line)
+    return 1
+
+
+@app.command()
+def build(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
+    model_format: Annotated[
+        str, typer.Option("--format", "-f", help="onnx, tflite, ncnn, mnn or graph-json")
+    ] = "onnx",
+    dtype: Annotated[str, typer.Option(help="fp32, fp16 or int8, as the format has it")] = "fp32",
+    noise: Annotated[
+        bool, typer.Option("--noise", help="fill weights with noise, as measurements do")
+    ] = False,
+    fold_batch_norm: Fold = False,
+    force: Annotated[bool, typer.Option("--force", help="replace the file")] = False,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
+    as_json: inputs.Json = False,
+) -> None:
+    """Write a model in another runtime's format, with its own weights.
+
+    What the format cannot express is named, with the node. ncnn models are a zip of model.param and
+    model.bin. int8 ranges come from the weights, not from data: good for latency, less for
+    accuracy.
+
+    \b
+    Examples:
+      latfarm graph build model.onnx -f tflite --dtype int8 -o model.tflite
+      latfarm graph build model.onnx -f ncnn -o model.ncnn.zip
+      latfarm graph build model.onnx --fold-batch-norm -o folded.onnx
+    """
+    from latfarm_predictors.frontends.onnx import read_onnx_weights
+    from latfarm_predictors.graph.batch_norm import fold_batch_norms, fold_values
+
+    from latfarm_controller import builders
+    from latfarm_controller.errors import UsageError
+
+    inputs.check_format(model_format, dtype)
+    if out.exists() and not force:
+        raise UsageError(f"{out}: exists; give --force to replace it")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out.parent}: no such folder")
+    bound = inputs.shapes(shape or [])
+    graph, weights = read_onnx_weights(model, batch=batch or None, shapes=bound or None)
+    values: Mapping[str, Any] | None = None if noise else weights
+    if fold_batch_norm:
+        graph, folds = fold_batch_norms(graph)
+        values = None if values is None else fold_values(values, folds)
+    with output.quiet_libraries():
+        data = builders.build(graph, model_format, dtype, values)
+    with written_whole(out, make_folder=True) as part:
+        part.write_bytes(data)
+    if as_json:
+        made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}
+        output.json_text(made | {"hash": graph.network_hash})
+    else:
+        print(f"{out}: {len(data)} bytes")
+
+
+def _read(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
+    graph = inputs.read_model(model, batch, shape, optimise=optimise)
+    if fold:
+        from latfarm_predictors.graph.batch_norm import fold_batch_norms
+
+        graph, _ = fold_batch_norms(graph)
+    return graph
+
+
+def _typed(graph: Graph, tensor: str) -> dict[str, Any]:
+    kind = graph.type_of(tensor)
+    return {"dtype": kind.dtype, "shape": list(kind.shape)}
+
+
+def _told(graph: Graph, tensor: str) -> str:
+    kind = graph.type_of(tensor)
+    return f"{kind.dtype} {'x'.join(str(size) for size in kind.shape) or 'scalar'}"
+
+
+def _plain(layer: Layer) -> dict[str, Any]:
+    return asdict(layer) | {"intensity": layer.intensity}
+
+
+def _row(layer: Layer, bounded: bool) -> list[str]:
+    cells = [
+        layer.name,
+        layer.op,
+        "x".join(str(size) for size in layer.output_shape),
+        f"{layer.macs / 1e6:.3f}",
+        str(layer.parameters),
+        f"{layer.traffic_bytes / 1024:.1f}",
+        f"{layer.intensity:.2f}",
+    ]
+    if bounded:
+        side = {True: "compute", False: "memory", None: ""}[layer.compute_bound]
+        cells += ["" if layer.bound_ms is None else f"{layer.bound_ms:.4f}", side]
+    return cells

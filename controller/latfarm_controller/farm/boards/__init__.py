@@ -1,0 +1,1 @@
+"""The farm's hands: one worker a board, in shards, and the links to them."""

@@ -1,0 +1,1 @@
+"""Processes beside the controller: Ray, model building, and their clean end."""

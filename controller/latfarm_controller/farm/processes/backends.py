@@ -1,0 +1,83 @@
+"""Where a farm's shards and builders run: on Ray, or in the present event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from latfarm_controller.farm.boards.links import Builder, Connect, Shard, ShardSettings
+from latfarm_controller.farm.boards.shard import InlineShard, RayShard, connect
+from latfarm_controller.farm.processes.building import Build, InlineBuilder, RayBuilder
+from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+
+
+class InlineBackend:
+    """No process but this one: for tests, and for tools that need no Ray."""
+
+    build_slots = 1
+    shard_slots = 1
+
+    def __init__(self, connect: Connect = connect, build: Build | None = None) -> None:
+        self._connect = connect
+        self._builder = InlineBuilder(build)
+
+    @property
+    def builder(self) -> Builder:
+        """The builder."""
+        return self._builder
+
+    async def start(self) -> None:
+        """Nothing to make ready."""
+
+    async def shard(self, settings: ShardSettings) -> Shard:
+        """A new shard."""
+        return InlineShard(settings, self._connect)
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class RayBackend:
+    """Shards as Ray actors, builds as Ray tasks. Starts `runtime`, and stops it at the end."""
+
+    def __init__(
+        self, runtime: RayRuntime, connect: Connect = connect, build: Build | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._connect = connect
+        self._build = build
+        self._builder: RayBuilder | None = None
+
+    @property
+    def builder(self) -> Builder:
+        """The builder; there after `start`."""
+        assert self._builder is not None
+        return self._builder
+
+    @property
+    def build_slots(self) -> int:
+        """Builds at once: one core is left to the driver and the shards."""
+        return max(1, self._runtime.cpus - 1)
+
+    @property
+    def shard_slots(self) -> int:
+        """Shards side by side: half of the cores, the rest is for driver and builders."""
+        return max(1, self._runtime.cpus // 2)
+
+    async def start(self) -> None:
+        """Start Ray, and have its builders imported what they need.
+
+        Raises:
+            FarmError: Ray cannot be started.
+        """
+        await asyncio.to_thread(self._runtime.start)
+        self._builder = RayBuilder(self._build)
+        await self._builder.warm_up(self.build_slots)
+
+    async def shard(self, settings: ShardSettings) -> Shard:
+        """A new shard."""
+        return RayShard(settings, self._connect)
+
+    async def close(self) -> None:
+        """Stop Ray."""
+        self._builder = None
+        await asyncio.to_thread(self._runtime.stop)

@@ -1,0 +1,1 @@
+"""What reports tell, as plain data."""

@@ -1,0 +1,219 @@
+"""How well a platform is predicted: by family of networks and of kernels, beside every baseline.
+
+The columns are those of nn-Meter's Table 8: RMSPE, MAPE, and the shares within 5 % and 10 %. What
+lies between two measurements of the same thing bounds what any prediction can reach.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.baselines.sums import Asked
+from latfarm_predictors.errors import NoBaselineError
+from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.intervals import widened_quantile
+from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+
+from latfarm_controller import zoo
+from latfarm_controller.reports.facts.platform_record import PlatformRecord, SeenNetwork
+
+if TYPE_CHECKING:
+    from latfarm_controller.reports.facts.kernel_baselines import KernelBaseline
+
+OURS = "latfarm"
+COVERAGE = 0.9
+OTHER = "other models"
+_NUMBERED = re.compile(r"-\d+$")
+
+
+def network_family(name: str) -> str:
+    """The line of a zoo network by its name; `OTHER` for files that people bring."""
+    plain = _NUMBERED.sub("", name)
+    for wanted in (name, plain):
+        fits = [
+            key
+            for key in zoo.families()
+            if wanted == key or wanted.startswith((f"{key}-x", f"{key}-", f"{key}@"))
+        ]
+        if fits:
+            lineage = zoo.families()[max(fits, key=len)].lineage
+            return sorted(lineage)[-1]
+    return OTHER
+
+
+def scores(predicted_ms: Sequence[float], measured_ms: Sequence[float]) -> dict[str, Any]:
+    """The columns of Table 8 as shares, and how many pairs they are over."""
+    found = evaluate(predicted_ms, measured_ms)
+    return {
+        "count": found.count,
+        "rmspe": found.rmspe,
+        "mape": found.mean_ape,
+        "within5": found.within5,
+        "within10": found.within10,
+    }
+
+
+def interval_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Share of measurements inside their interval, and the median width over the prediction."""
+    told = [row for row in rows if row.get("interval_ms")]
+    if not told:
+        return {"inside": None, "width": None}
+    held = [row["interval_ms"][0] <= row["measured_ms"] <= row["interval_ms"][1] for row in told]
+    widths = [(row["interval_ms"][1] - row["interval_ms"][0]) / row["predicted_ms"] for row in told]
+    return {"inside": sum(held) / len(told), "width": median(widths)}
+
+
+def repeat_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
+    """The last pass as a prediction of the first, over whatever was measured twice."""
+    pairs = [(p[-1], p[0]) for p in passes if len(p) > 1 and min(p[0], p[-1]) > 0]
+    return scores([p[0] for p in pairs], [p[1] for p in pairs]) if pairs else None
+
+
+def network_accuracy(record: PlatformRecord, baselines: Sequence[KernelBaseline]) -> dict[str, Any]:
+    """Networks that the predictor never saw, and those that it was calibrated on, one left out.
+
+    Of the unseen networks every baseline of `BASELINES` is told, as the bundle has it. Of the
+    calibration networks the bundle's baselines know kernels, so there sums of kernels are told that
+    each baseline did not see.
+
+    Args:
+        record: what is known.
+        baselines: of kernels, out of fold; empty where the bundle holds no measurements.
+    """
+    predictor = record.predictor
+    if predictor is None:
+        return {"unseen": None, "calibration": None}
+    return {
+        "unseen": _table(_rows(predictor, record.unseen)),
+        "calibration": _table(_left_out(record, predictor, baselines)),
+    }
+
+
+def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list[dict[str, Any]]:
+    answers = predictor.predict_many([network.graph for network in networks], COVERAGE)
+    by_baseline = _baselines(predictor, [network.graph for network in networks])
+    rows = []
+    for place, (network, answer) in enumerate(zip(networks, answers, strict=True)):
+        sample = network.sample
+        if sample is not None:
+            others = {name: told[place] for name, told in by_baseline.items()}
+            rows.append(
+                _row(network, sample.latency_ms, answer.latency_ms, others)
+                | {"interval_ms": list(answer.interval_ms), "unsupported": list(answer.unsupported)}
+            )
+    return rows
+
+
+def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, list[float]]:
+    """Every baseline of the bundle, and what it says of each network."""
+    if not graphs:
+        return {}
+    asked = Asked(predictor, graphs)
+    found = {}
+    for name in BASELINES:
+        try:
+            found[name] = asked.latency_ms(name)
+        except NoBaselineError:  # it was made by an older version, or from too few measurements
+            continue
+    return found
+
+
+def _left_out(
+    record: PlatformRecord, predictor: PlatformPredictor, baselines: Sequence[KernelBaseline]
+) -> list[dict[str, Any]]:
+    """The correction's own leave-one-out: residuals are logs of measured over predicted."""
+    residuals = predictor.correction.residuals.tolist()
+    names = list(record.provenance.get("networks", ()))
+    known = {network.graph.name: network for network in record.calibration}
+    if len(residuals) != len(names):
+        return []
+    chosen = [known[name] for name in names if name in known]
+    sums: dict[str, dict[str, float]] = {}
+    if baselines and predictor.confidence is not None:
+        from latfarm_controller.reports.facts.kernel_baselines import network_sums
+
+        samples = [sample for network in chosen if (sample := network.sample) is not None]
+        told = network_sums(predictor, predictor.confidence, baselines, samples)
+        sums = {s.graph.name: each for s, each in zip(samples, told, strict=True)}
+    factor, _ = widened_quantile(predictor.correction.scores, COVERAGE)
+    rows = []
+    for name, residual, score in zip(
+        names, residuals, predictor.correction.scores.tolist(), strict=True
+    ):
+        sample = known[name].sample if name in known else None
+        if sample is None:
+            continue
+        predicted_ms = sample.latency_ms * exp(-residual)
+        row = _row(known[name], sample.latency_ms, predicted_ms, sums.get(name, {}))
+        # Scores are residuals over their sigma; the interval is the one of all left out alike.
+        reach = factor * abs(residual) / score if score > 0 else 0.0
+        interval = [predicted_ms * exp(-reach), predicted_ms * exp(reach)] if reach else None
+        rows.append(row | {"interval_ms": interval, "unsupported": []})
+    return rows
+
+
+def _row(
+    network: SeenNetwork,
+    measured_ms: float,
+    predicted_ms: float,
+    baseline_ms: Mapping[str, float],
+) -> dict[str, Any]:
+    return {
+        "network": network.graph.name,
+        "hash": network.graph.hash,
+        "family": network_family(network.graph.name),
+        "measured_ms": measured_ms,
+        "passes_ms": network.passes_ms,
+        "predicted_ms": predicted_ms,
+        "error": predicted_ms / measured_ms - 1.0,
+        "baseline_ms": dict(baseline_ms),
+    }
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """All that is told of a set of networks; None for none."""
+    if not rows:
+        return None
+    measured = [row["measured_ms"] for row in rows]
+    families = sorted({row["family"] for row in rows})
+    names = _told_of_all(rows)
+    return {
+        "methods": {
+            OURS: scores([row["predicted_ms"] for row in rows], measured),
+            **{
+                name: scores([row["baseline_ms"][name] for row in rows], measured) for name in names
+            },
+        },
+        "repeat": repeat_scores(row["passes_ms"] for row in rows),
+        "coverage": COVERAGE,
+        **interval_scores(rows),
+        "families": [
+            {"family": name, **_family([row for row in rows if row["family"] == name])}
+            for name in families
+        ],
+        "networks": sorted(rows, key=lambda row: -abs(row["error"])),
+    }
+
+
+def _family(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    measured = [row["measured_ms"] for row in rows]
+    by_baseline = {
+        name: scores([row["baseline_ms"][name] for row in rows], measured)["within10"]
+        for name in _told_of_all(rows)
+    }
+    return {
+        **scores([row["predicted_ms"] for row in rows], measured),
+        **interval_scores(rows),
+        "repeat": repeat_scores(row["passes_ms"] for row in rows),
+        "baseline_within10": by_baseline,
+    }
+
+
+def _told_of_all(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The baselines that say something of each network, in the order of the first."""
+    return [n for n in rows[0]["baseline_ms"] if all(n in row["baseline_ms"] for row in rows)]

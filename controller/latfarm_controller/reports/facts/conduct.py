@@ -1,0 +1,131 @@
+"""How a characterisation went, as data: duration, failures, conditions of the boards, drift."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.campaigns.slow_core import SlowCore
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+
+UNKNOWN = "unknown"
+_MOST_VALUES = 4
+_CLOCK_DROP = 0.02
+
+
+def duration(record: PlatformRecord) -> dict[str, Any]:
+    """Measurements and board time by purpose, and the campaign's own account."""
+    campaign = record.campaign
+    return {
+        "measurements": len(record.all_measured),
+        "board_ms": sum(m.board_ms for m in record.all_measured),
+        "wall_ms": 0.0 if campaign is None else campaign.wall_ms,
+        "started_at_s": 0.0 if campaign is None else campaign.started_at_s,
+        "finished_at_s": 0.0 if campaign is None else campaign.finished_at_s,
+        "purposes": [
+            {
+                "purpose": purpose,
+                "measurements": len(found),
+                "board_ms": sum(m.board_ms for m in found),
+                "failed": sum(not m.ok for m in found),
+                "unstable": sum(m.ok and m.unstable for m in found),
+            }
+            for purpose, found in record.measured.items()
+        ],
+        "boards": {
+            board: dict(figures) for board, figures in record.outcome.get("boards", {}).items()
+        },
+    }
+
+
+def failures(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """Failures by outcome, code and purpose, the most frequent first, each with one example."""
+    kinds: dict[tuple[str, str, str], list[Measurement]] = {}
+    for m in measurements:
+        if not m.ok:
+            kinds.setdefault((str(m.outcome), m.error_code or UNKNOWN, m.purpose), []).append(m)
+    return [
+        {
+            "outcome": outcome,
+            "code": code,
+            "purpose": purpose,
+            "count": len(found),
+            "graphs": len({m.graph_hash for m in found}),
+            "example": next((m.error_message for m in found if m.error_message), ""),
+        }
+        for (outcome, code, purpose), found in sorted(
+            kinds.items(), key=lambda item: (-len(item[1]), item[0])
+        )
+    ]
+
+
+def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """What the boards were like: throttling and clocks on top, all other sensors below.
+
+    A sensor that tells nothing is `unknown`, and counts as neither good nor bad.
+    """
+    good = [m for m in measurements if m.ok]
+    values: dict[str, list[str]] = {}
+    for m in good:
+        for name, value in m.conditions.items():
+            values.setdefault(name, []).append(value)
+    throttled = [v for v in values.get("throttling", ()) if v != UNKNOWN]
+    drops = [drop for m in good if (drop := _clock_drop(m.conditions)) is not None]
+    return {
+        "measurements": len(good),
+        "boards": dict(sorted(Counter(m.board_id for m in good).items())),
+        "fingerprints": dict(Counter(m.fingerprint for m in good).most_common()),
+        "throttling": {
+            "known": len(throttled),
+            "throttled": sum(v not in ("0", "no", "none", "false") for v in throttled),
+        },
+        "clock": {
+            "known": len(drops),
+            "dropped": sum(drop > _CLOCK_DROP for drop in drops),
+            "worst_drop": max(drops) if drops else None,
+        },
+        "rejected_runs": sum(m.rejected_runs for m in good),
+        "unstable": sum(m.unstable for m in good),
+        "sensors": [_sensor(name, found, len(good)) for name, found in sorted(values.items())],
+    }
+
+
+def _clock_drop(told: Mapping[str, str]) -> float | None:
+    before, after = (_number(told.get(f"clock_mhz_{when}", "")) for when in ("before", "after"))
+    return None if not before or after is None else 1.0 - after / before
+
+
+def _sensor(name: str, found: Sequence[str], count: int) -> dict[str, Any]:
+    """A sensor's readings: their range if they are numbers, else the most frequent ones."""
+    told = [value for value in found if value != UNKNOWN]
+    numbers = [number for value in told if (number := _number(value)) is not None]
+    row: dict[str, Any] = {"sensor": name, "known": len(told), "of": count}
+    if numbers and len(numbers) == len(told) and len(set(numbers)) > 1:
+        return row | {"least": min(numbers), "median": median(numbers), "most": max(numbers)}
+    counts = Counter(told).most_common(_MOST_VALUES)
+    return row | {"values": [value for value, _ in counts], "distinct": len(set(told))}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def drift(record: PlatformRecord) -> dict[str, Any]:
+    """What the sentinel said of each board, and which measurements its shifts voided."""
+    outcome = record.outcome
+    kernels = outcome.get("kernels", {})
+    return {
+        "sentinels": [dict(each) for each in outcome.get("sentinel", ())],
+        "void": len(outcome.get("void", ())),
+        "measured_again": int(kernels.get("measured_again", 0)),
+        "left_out": dict(record.left_out),
+        "slow_core": SlowCore.from_json(record.provenance.get("slow_core")).to_json(),
+    }

@@ -1,0 +1,112 @@
+"""Fusion of a platform as data: a verdict for each pair of ops, and how times fared against truth.
+
+Precision and recall are those of `fused`. Of one pair they are over its test cases (other sizes,
+other variants of the ops), of all pairs over the pairs, as the campaign counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from latfarm_controller.campaigns.fusion.operators import OPERATORS
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+
+FUSED, SEPARATE, UNDECIDED = "fused", "separate", "undecided"
+
+
+def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
+    """The matrix and its evidence; from the rules alone where no detection is stored."""
+    outcome: Mapping[str, Any] = record.outcome.get("fusion", {})
+    entries: Sequence[Mapping[str, Any]] = outcome.get("pairs", ())
+    if entries:
+        pairs = [_pair(entry) for entry in entries]
+    elif record.rules is not None and record.rules.pairs:
+        pairs = [
+            _unmeasured(first, second, str(verdict))
+            for (first, second), verdict in sorted(record.rules.pairs.items())
+        ]
+    else:
+        return None
+    firsts, seconds = _axis(p["first"] for p in pairs), _axis(p["second"] for p in pairs)
+    known = [pair for pair in pairs if pair["graph_fused"] is not None]
+    return {
+        "firsts": firsts,
+        "seconds": seconds,
+        "pairs": pairs,
+        "counts": {
+            name: sum(pair["verdict"] == name for pair in pairs)
+            for name in (FUSED, SEPARATE, UNDECIDED)
+        }
+        | {"not run": len(firsts) * len(seconds) - len({(p["first"], p["second"]) for p in pairs})},
+        "profile": outcome.get("profile", ""),
+        "black_box": dict(outcome["black_box"]) if known and "black_box" in outcome else None,
+        "paper_black_box": outcome.get("paper_black_box") if known else None,
+        "disagreements": [pair for pair in known if pair["judged"] in ("miss", "false")],
+        "unsettled": sum(pair["judged"] == UNDECIDED for pair in known),
+        "multi_inbound": None if record.rules is None else record.rules.multi_inbound,
+        "multi_outbound": None if record.rules is None else record.rules.multi_outbound,
+        "connections": [dict(each) for each in outcome.get("connections", ())],
+        "overruled": [
+            {"pair": pair, **seen}
+            for pair, seen in sorted(record.provenance.get("overruled", {}).items())
+        ],
+    }
+
+
+def _pair(entry: Mapping[str, Any]) -> dict[str, Any]:
+    first, second = entry["pair"]
+    truth, found = entry.get("graph_fused"), entry.get("time_fused", UNDECIDED)
+    cases = [{"case": name, **case} for name, case in entry.get("cases", {}).items()]
+    verdict = found if truth is None else FUSED if truth else SEPARATE
+    return {
+        "first": first,
+        "second": second,
+        "verdict": verdict,
+        "used": entry.get("used", verdict),
+        "source": entry.get("source", ""),
+        "time_fused": found,
+        "paper_fused": entry.get("paper_fused"),
+        "graph_fused": truth,
+        "judged": entry.get("judged") or judged(truth, found),
+        "size_dependent": bool(entry.get("size_dependent")),
+        "layout": bool(entry.get("layout")),
+        "error": entry.get("error", ""),
+        "cases": cases,
+        **case_scores(truth, [case["answer"] for case in cases]),
+    }
+
+
+def _unmeasured(first: str, second: str, verdict: str) -> dict[str, Any]:
+    return _pair({"pair": (first, second), "time_fused": verdict, "source": "rules"})
+
+
+def judged(truth: bool | None, found: str) -> str:
+    """The black box against the truth: hit, miss, false, right, undecided; empty without one."""
+    if truth is None:
+        return ""
+    if found == UNDECIDED:
+        return UNDECIDED
+    if truth:
+        return "hit" if found == FUSED else "miss"
+    return "false" if found == FUSED else "right"
+
+
+def case_scores(truth: bool | None, answers: Sequence[str]) -> dict[str, float | None]:
+    """Precision and recall of `fused` over the cases of one pair; None where undefined."""
+    if truth is None or not answers:
+        return {"precision": None, "recall": None}
+    claimed = sum(answer == FUSED for answer in answers)
+    hits = claimed if truth else 0
+    return {
+        "precision": hits / claimed if claimed else None,
+        "recall": hits / len(answers) if truth else None,
+    }
+
+
+def _axis(names: Any) -> list[str]:
+    """Ops in the order of the operator list, others behind them by name."""
+    order = {
+        operator.op: place for place, operator in reversed(list(enumerate(OPERATORS.values())))
+    }
+    return sorted(set(names), key=lambda name: (order.get(name, len(order)), name))

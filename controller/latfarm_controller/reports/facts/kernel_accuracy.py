@@ -1,0 +1,91 @@
+"""How well a platform's kernels are predicted, by models that did not see them, by family.
+
+Ours are the out-of-fold estimates that a bundle keeps; the baselines are those of
+`kernel_baselines.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.reports.facts.accuracy import (
+    COVERAGE,
+    OURS,
+    interval_scores,
+    repeat_scores,
+    scores,
+)
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+
+if TYPE_CHECKING:
+    from latfarm_controller.reports.facts.kernel_baselines import KernelBaseline
+
+
+def kernel_accuracy(
+    record: PlatformRecord, baselines: Sequence[KernelBaseline]
+) -> dict[str, Any] | None:
+    """Out-of-fold accuracy and intervals of kernels; None for a bundle without its measurements."""
+    predictor = record.predictor
+    evidence = None if predictor is None else predictor.confidence
+    if predictor is None or evidence is None or not len(evidence):
+        return None
+    import numpy as np
+
+    table, latency = evidence.table, evidence.latency_ms
+    labels = predictor.models.predict(table).labels
+    factors = {name: predictor.models.scores.multiplier(name, COVERAGE)[0] for name in set(labels)}
+    rows = [
+        {
+            "family": table.families[row],
+            "measured_ms": float(latency[row]),
+            "predicted_ms": float(evidence.unseen_ms[row]),
+            "interval_ms": _interval(
+                float(evidence.unseen_ms[row]),
+                factors[labels[row]] * float(evidence.unseen_sigma[row]),
+            ),
+        }
+        for row in range(len(table))
+    ]
+    others = {baseline.name: baseline.unseen_ms for baseline in baselines}
+    families = sorted(set(table.families), key=lambda n: (-table.families.count(n), n))
+    of = np.array(table.families)
+    return {
+        "coverage": COVERAGE,
+        "methods": {
+            OURS: scores(evidence.unseen_ms.tolist(), latency.tolist()),
+            **{n: scores(found.tolist(), latency.tolist()) for n, found in others.items()},
+        },
+        "repeat": repeat_scores(_passes(record.measured.get("kernel", ()))),
+        **interval_scores(rows),
+        "families": [
+            {
+                "family": family,
+                **scores(evidence.unseen_ms[of == family].tolist(), latency[of == family].tolist()),
+                **interval_scores(row for row in rows if row["family"] == family),
+                "baseline_within10": {
+                    name: scores(found[of == family].tolist(), latency[of == family].tolist())[
+                        "within10"
+                    ]
+                    for name, found in others.items()
+                },
+            }
+            for family in families
+        ],
+    }
+
+
+def _interval(middle_ms: float, reach: float) -> list[float]:
+    return [middle_ms * exp(-reach), middle_ms * exp(reach)]
+
+
+def _passes(measurements: Sequence[Measurement]) -> list[list[float]]:
+    """Latencies of each kernel, one a pass at another time, oldest first."""
+    found: dict[str, list[float]] = {}
+    for m in measurements:
+        if m.ok and m.latency_ms is not None:
+            found.setdefault(m.graph_hash, []).append(m.latency_ms)
+    return list(found.values())

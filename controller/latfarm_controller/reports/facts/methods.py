@@ -1,0 +1,142 @@
+"""How kernel times were obtained and kernels chosen, as data: insight, sampler, rounds, target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import log
+from statistics import median
+from typing import Any
+
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.campaigns.profiles.insight import Insight
+from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
+
+INSIGHTS: tuple[Insight, ...] = ("profile", "padded", "single")
+_LEAST_PAIRS = 3
+
+
+def insight(record: PlatformRecord) -> dict[str, Any]:
+    """What was chosen and why, how many kernels rest on what, how each compares to a profile."""
+    told: Mapping[str, Any] = record.outcome.get("insight", {})
+    counts = Counter({s.kernel.kernel_id: s.insight for s in record.kernels}.values())
+    return {
+        "asked": told.get("asked", ""),
+        "chosen": told.get("chosen", ""),
+        "reason": told.get("reason", ""),
+        "counts": {name: counts[name] for name in INSIGHTS if counts[name]},
+        "in_networks": _in_networks(record),
+        "beside_profile": beside_profile(record),
+    }
+
+
+def _in_networks(record: PlatformRecord) -> int:
+    """Kernels known only from profiled networks, at no measurement of their own."""
+    alone = {m.graph_hash for m in record.measured.get("kernel", ())}
+    return len({s.kernel.kernel_id for s in record.kernels} - alone)
+
+
+def profile_ms(measurement: Measurement) -> float:
+    """What the runtime's profiler says of a model's own layers; 0 without a profile."""
+    return sum(each.latency_ms for each in measurement.layers if each.op not in LAYOUT_OPS)
+
+
+def beside_profile(record: PlatformRecord) -> list[dict[str, Any]]:
+    """Kernels measured alone, and between pads, against the profiler's figure of the same kernel.
+
+    Pearson's correlation is that of 001's Fig. 8; the median ratio says what correlation hides.
+    """
+    profiles: dict[str, list[float]] = {}
+    singles: dict[str, list[float]] = {}
+    for m in record.measured.get("kernel", ()):
+        if m.ok and m.latency_ms is not None:
+            singles.setdefault(m.graph_hash, []).append(m.latency_ms - record.call_overhead_ms)
+            if (shown := profile_ms(m)) > 0:
+                profiles.setdefault(m.graph_hash, []).append(shown)
+    outcome = record.outcome
+    times: Mapping[str, Mapping[str, Any]] = outcome.get("padding", outcome).get("times", {})
+    padded = {key: [row["latency_ms"]] for key, row in times.items() if "latency_ms" in row}
+    found = []
+    for name, times_ms in (("padded", padded), ("single", singles)):
+        pairs = [
+            (median(times_ms[key]), median(shown))
+            for key, shown in profiles.items()
+            if key in times_ms and median(times_ms[key]) > 0
+        ]
+        if len(pairs) >= _LEAST_PAIRS:
+            ours, theirs = [p[0] for p in pairs], [p[1] for p in pairs]
+            found.append(
+                {
+                    "insight": name,
+                    "kernels": len(pairs),
+                    "pearson": pearson(ours, theirs),
+                    "pearson_log": pearson([log(v) for v in ours], [log(v) for v in theirs]),
+                    "median_ratio": median(a / b for a, b in pairs),
+                }
+            )
+    return found
+
+
+def pearson(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Pearson's correlation; None where one of them is constant."""
+    mean_a, mean_b = sum(first) / len(first), sum(second) / len(second)
+    both = sum((a - mean_a) * (b - mean_b) for a, b in zip(first, second, strict=True))
+    a_square = sum((a - mean_a) ** 2 for a in first)
+    b_square = sum((b - mean_b) ** 2 for b in second)
+    return float(both / (a_square * b_square) ** 0.5) if a_square > 0 and b_square > 0 else None
+
+
+def sampling(record: PlatformRecord) -> dict[str, Any]:
+    """Which sampler chose how many kernels in which rounds, from which bundle, what ended it."""
+    config = {} if record.campaign is None else record.campaign.config
+    kernels: Mapping[str, Any] = record.outcome.get("kernels", {})
+    target = config.get("target")
+    accuracy = kernels.get("accuracy")
+    return {
+        "sampler": config.get("sampler", "prior"),
+        "budget": config.get("budget"),
+        "board_minutes": config.get("board_minutes"),
+        "guide": config.get("guide", ""),
+        "from_bundle": _bundle_name(config.get("started_from")),
+        "target": target,
+        "accuracy": accuracy,
+        "target_met": None if target is None or accuracy is None else accuracy >= target,
+        "stopped": kernels.get("stopped", ""),
+        "drawn": kernels.get("drawn"),
+        "measured": kernels.get("kernels"),
+        "excluded": kernels.get("excluded"),
+        "rounds": rounds(record.measured.get("kernel", ())),
+        "types": dict(kernels.get("types", {})),
+    }
+
+
+def _bundle_name(started_from: Any) -> str:
+    """The sibling's bundle that a characterisation started from; empty where it had none."""
+    return str(started_from.get("bundle", "")) if isinstance(started_from, Mapping) else ""
+
+
+def rounds(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The sampler's batches, as the order of measurements shows them.
+
+    A batch is measured in all its passes before the next one is drawn, so a new kernel behind a
+    second pass begins a round. What was measured in one pass alone is one round.
+
+    Args:
+        measurements: of kernels, oldest first.
+    """
+    found: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    repeated = True
+    for m in measurements:
+        new = m.graph_hash not in seen
+        if new and repeated:
+            found.append({"kernels": 0, "measurements": 0, "failed": 0, "board_ms": 0.0})
+        repeated = not new
+        seen.add(m.graph_hash)
+        found[-1]["kernels"] += new
+        found[-1]["measurements"] += 1
+        found[-1]["failed"] += not m.ok
+        found[-1]["board_ms"] += m.board_ms
+    return found

@@ -1,0 +1,148 @@
+"""What a platform's report is made of: measurements of the store, and their predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.samples import KernelSample, NetworkSample
+
+from latfarm_controller.campaigns.networks.networks import pooled_network
+from latfarm_controller.campaigns.slow_core import AS_TOLD, SlowCore
+from latfarm_controller.store.base import CampaignRecord, Store
+
+PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
+"""Of a characterisation's measurements."""
+
+
+@dataclass(frozen=True)
+class SeenNetwork:
+    """A network and all good measurements of it, oldest first."""
+
+    graph: Graph
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def sample(self) -> NetworkSample | None:
+        """All passes as one sample."""
+        return pooled_network(self.graph, list(self.measurements))
+
+    @property
+    def passes_ms(self) -> list[float]:
+        """Latency of each pass."""
+        return [m.latency_ms for m in self.measurements if m.latency_ms is not None]
+
+
+@dataclass(frozen=True)
+class PlatformRecord:
+    """Everything that is known of a platform.
+
+    Attributes:
+        platform: its name.
+        campaign: the characterisation; None where there is none.
+        predictor: the newest bundle's; None where there is none.
+        provenance: what the bundle says it was made from.
+        rules: how the platform fuses; None where nothing says so.
+        kernels: what was trained on, one a pass.
+        calibration: networks of the campaign.
+        unseen: networks of other campaigns and of queries, which the bundle was not made from.
+        measured: the campaign's measurements by purpose, failures included, oldest first.
+        call_overhead_ms: latency of an empty model.
+        transfer_ms_per_mb: cost of a network's inputs and outputs.
+        left_out: measurements that training did not use, by reason.
+        told: why something is missing, in plain words.
+    """
+
+    platform: str
+    campaign: CampaignRecord | None = None
+    predictor: PlatformPredictor | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    rules: FusionRules | None = None
+    kernels: Sequence[KernelSample] = ()
+    calibration: Sequence[SeenNetwork] = ()
+    unseen: Sequence[SeenNetwork] = ()
+    measured: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
+    call_overhead_ms: float = 0.0
+    transfer_ms_per_mb: float = 0.0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    told: Sequence[str] = ()
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """Of the campaign."""
+        return {} if self.campaign is None else self.campaign.outcome
+
+    @property
+    def all_measured(self) -> list[Measurement]:
+        """The campaign's measurements of all purposes, oldest first."""
+        found = [m for answers in self.measured.values() for m in answers]
+        return sorted(found, key=lambda m: (m.measured_at_s, m.request_id))
+
+
+def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignRecord | None:
+    """The campaign of that id or name, or the platform's newest characterisation, ended ones first.
+
+    None where there is none of this platform.
+    """
+    if name:
+        found = store.get_campaign(name)
+        return found if found is not None and found.platform == platform else None
+    known = [c for c in store.campaigns() if c.kind == "characterize" and c.platform == platform]
+    return next((c for c in known if c.state == "done"), known[0] if known else None)
+
+
+def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
+    """A campaign's measurements, oldest first, by their purpose."""
+    found: dict[str, list[Measurement]] = {}
+    for measurement in store.measurements(campaign_id=campaign_id):
+        found.setdefault(measurement.purpose, []).append(measurement)
+    for answers in found.values():
+        answers.sort(key=lambda m: (m.measured_at_s, m.request_id))
+    order = {name: place for place, name in enumerate(PURPOSES)}
+    return dict(sorted(found.items(), key=lambda item: (order.get(item[0], 99), item[0])))
+
+
+def networks_of(store: Store, measurements: Iterable[Measurement]) -> list[SeenNetwork]:
+    """The networks among some measurements; those whose graph is lost are left out."""
+    answers: dict[str, list[Measurement]] = {}
+    for m in sorted(measurements, key=lambda m: (m.measured_at_s, m.request_id)):
+        if m.ok and m.latency_ms and m.protocol_version == PROTOCOL_VERSION:
+            answers.setdefault(m.graph_hash, []).append(m)
+    found = []
+    for key, good in answers.items():
+        graph = store.get_graph(key)
+        if graph is not None:
+            found.append(SeenNetwork(graph, tuple(good)))
+    return found
+
+
+def unseen_networks(
+    store: Store,
+    platform: str,
+    seen: Iterable[SeenNetwork],
+    fingerprint: str = "",
+    slow_core: SlowCore = AS_TOLD,
+) -> list[SeenNetwork]:
+    """Networks of the platform that were measured, but not to make the predictor.
+
+    Args:
+        store: where to look.
+        platform: whose.
+        seen: those that the predictor was calibrated on; other exports of them count as seen too.
+        fingerprint: of the platform when the predictor was made; empty: any.
+        slow_core: what is taken out of their latencies, as it was for the predictor.
+    """
+    known = {network.graph.network_hash for network in seen}
+    found: list[Measurement] = []
+    for purpose in ("network", "query"):
+        found += [
+            slow_core.settled(m)
+            for m in store.measurements(platform=platform, purpose=purpose)
+            if not fingerprint or m.fingerprint == fingerprint
+        ]
+    return [n for n in networks_of(store, found) if n.graph.network_hash not in known]

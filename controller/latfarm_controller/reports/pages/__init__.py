@@ -1,0 +1,1 @@
+"""Reports as HTML pages and SVG drawings."""

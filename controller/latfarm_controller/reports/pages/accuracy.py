@@ -1,0 +1,247 @@
+"""The report's sections on accuracy: networks, kernels, and staircases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from latfarm_controller.reports.facts.accuracy import OURS
+from latfarm_controller.reports.pages import page, svg, words
+from latfarm_controller.reports.pages.plot_stairs import axis_name, stairs
+
+METHODS = {
+    OURS: "latfarm",
+    "forest": "random forests by group",
+    "roofline": "roofline",
+    "lookup": "nearest measured kernel",
+    "sum": "our kernels, plain sum",
+    "flops": "FLOPs",
+    "flops_mac": "FLOPs and memory traffic",
+    "operators": "our kernels, nothing fused",
+    "nn-meter": "nn-Meter's forests by kernel",
+    "annette-roofline": "ANNETTE: roofline",
+    "annette-refined": "ANNETTE: refined roofline",
+    "annette-statistical": "ANNETTE: statistical",
+    "annette-mixed": "ANNETTE: mixed",
+    "mnn_cost": "MNN's cost, as published",
+    "mnn_cost_scaled": "MNN's cost, scaled",
+}
+"""How methods are called; those that are not here go by their own names."""
+REPEAT = "measured again (ceiling)"
+_MOST_NETWORKS = 40
+_MOST_NAMED = 8
+
+
+def networks(facts: Mapping[str, Any]) -> str:
+    """The networks that the bundle never saw, then those that calibrated it, one left out."""
+    unseen, calibration = facts["unseen"], facts["calibration"]
+    parts = []
+    if unseen:
+        parts.append(
+            "<h3>Networks that the predictor never saw</h3>"
+            + _wide(_agreement(unseen))
+            + _methods(unseen, "networks")
+            + _families(unseen, "network family", "networks")
+            + _each(unseen)
+        )
+    if calibration:
+        note = (
+            "The correction from kernels to networks was made without the network in question, and "
+            "so was every kernel, by ours and by the baselines."
+        )
+        parts.append(
+            "<h3>Calibration networks, each left out in turn</h3>"
+            + words.paragraph(note)
+            + ("" if unseen else _wide(_agreement(calibration)))
+            + _methods(calibration, "networks")
+            + _families(calibration, "network family", "networks")
+            + _each(calibration)
+        )
+    return page.section(
+        "Networks: predicted and measured",
+        "".join(parts),
+        "RMSPE: root mean square percentage error. MAPE: mean absolute percentage error. Intervals "
+        "are to hold the measured latency in 90 % of cases; width: of the interval, over the "
+        "prediction, median. Measured again: a later pass as prediction of the first; no "
+        "prediction can be expected to do better.",
+        "networks",
+    )
+
+
+def kernels(facts: Mapping[str, Any] | None) -> str:
+    """Kernels by models that did not see them."""
+    body = (
+        ""
+        if facts is None
+        else _methods(facts, "kernels") + _families(facts, "kernel family", "kernels")
+    )
+    return page.section(
+        "Kernels: predicted by models that did not see them",
+        body,
+        "Each kernel is predicted by models fitted without it: ours out of fold, baselines fitted "
+        "anew to three quarters of the kernels at a time. (Forests by kind of kernel are judged by "
+        "unseen networks alone; to fit them anew takes minutes.) Latencies are net of the call's "
+        "overhead, so the shortest kernels, which drown in it, err most.",
+        "kernels",
+    )
+
+
+def staircases(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The plots, and what their marks mean."""
+    if not entries:
+        return ""
+    plots = "".join(_stairs(entry, number) for number, entry in enumerate(entries))
+    tolerance = entries[0]["tolerance"]
+    keys = words.legend(
+        [
+            ("curve", "our prediction"),
+            ("band", f"its {entries[0]['coverage']:.0%} interval"),
+            ("forest", "random forest, the baseline"),
+            ("on", "measured on the slice"),
+            ("near", f"measured nearby: other sizes within a factor of {tolerance:g}"),
+        ]
+    )
+    return page.section(
+        "Staircases of the kernels that networks spend most time in",
+        f'<div class="plots">{plots}</div>{keys}',
+        "A slice holds all sizes of a kernel but one, where most measurements lie. Points nearby "
+        "are carried onto the slice: their measured latency times what the prediction says of the "
+        "way there. The curve is the model's alone, without what was measured of the very same "
+        "kernel. Point at a mark to read it.",
+        "staircases",
+    )
+
+
+def _stairs(entry: Mapping[str, Any], number: int) -> str:
+    on = f"{words.count(entry['exact'], 'point')} on the slice"
+    near = f", {entry['near']} nearby" if entry["near"] else ""
+    step = f", drawn at multiples of {entry['step']}" if entry["step"] > 1 else ""
+    return (
+        f"<figure><figcaption><b>{escape(entry['type'])}</b><span>against "
+        f"{escape(axis_name(entry))}: {escape(entry['held'])} &middot; {on}{near}{step} &middot; "
+        f"{escape(entry['family'])}: {words.percent(entry['time_share'], 0)} of networks' time"
+        f"</span></figcaption>{stairs(entry, number)}</figure>"
+    )
+
+
+def _wide(plot: str) -> str:
+    return f'<div class="wide">{plot}</div>' if plot else ""
+
+
+def _agreement(facts: Mapping[str, Any]) -> str:
+    rows = [row for row in facts["networks"] if row["interval_ms"]]
+    return svg.agreement(
+        [
+            # Names would lie on each other where there are many; each point has its own title.
+            svg.Point(row["network"], row["measured_ms"], row["predicted_ms"], *row["interval_ms"])
+            for row in rows
+        ],
+        named=len(rows) <= _MOST_NAMED,
+    )
+
+
+def _methods(facts: Mapping[str, Any], noun: str) -> str:
+    rows = [
+        _scores(METHODS.get(name, name), scores, ours=name == OURS)
+        for name, scores in facts["methods"].items()
+    ]
+    if facts["repeat"]:
+        rows.append(_scores(REPEAT, facts["repeat"], ceiling=True))
+    count = facts["methods"][OURS]["count"]
+    told = f"{words.count(count, noun.removesuffix('s'), noun)}"
+    if facts["inside"] is not None:
+        told += (
+            f"; {words.percent(facts['inside'])} inside their {facts['coverage']:.0%} interval, "
+            f"median width {words.percent(facts['width'])}"
+        )
+    return words.table(["method", "RMSPE", "MAPE", "within 5 %", "within 10 %"], rows, told)
+
+
+def _scores(
+    name: str, scores: Mapping[str, Any], *, ours: bool = False, ceiling: bool = False
+) -> list[str]:
+    told = f"{name}, {scores['count']} pairs" if ceiling else name
+    bold = ("<b>", "</b>") if ours else ("<i>", "</i>") if ceiling else ("", "")
+    columns = ("rmspe", "mape", "within5", "within10")
+    return [
+        f"<td>{bold[0]}{escape(told)}{bold[1]}</td>",
+        *(f"<td>{bold[0]}{words.percent(scores[name])}{bold[1]}</td>" for name in columns),
+    ]
+
+
+def _families(facts: Mapping[str, Any], title: str, noun: str) -> str:
+    baselines = list(facts["families"][0]["baseline_within10"]) if facts["families"] else []
+    header = [
+        title,
+        noun,
+        "RMSPE",
+        "MAPE",
+        "within 5 %",
+        "within 10 %",
+        "inside",
+        "width",
+    ]
+    rows = [
+        [
+            page.cell(row["family"]),
+            page.cell(row["count"]),
+            *(page.cell(words.percent(row[n])) for n in ("rmspe", "mape", "within5", "within10")),
+            page.cell(words.percent(row["inside"], 0)),
+            page.cell(words.percent(row["width"], 0)),
+        ]
+        for row in facts["families"]
+    ]
+    beside = [
+        [
+            page.cell(row["family"]),
+            page.cell(words.percent(row["within10"], 0)),
+            *(page.cell(words.percent(row["baseline_within10"][n], 0)) for n in baselines),
+        ]
+        for row in facts["families"]
+    ]
+    made = words.table([title, OURS, *baselines], beside) if baselines else ""
+    said = "The same families, within 10 %: ours beside each baseline"
+    return words.table(header, rows) + (
+        f"<details><summary>{said}</summary>{made}</details>" if made else ""
+    )
+
+
+def _each(facts: Mapping[str, Any]) -> str:
+    shown = facts["networks"][:_MOST_NETWORKS]
+    rows = [
+        [
+            page.cell(row["network"]),
+            page.cell(words.ms(row["measured_ms"])),
+            page.cell(", ".join(words.ms(each) for each in row["passes_ms"])),
+            page.cell(words.ms(row["predicted_ms"])),
+            page.cell(
+                words.signed_percent(row["error"]), "good" if abs(row["error"]) <= 0.1 else "bad"
+            ),
+            page.cell(words.span(row["interval_ms"])),
+            _inside(row),
+            *(
+                [words.text_cell("; ".join(row["unsupported"]))]
+                if any(each["unsupported"] for each in shown)
+                else []
+            ),
+        ]
+        for row in shown
+    ]
+    header = ["network", "measured, ms", "passes, ms", "predicted, ms", "error", "interval, ms"]
+    header += ["inside"] + (
+        ["unknown to the predictor"] if any(r["unsupported"] for r in shown) else []
+    )
+    made = words.table(header, rows)
+    left = len(facts["networks"]) - len(shown)
+    more = f", the {len(shown)} with the largest errors" if left else ", largest errors first"
+    count = words.count(len(facts["networks"]), "network")
+    return f"<details><summary>{count}{more}</summary>{made}</details>"
+
+
+def _inside(row: Mapping[str, Any]) -> str:
+    if not row["interval_ms"]:
+        return page.cell(words.NONE)
+    low, high = row["interval_ms"]
+    held = low <= row["measured_ms"] <= high
+    return page.cell("yes" if held else "no", "good" if held else "bad")

@@ -1,0 +1,136 @@
+"""From a training set to a bundle: fit, save."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.measurement import PROTOCOL_VERSION
+
+from latfarm_controller.campaigns.sampling.sibling import predictor_of
+from latfarm_controller.errors import UsageError
+from latfarm_controller.store.base import Store
+from latfarm_controller.training.energy import fit_energy
+from latfarm_controller.training.training_set import TrainingSet
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predict.predictor import PlatformPredictor
+
+OnProgress = Callable[[str, int, int], None]
+
+_DISTRIBUTIONS = ("latfarm-controller", "latfarm-predictors", "numpy", "scikit-learn", "lightgbm")
+
+
+def train(
+    store: Store,
+    platform: str,
+    campaign_id: str,
+    path: Path,
+    *,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> PlatformPredictor:
+    """Fit a predictor to a campaign, and to those it adds to, and save it as a bundle at `path`.
+
+    Returns:
+        The predictor as loaded from its bundle.
+
+    Raises:
+        UsageError: as `collect`, or the campaign measured too little.
+        StoreError: the measurements cannot be read.
+    """
+    # The regressors' libraries take a second to load; `latfarm predict` has no use for them.
+    import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
+    import scipy.linalg  # noqa: F401
+    from latfarm_predictors.bundle import load_bundle, save_bundle
+    from latfarm_predictors.predict.predictor import PlatformPredictor
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    from latfarm_controller.training.cover import gather
+
+    data = gather(store, platform, campaign_id)
+    sibling = _sibling_of(store, platform, campaign_id)
+    started_s = time.time()
+    try:
+        # Hundreds of rows: more threads only wait for each other, by far on a busy host.
+        with threadpool_limits(1):
+            predictor = PlatformPredictor.fit(
+                platform,
+                data.rules,
+                data.kernels,
+                data.networks,
+                call_overhead_ms=data.call_overhead_ms,
+                transfer_ms_per_mb=data.transfer_ms_per_mb,
+                seed=seed,
+                on_progress=on_progress,
+                sibling=sibling,
+                places=data.places,
+            )
+            predictor.energy = fit_energy(
+                platform,
+                data.rules,
+                data.energy,
+                data.call_overhead_ms,
+                seed=seed,
+                on_progress=on_progress,
+            )
+    except NotEnoughDataError as error:
+        raise UsageError(
+            f"campaign {campaign_id!r} measured too little to learn from: {error}"
+        ) from error
+    told = provenance(data, seed, started_s)
+    if sibling is not None:
+        told["started_from"] = {
+            "bundle": sibling.bundle,
+            "platform": sibling.platform,
+            "groups": [n for n, model in predictor.models.stacks.items() if model.from_sibling],
+        }
+    save_bundle(predictor, path, told)
+    return load_bundle(path)
+
+
+def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:
+    """The predictor that a campaign, or the one that it adds to, started from."""
+    from latfarm_controller.training.cover import bases
+
+    for name in bases(store, campaign_id):
+        record = store.get_campaign(name)
+        found = None if record is None else predictor_of(record.config, platform)
+        if found is not None:
+            return found
+    return None
+
+
+def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, Any]:
+    """What a bundle was made from, as plain JSON types."""
+    return {
+        "platform": data.platform,
+        "campaign": data.campaign_id,
+        "fingerprint": data.fingerprint,
+        "boards": list(data.board_ids),
+        "kernels": len({sample.kernel.kernel_id for sample in data.kernels}),
+        "kernel_measurements": len(data.kernels),
+        "networks": [sample.graph.name for sample in data.networks],
+        "left_out": dict(data.left_out),
+        "call_overhead_ms": data.call_overhead_ms,
+        "transfer_ms_per_mb": data.transfer_ms_per_mb,
+        "insight": dict(data.insight),
+        "slow_core": data.slow_core.to_json(),
+        "overruled": {"+".join(pair): seen.to_json() for pair, seen in data.overruled.items()},
+        "protocol_version": PROTOCOL_VERSION,
+        "seed": seed,
+        "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),
+        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+        **data.energy.provenance(),
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""Convolutional networks for servers, and the families drawn from a search space."""

@@ -1,0 +1,270 @@
+"""Synthetic CNNs: random plain networks of the constructions that published mobile networks lack.
+
+Local response normalisation, grouped, asymmetric and large-kernel convs, large fully connected
+layers, pools of all strides, joins of branches, dense chains, channel shuffles, per-channel scales
+as separate ops, gates. No network is copied: sizes are drawn log-uniformly, and a module is chosen
+anew at every step.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from latfarm_predictors.graph.builder import GraphBuilder, Pads
+
+from latfarm_controller.zoo.blocks import Size, centred, channel_shuffle, channels_of
+from latfarm_controller.zoo.design import Design
+
+LARGEST_FC = 25088 * 4096  # the largest layer in wide use: 411 MB of float32
+
+# Most channels at a map size: keeps the work of one layer under a few billion multiply-adds.
+_CHANNEL_CAPS = ((112, 96), (80, 160), (40, 384), (20, 768), (10, 1280), (0, 2048))
+
+
+def synthetic(b: GraphBuilder, x: str, design: Design) -> str:
+    """The network that `design.seed` draws; any resolution from 32."""
+    return _Synthetic(b, design).build(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """What follows a conv in one network: norm is "bias", "bn" or "scale"."""
+
+    norm: str
+    act: str
+    pool: str
+
+
+class _Synthetic:
+    def __init__(self, b: GraphBuilder, design: Design) -> None:
+        self.b = b
+        self.design = design
+        self.draw = random.Random(f"synthetic {design.seed}")
+        self.style = _Style(
+            norm=self.draw.choice(("bias", "bn", "scale")),
+            act=self.draw.choices(("relu", "leaky", "tanh", "sigmoid"), (12, 2, 1, 1))[0],
+            pool=self.draw.choice(("max", "max", "avg")),
+        )
+
+    def build(self, x: str) -> str:
+        modules: Sequence[Callable[[str], str]] = (
+            self.plain,
+            self.plain,
+            self.asymmetric,
+            self.grouped,
+            self.inception,
+            self.inception,
+            self.fire,
+            self.dense,
+            self.dense,
+            self.residual,
+            self.shuffle,
+            self.gate,
+        )
+        # Two or three kinds a network, so that networks differ as families do.
+        kinds = self.draw.sample(modules, self.draw.randint(2, 3))
+        x = self.stem(x)
+        for _ in range(self.draw.randint(2, 4)):
+            for _ in range(self.draw.randint(1, 3)):
+                x = self.draw.choice(kinds)(x)
+            if self.size(x) > 7:
+                x = self.shrink(x)
+        return self.head(x)
+
+    # Sizes
+
+    def size(self, x: str) -> int:
+        return min(self.b.type_of(x).shape[2:])
+
+    def channels(self, x: str, multiple: int = 1, low: int = 16) -> int:
+        """Channels for a layer on `x`'s map: log-uniform, mostly even, sometimes odd."""
+        cap = next(cap for size, cap in _CHANNEL_CAPS if self.size(x) >= size)
+        found = round(math.exp(self.draw.uniform(math.log(low), math.log(cap))))
+        if self.draw.random() < 0.75 and found >= 16:
+            found = found // 8 * 8
+        return self.design.channels(max(multiple, found // multiple * multiple), multiple)
+
+    # Small parts
+
+    def after(self, x: str) -> str:
+        """Norm and activation."""
+        b = self.b
+        if self.style.norm != "bias":
+            x = b.batch_norm(x)
+        if self.style.norm == "scale":
+            scale = (channels_of(b, x), 1, 1)
+            x = b.add(b.mul(x, b.weight(scale)), b.weight(scale))
+        return self.act(x)
+
+    def act(self, x: str) -> str:
+        if self.style.act == "leaky":
+            return self.b.leaky_relu(x, 0.1)
+        if self.style.act == "tanh":
+            return self.b.tanh(x)
+        return self.b.sigmoid(x) if self.style.act == "sigmoid" else self.b.relu(x)
+
+    def conv(
+        self,
+        x: str,
+        channels: int,
+        kernel: Size = 1,
+        stride: int = 1,
+        groups: int = 1,
+        pads: Pads | None = None,
+    ) -> str:
+        bias = self.style.norm == "bias"
+        padding = centred(kernel) if pads is None else pads
+        return self.after(
+            self.b.conv(x, channels, kernel, stride, padding, groups=groups, bias=bias)
+        )
+
+    def pool(self, x: str, kernel: int, stride: int, pads: Pads) -> str:
+        call = self.b.max_pool if self.style.pool == "max" else self.b.avg_pool
+        return call(x, kernel, stride, pads)
+
+    # Parts of a network
+
+    def stem(self, x: str) -> str:
+        """A large first conv, a pool and LRN, in either order, or small convs."""
+        size = self.size(x)
+        kernel = self.draw.choice((3, 5, 7, 7, 9, 11))
+        stride = 1 if size < 96 else self.draw.choice((2, 4) if kernel >= 7 else (1, 2))
+        pads: Pads = self.draw.choice(("valid", "same", kernel // 2))
+        room = size // stride
+        low, high = (16, 48) if room > 112 else (24, 128)
+        x = self.conv(
+            x, self.design.channels(self.draw.randint(low, high)), kernel, stride, pads=pads
+        )
+        normed = self.draw.random() < 0.5
+        first = self.draw.random() < 0.5
+        if normed and first:
+            x = self.lrn(x)
+        if self.size(x) > 40:
+            x = self.shrink(x)
+        if normed and not first:
+            x = self.lrn(x)
+        if normed and self.draw.random() < 0.6:
+            x = self.conv(x, self.channels(x, low=64), self.draw.choice((3, 5)))
+            x = self.lrn(x)
+        return x
+
+    def lrn(self, x: str) -> str:
+        return self.b.lrn(x, self.draw.choice((3, 5, 5, 5, 7)), 1e-4, 0.75)
+
+    def shrink(self, x: str) -> str:
+        """A pool with stride 2, sometimes 3, padded or not."""
+        kernel, stride = self.draw.choice(((2, 2), (3, 2), (3, 2), (3, 3), (5, 3)))
+        pads: Pads = self.draw.choice(("valid", "same", kernel // 2))
+        return self.pool(x, kernel, stride, pads)
+
+    def head(self, x: str) -> str:
+        """Fully connected layers on the whole map, or on its mean."""
+        b, classes = self.b, self.design.classes(self.draw.choice((10, 100, 365, 1000, 1000)))
+        if self.draw.random() < 0.5:
+            while self.size(x) > 7:
+                x = self.pool(x, 2, 2, "valid")
+            _, c, h, w = b.type_of(x).shape
+            x = b.reshape(x, (-1, c * h * w)) if self.draw.random() < 0.5 else b.flatten(x)
+            for _ in range(self.draw.randint(1, 2)):
+                inside = b.type_of(x).shape[1]
+                most = min(4096, LARGEST_FC // inside)
+                wide = round(2 ** self.draw.uniform(7, math.log2(most)))
+                wide = wide // 64 * 64 if self.draw.random() < 0.7 else wide
+                x = self.act(b.fc(x, min(most, self.design.channels(wide))))
+            x = b.fc(x, classes)
+        elif self.draw.random() < 0.5:
+            x = b.flatten(b.global_avg_pool(b.relu(b.conv(x, classes, 1, bias=True))))
+        else:
+            x = b.fc(b.flatten(b.global_avg_pool(x)), classes)
+        return b.softmax(x) if self.draw.random() < 0.8 else x
+
+    # Modules
+
+    def plain(self, x: str) -> str:
+        channels = self.channels(x, low=32)
+        for _ in range(self.draw.randint(1, 3)):
+            x = self.conv(x, channels, self.design.kernel(self.draw.choice((1, 3, 3, 3, 5))))
+        return x
+
+    def asymmetric(self, x: str) -> str:
+        """1xk then kx1."""
+        k = self.draw.choice((3, 3, 5, 7))
+        x = self.conv(x, self.channels(x), (1, k))
+        return self.conv(x, self.channels(x), (k, 1))
+
+    def grouped(self, x: str) -> str:
+        groups = self.draw.randint(2, 8)
+        x = self.conv(x, self.channels(x, groups, low=32))
+        kernel = self.design.kernel(self.draw.choice((1, 3, 3, 5)))
+        return self.conv(x, self.channels(x, groups, low=32), kernel, groups=groups)
+
+    def inception(self, x: str) -> str:
+        """Two to four branches, joined."""
+        branches: list[Callable[[], str]] = [
+            lambda: self.conv(x, self.branch(x)),
+            lambda: self.conv(self.conv(x, self.branch(x)), self.branch(x), 3),
+            lambda: self.conv(self.conv(x, self.branch(x)), self.branch(x), 5),
+            lambda: self.conv(
+                self.conv(self.conv(x, self.branch(x)), self.branch(x), 3), self.branch(x), 3
+            ),
+            lambda: self.conv(self.pool(x, 3, 1, 1), self.branch(x)),
+        ]
+        taken = self.draw.sample(branches, self.draw.randint(2, 4))
+        return self.b.concat([branch() for branch in taken])
+
+    def branch(self, x: str) -> int:
+        """Channels of one of several branches."""
+        return max(4, self.channels(x, low=32) // 2)
+
+    def fire(self, x: str) -> str:
+        """A narrow 1x1 conv read by two wide ones."""
+        x = self.conv(x, max(4, self.channels(x, low=64) // 4))
+        wide = self.branch(x)
+        return self.b.concat([self.conv(x, wide), self.conv(x, wide, 3)])
+
+    def dense(self, x: str) -> str:
+        """Pre-activation layers that each append a few channels, then a narrowing 1x1 conv."""
+        b = self.b
+        growth = self.design.channels(self.draw.choice((12, 16, 24, 32, 48)))
+        for _ in range(self.draw.randint(2, 4)):
+            y = b.conv(self.after(x), self.draw.choice((2, 4)) * growth, 1)
+            y = b.conv(self.after(y), growth, 3)
+            x = b.concat([x, y])
+        return b.conv(self.after(x), max(8, channels_of(b, x) // 2), 1)
+
+    def residual(self, x: str) -> str:
+        """Basic or bottleneck block, projected where shapes differ."""
+        b, stride = self.b, 2 if self.size(x) > 28 else self.draw.choice((1, 1, 2))
+        channels = channels_of(b, x) if stride == 1 else self.channels(x, low=64)
+        if self.draw.random() < 0.5:
+            y = self.conv(x, channels, 3, stride)
+        else:
+            y = self.conv(self.conv(x, max(8, channels // 4)), max(8, channels // 4), 3, stride)
+        y = b.batch_norm(b.conv(y, channels, 3 if channels < 256 else 1))
+        if stride > 1:
+            x = b.batch_norm(b.conv(x, channels, 1, stride, 0))
+        total = b.op("Sum", [y, x]) if self.draw.random() < 0.3 else b.add(y, x)
+        return self.act(total)
+
+    def shuffle(self, x: str) -> str:
+        """Grouped 1x1 convs around a shuffle and a depthwise conv."""
+        b, groups = self.b, self.draw.randint(2, 4)
+        wide = self.channels(x, groups, low=48)
+        x = self.conv(x, wide)
+        y = channel_shuffle(b, self.conv(x, wide, groups=groups), groups)
+        stride = 2 if self.size(y) > 28 else self.draw.choice((1, 2))
+        y = b.batch_norm(b.depthwise(y, 3, stride, 1))
+        y = b.batch_norm(b.conv(y, wide, groups=groups, kernel=1))
+        if stride == 1:
+            return self.act(b.add(x, y))
+        return self.act(b.concat([b.avg_pool(x, 3, 2, 1), y]))
+
+    def gate(self, x: str) -> str:
+        """tanh(conv) times sigmoid(conv), elementwise."""
+        b, channels = self.b, self.channels(x)
+        signal = b.conv(x, channels, 3, bias=True)
+        control = b.conv(x, channels, self.draw.choice((1, 3)), bias=True)
+        return b.mul(b.tanh(signal), b.sigmoid(control))

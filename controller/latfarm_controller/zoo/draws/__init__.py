@@ -1,0 +1,1 @@
+"""Random draws: kernels, whole networks and data sets."""

@@ -1,0 +1,273 @@
+"""KernelPrior: kernels as networks have them.
+
+Draws are joint (unlike nn-Meter, section 5.1, which draws each dimension by itself): a family, a
+resolution, a width; the network is built and cut by the platform's fusion rules, and a few of its
+kernels are taken. Strata by kind of kernel give rare kinds their share.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import family_of, graph_totals, main_node, workload
+
+from latfarm_controller.zoo import calibration_families
+from latfarm_controller.zoo.design import Design, RandomDesign
+from latfarm_controller.zoo.family import Family
+
+# Share of each kind of kernel in a draw: workload families, and apart from them what a runtime has
+# other code for and a plain draw hardly finds: grouped convolutions of 1 x 1 (as ShuffleNet has
+# them, those of k x k are RegNet's), convolutions whose channels 4 does not divide, and windows
+# beyond the 3 x 3 and 5 x 5 that libraries have code of their own for: LiteRT's quantised depthwise
+# convolution of 9 x 9 takes several times what its work says.
+SHARES: Mapping[str, float] = MappingProxyType(
+    {
+        "conv": 0.35,
+        "grouped_conv": 0.04,
+        "grouped_pointwise": 0.03,
+        "dwconv": 0.07,
+        "unaligned_conv": 0.05,
+        "unaligned_dwconv": 0.05,
+        "wide_conv": 0.04,
+        "wide_dwconv": 0.05,
+        "fc": 0.06,
+        "pool": 0.05,
+        "global_pool": 0.02,
+        "eltwise": 0.05,
+        "concat": 0.04,
+        "norm": 0.04,
+        "lrn": 0.02,
+        "softmax": 0.01,
+        "move": 0.03,
+    }
+)
+MAX_BYTES = 600_000_000
+MAX_MACS = 4_000_000_000
+
+_UNALIGNED, _WIDE = "unaligned_", "wide_"
+_LANES = 4
+_OWN_CODE = 5 * 5
+_RESOLUTIONS = tuple(range(96, 321, 32))
+_SMALL_RESOLUTIONS = (32, 32, 48, 64, 96)
+_DIVISORS = {8: 0.62, 4: 0.13, 1: 0.25}
+"""Of channels. Runtimes leave their blocked layouts where 4 does not divide them: onnxruntime's
+depthwise convolutions then take 5 to 8 times as long, and published networks have such layers."""
+_REDRAWN = 0.35
+"""Of networks have each layer's channels and window redrawn, as architecture search does."""
+_TURNS = {"synthetic": 4}  # it stands for the many constructions that no other family has
+_MOST_A_NETWORK = {"conv": 4}  # of each kind; 2 of all others
+_WEIGHT = 0.5  # power of a kernel's work by which it is preferred within its network
+_PATIENCE = 60  # networks without a new kernel of a kind before the kind counts as exhausted
+_TRIES = 3  # networks of a family before it is passed over for what none of them had
+
+
+def kind_of(kernel: Kernel) -> str:
+    """The kind of a kernel, a key of `SHARES`."""
+    main = main_node(kernel.graph)
+    family = family_of(kernel.graph, main)
+    if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
+        return "grouped_pointwise"
+    if family in ("conv", "dwconv"):
+        window = main.attrs["kernel_shape"]
+        assert isinstance(window, tuple)
+        if math.prod(map(int, window)) > _OWN_CODE:
+            return _WIDE + family
+        tensors = (main.inputs[0], main.outputs[0])
+        channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]
+        if any(count % _LANES and count > _LANES for count in channels):
+            return _UNALIGNED + family
+    return family
+
+
+def base_of(kind: str) -> str:
+    """The kind as a user names it: unaligned and wide ones belong to the others."""
+    return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE)
+
+
+class KernelPrior:
+    """Draws kernels; the same seed and the same calls give the same kernels.
+
+    Args:
+        families: what to draw from; by default `calibration_families()`, all that are `sampled`.
+        seed: of all draws.
+        shares: weight of each kind of kernel; kinds that are left out are not drawn.
+        max_bytes: largest kernel, its weights and activations together.
+        max_macs: most multiply-adds of a kernel.
+    """
+
+    def __init__(
+        self,
+        families: Mapping[str, Family] | None = None,
+        seed: int = 0,
+        *,
+        shares: Mapping[str, float] = SHARES,
+        max_bytes: int = MAX_BYTES,
+        max_macs: int = MAX_MACS,
+    ) -> None:
+        self._families = list((calibration_families() if families is None else families).values())
+        self._shares = {kind: share for kind, share in shares.items() if share > 0}
+        if not self._families or not self._shares:
+            raise ValueError("a prior needs families and shares")
+        self._max_bytes = max_bytes
+        self._max_macs = max_macs
+        self._random = random.Random(f"kernel prior {seed}")
+        self._turns = self._endless_turns()
+        self._drawn: set[str] = set()
+        self._yields: dict[str, set[str]] = {}  # kind -> names of families that had one
+        self._tried: Counter[str] = Counter()  # name of a family -> networks drawn of it
+
+    def draw(
+        self, count: int, rules: FusionRules, *, exclude: Collection[str] = ()
+    ) -> list[Kernel]:
+        """`count` kernels whose ids are new to this prior and not in `exclude`.
+
+        Kinds that the families have too few of give their share to the others; fewer than `count`
+        come back only when nothing new is found at all.
+
+        Args:
+            count: how many.
+            rules: how the platform fuses, which decides what a kernel is.
+            exclude: kernel ids that must not be drawn, such as those of held-out networks.
+        """
+        barred = frozenset(exclude)
+        wanted = self._quotas(count, list(self._shares))
+        idle = dict.fromkeys(self._shares, 0)
+        found: list[Kernel] = []
+        while len(found) < count:
+            if not any(wanted.values()):
+                alive = [kind for kind, tries in idle.items() if tries < _PATIENCE]
+                if not alive:
+                    break
+                wanted |= self._quotas(count - len(found), alive)
+            family = self._next_family(wanted)
+            self._tried[family.name] += 1
+            kernels = self._network(family, rules)
+            hits: dict[str, int] = {}
+            for kernel in self._heavy_first(kernels):
+                kind = kind_of(kernel)
+                if kind not in wanted:
+                    continue
+                self._yields.setdefault(kind, set()).add(family.name)
+                if wanted[kind] == 0 or hits.get(kind, 0) >= _MOST_A_NETWORK.get(kind, 2):
+                    continue
+                if self._is_new(kernel, barred):
+                    self._drawn.add(kernel.kernel_id)
+                    found.append(kernel)
+                    hits[kind] = hits.get(kind, 0) + 1
+                    wanted[kind] -= 1
+            for kind, left in wanted.items():
+                if left:
+                    idle[kind] = 0 if kind in hits else idle[kind] + 1
+                    if idle[kind] >= _PATIENCE:
+                        wanted[kind] = 0
+        self._random.shuffle(found)
+        return found
+
+    def _quotas(self, count: int, kinds: list[str]) -> dict[str, int]:
+        """`count` split by the shares of `kinds`, largest remainders first."""
+        total = sum(self._shares[kind] for kind in kinds)
+        exact = {kind: count * self._shares[kind] / total for kind in kinds}
+        quotas = {kind: int(share) for kind, share in exact.items()}
+        rest = sorted(kinds, key=lambda kind: quotas[kind] - exact[kind])
+        for kind in rest[: count - sum(quotas.values())]:
+            quotas[kind] += 1
+        return quotas
+
+    def _next_family(self, wanted: Mapping[str, int]) -> Family:
+        """The next in turn but for those that were tried and had nothing of what is missing."""
+        missing = [kind for kind, left in wanted.items() if left]
+        useful = {name for kind in missing for name in self._yields.get(kind, ())}
+        for _ in range(_PATIENCE):
+            family = next(self._turns)
+            if family.name in useful or self._tried[family.name] < _TRIES:
+                break
+        return family
+
+    def _endless_turns(self) -> Iterator[Family]:
+        """All lines in a random order, again and again: balanced at any time.
+
+        By line and not by family, or the many mobile networks would drown the others.
+        """
+        lines: dict[frozenset[str], list[Family]] = {}
+        for family in self._families:
+            lines.setdefault(family.lineage, []).append(family)
+        turn = [line for line in lines.values() for _ in range(_TURNS.get(line[0].name, 1))]
+        while True:
+            self._random.shuffle(turn)
+            yield from (self._random.choice(line) for line in turn)
+
+    def networks(self, *, macs: tuple[float, float]) -> Iterator[Graph]:
+        """Whole networks as kernels are taken from; all different, each line in its turn.
+
+        It ends only when the families have no more.
+
+        Args:
+            macs: least and most multiply-adds of one.
+        """
+        found: set[str] = set()
+        idle = 0
+        while idle < _PATIENCE:
+            graph = self._drawn_network(next(self._turns))
+            idle += 1
+            if graph is None or graph.hash in found:
+                continue
+            if macs[0] <= graph_totals(graph).macs <= macs[1]:
+                found.add(graph.hash)
+                idle = 0
+                yield graph
+
+    def _network(self, family: Family, rules: FusionRules) -> list[Kernel]:
+        """The kernels of one network of `family`."""
+        graph = self._drawn_network(family)
+        return [] if graph is None else split(graph, rules)
+
+    def _drawn_network(self, family: Family) -> Graph | None:
+        """A network of `family`, resolution and width drawn; None where they do not fit."""
+        draw = self._random
+        if family.resolution <= 64:
+            resolution = draw.choice(_SMALL_RESOLUTIONS)
+        else:
+            resolution = 224 if draw.random() < 0.5 else draw.choice(_RESOLUTIONS)
+        classes = None if draw.random() < 0.7 else round(math.exp(draw.uniform(2.3, 8.5)))
+        divisor = draw.choices(tuple(_DIVISORS), tuple(_DIVISORS.values()))[0]
+        seed = draw.randrange(2**31)
+        if draw.random() < _REDRAWN:
+            design: Design = RandomDesign(seed, change=0.5, divisor=divisor, classes=classes)
+        else:
+            width = math.exp(draw.uniform(math.log(0.25), math.log(1.6)))
+            design = Design(width, divisor, classes, seed)
+        try:
+            return family.build(resolution=resolution, design=design)
+        except GraphError:  # large kernels on a map that became too small
+            return None
+
+    def _heavy_first(self, kernels: list[Kernel]) -> list[Kernel]:
+        """A random order in which a kernel comes early the more work it has, but not always.
+
+        Weighted sampling without replacement (Efraimidis and Spirakis 2006). By count alone, the
+        tiny layers of squeeze-and-excite blocks would be most of what is measured, and the layers
+        that decide a network's latency would be rare.
+        """
+
+        def key(kernel: Kernel) -> float:
+            work = workload(kernel)
+            moved = work.input_bytes + work.output_bytes + work.weight_bytes
+            weight = math.pow(work.macs / 4 + moved + 1, _WEIGHT)
+            return math.log(1.0 - self._random.random()) / weight
+
+        return sorted(kernels, key=key, reverse=True)
+
+    def _is_new(self, kernel: Kernel, barred: frozenset[str]) -> bool:
+        work = workload(kernel)
+        size_bytes = work.input_bytes + work.output_bytes + work.weight_bytes
+        if size_bytes > self._max_bytes or work.macs > self._max_macs:
+            return False
+        return kernel.kernel_id not in self._drawn and kernel.kernel_id not in barred

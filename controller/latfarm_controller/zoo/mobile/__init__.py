@@ -1,0 +1,1 @@
+"""Convolutional networks for phones."""

@@ -1,0 +1,110 @@
+"""MobileViT-XXS, -XS and -S (Mehta and Rastegari 2022), as in timm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from latfarm_predictors.graph.builder import GraphBuilder
+
+from latfarm_controller.zoo.blocks import (
+    channels_of,
+    classifier,
+    conv_bn,
+    inverted_residual,
+    swish,
+)
+from latfarm_controller.zoo.design import Design
+from latfarm_controller.zoo.transformers.attention import pre_norm_block
+
+_HEADS = 4
+_PATCH = 2
+_DEPTHS = (2, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Expansion of the inverted residuals, channels of the stages, widths of the transformers."""
+
+    expansion: int
+    channels: tuple[int, int, int, int, int]
+    features: tuple[int, int, int]
+    head: int
+
+
+def mobilevit_xxs(b: GraphBuilder, x: str, design: Design) -> str:
+    """1.3 million parameters (Mehta and Rastegari 2022, table 4)."""
+    return _mobilevit(b, x, design, _Scale(2, (16, 24, 48, 64, 80), (64, 80, 96), 320))
+
+
+def mobilevit_xs(b: GraphBuilder, x: str, design: Design) -> str:
+    """2.3 million parameters (Mehta and Rastegari 2022, table 4)."""
+    return _mobilevit(b, x, design, _Scale(4, (32, 48, 64, 80, 96), (96, 120, 144), 384))
+
+
+def mobilevit_s(b: GraphBuilder, x: str, design: Design) -> str:
+    """5.6 million parameters (Mehta and Rastegari 2022, table 4)."""
+    return _mobilevit(b, x, design, _Scale(4, (32, 64, 96, 128, 160), (144, 192, 240), 640))
+
+
+def _mobilevit(b: GraphBuilder, x: str, design: Design, scale: _Scale) -> str:
+    """Two stages of inverted residuals, then three that end in a MobileViT block."""
+    x = conv_bn(b, x, design.channels(16), design.kernel(3), 2, act=swish)
+    stages = zip(scale.channels, (1, 3, 1, 1, 1), (1, 2, 2, 2, 2), strict=True)
+    published = 16
+    for index, (base, repeats, first) in enumerate(stages):
+        channels = design.channels(base)
+        for step in range(repeats):
+            expanded = design.channels(scale.expansion * published)
+            kernel, stride = design.kernel(3), 1 if step else first
+            x = inverted_residual(b, x, expanded, channels, kernel, stride, act=swish)
+            published = base
+        if index >= 2:
+            x = _block(b, x, design, base, scale.features[index - 2], _DEPTHS[index - 2])
+    x = conv_bn(b, x, design.channels(scale.head), act=swish)
+    return classifier(b, x, design.classes())
+
+
+def _block(b: GraphBuilder, x: str, design: Design, base: int, features: int, depth: int) -> str:
+    """Section 3.1: convolve, attend among pixels of like place in their patches, fuse.
+
+    A map that is no whole number of patches is interpolated before and after, as the authors do.
+    """
+    channels, (height, width) = channels_of(b, x), b.type_of(x).shape[2:]
+    y = conv_bn(b, x, design.channels(base), design.kernel(3), act=swish)
+    y = b.conv(y, design.channels(features, _HEADS), 1)
+    whole = tuple(-(-size // _PATCH) * _PATCH for size in (height, width))
+    if whole != (height, width):
+        y = _interpolated(b, y, *whole)
+    tokens = unfold(b, y)
+    for _ in range(depth):
+        tokens = pre_norm_block(b, tokens, design, _HEADS, features=features, ratio=2, act=swish)
+    y = fold(b, b.layer_norm(tokens), b.type_of(y).shape)
+    if whole != (height, width):
+        y = _interpolated(b, y, height, width)
+    y = conv_bn(b, y, design.channels(base), act=swish)
+    return conv_bn(b, b.concat([x, y]), channels, design.kernel(3), act=swish)
+
+
+def unfold(b: GraphBuilder, x: str) -> str:
+    """Map (N, C, H, W) to tokens (N * pixels of a patch, patches, C)."""
+    n, c, h, w = b.type_of(x).shape
+    high, wide, area = h // _PATCH, w // _PATCH, _PATCH**2
+    x = b.transpose(b.reshape(x, (n * c * high, _PATCH, wide, _PATCH)), (0, 2, 1, 3))
+    x = b.transpose(b.reshape(x, (n, c, high * wide, area)), (0, 3, 2, 1))
+    return b.reshape(x, (n * area, high * wide, c))
+
+
+def fold(b: GraphBuilder, x: str, shape: tuple[int, ...]) -> str:
+    """Tokens back to a map of `shape`."""
+    n, c, h, w = shape
+    high, wide, area = h // _PATCH, w // _PATCH, _PATCH**2
+    x = b.transpose(b.reshape(x, (n, area, high * wide, c)), (0, 3, 2, 1))
+    x = b.transpose(b.reshape(x, (n * c * high, wide, _PATCH, _PATCH)), (0, 2, 1, 3))
+    return b.reshape(x, shape)
+
+
+def _interpolated(b: GraphBuilder, x: str, height: int, width: int) -> str:
+    """Bilinear, corners not aligned."""
+    n, c = b.type_of(x).shape[:2]
+    sizes = b.weight((4,), "int64", (n, c, height, width))
+    return b.op("Resize", [x, "", "", sizes], {"mode": "linear"})

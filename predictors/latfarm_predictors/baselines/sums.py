@@ -1,0 +1,122 @@
+"""What a baseline says of a network: kernels or operators summed, or the network as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from latfarm_predictors.baselines.fitting import BASELINES
+from latfarm_predictors.features.table import Array, Rows, table_of_rows
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, find_parts
+from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.learned.network_correction import boundary_mb
+from latfarm_predictors.models.published.mnn_cost import MnnCost
+from latfarm_predictors.models.published.network_model import NETWORK_MODELS
+from latfarm_predictors.models.published.per_type import RECIPES
+from latfarm_predictors.predict.kernel_estimates import estimate
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predict.predictor import PlatformPredictor
+
+UNFUSED = FusionRules()
+"""Every op that does work is a kernel of its own; views belong to what made their data."""
+
+_LEAST_NETWORKS = 3
+
+
+def baseline_ms(predictor: PlatformPredictor, graph: Graph, name: str) -> float:
+    """Latency in ms of a network by a baseline; see `Asked.latency_ms`."""
+    return Asked(predictor, [graph]).latency_ms(name)[0]
+
+
+class Asked:
+    """Networks that baselines are asked about: cut into kernels once, kernels they share once.
+
+    Args:
+        predictor: that the baselines were fitted with.
+        graphs: the networks.
+    """
+
+    def __init__(self, predictor: PlatformPredictor, graphs: Sequence[Graph]) -> None:
+        self._predictor = predictor
+        self._graphs = graphs
+        self._cut: dict[bool, _Cut] = {}
+
+    def latency_ms(self, name: str) -> list[float]:
+        """Latency of each by a baseline.
+
+        One that learns from networks needs 3 of them: where fewer were measured, our roofline over
+        all kernels answers in its place.
+
+        Args:
+            name: one of `BASELINES`.
+
+        Raises:
+            ValueError: no such baseline.
+            NoBaselineError: the predictor was made without it.
+            GraphError: a kernel of a size that no board could run.
+        """
+        if name not in BASELINES:
+            raise ValueError(f"no baseline {name!r}; known: {', '.join(BASELINES)}")
+        predictor, baselines = self._predictor, self._predictor.baselines
+        if name in NETWORK_MODELS:
+            if name in baselines.names or len(predictor.correction.residuals) >= _LEAST_NETWORKS:
+                whole: list[float] = baselines.network(name).predict(self._graphs)[0].tolist()
+                return whole
+            name = "roofline"
+        if name.startswith("mnn_cost"):
+            cost = baselines.kernel(name)
+            assert isinstance(cost, MnnCost)  # what that name is read as, whatever a bundle says
+            # as published, a call costs what its backend's schedule says, and nothing else
+            return [
+                cost.network_ms(graph) + (_fixed_ms(predictor, graph) if cost.scaled else 0.0)
+                for graph in self._graphs
+            ]
+        cut = self._cut_by(unfused=name == "operators")
+        latency = self._kernels_ms(name, cut.rows) if cut.rows else np.zeros(0)
+        return [
+            float(latency[places].sum()) + _fixed_ms(predictor, graph)
+            if len(places)
+            else predictor.call_overhead_ms
+            for graph, places in zip(self._graphs, cut.places, strict=True)
+        ]
+
+    def _kernels_ms(self, name: str, rows: Sequence[Row]) -> Array:
+        """Latency of kernels by a baseline, shape (n,)."""
+        predictor, baselines = self._predictor, self._predictor.baselines
+        if name in ("sum", "operators"):
+            return estimate(predictor.models, predictor.measured, rows).latency_ms
+        table = table_of_rows(rows)
+        if name == "roofline":
+            return predictor.models.overall.latency_ms(table)
+        if name in RECIPES:
+            return baselines.per_type(name, predictor.confidence).predict(table)[0]
+        return baselines.kernel(name).predict(table)[0]
+
+    def _cut_by(self, *, unfused: bool) -> _Cut:
+        if unfused not in self._cut:
+            rules = UNFUSED if unfused else self._predictor.rules
+            found: dict[Row, int] = {}
+            places = [
+                [found.setdefault(row, len(found)) for row in rows_of(g, find_parts(g, rules))]
+                for g in self._graphs
+            ]
+            self._cut[unfused] = _Cut(
+                list(found), [np.array(of_one, dtype=np.intp) for of_one in places]
+            )
+        return self._cut[unfused]
+
+
+class _Cut(NamedTuple):
+    """Networks as kernels: all different ones, and where in them those of each network are."""
+
+    rows: list[Row]
+    places: list[Rows]
+
+
+def _fixed_ms(predictor: PlatformPredictor, graph: Graph) -> float:
+    """What a call and a network's inputs and outputs cost."""
+    return predictor.call_overhead_ms + predictor.transfer_ms_per_mb * boundary_mb(graph)

@@ -1,0 +1,1 @@
+"""How well measurements cover a kernel, and how sure an answer for it can be."""

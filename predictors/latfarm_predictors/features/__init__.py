@@ -1,0 +1,1 @@
+"""Features: kernels as rows of numbers that regressors learn from."""

@@ -1,0 +1,237 @@
+"""Which model answers for which kernel: groups of families, and what to do where none was measured.
+
+A group is a set of kernel families that share one regressor (nn-Meter: Conv+x share one, DWConv+x
+another). Too few measurements, or an op that was never measured, never gives silence or 0 ms: the
+answer comes from the nearest thing known, says so, and its deviation grows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from latfarm_predictors.features.table import Table, main_op
+from latfarm_predictors.kernels.fusion import FREE_OPS
+
+LEAST_ROWS = 8
+_APART_ROWS = 30
+_MOST_STAND_INS = 6
+
+FAMILY_DOUBT = 0.4
+NEAREST_DOUBT = 0.7
+UNKNOWN_DOUBT = 1.2
+
+VIEW = "fallback:view"
+"""Source of what costs next to nothing: a view (Reshape, Dropout...) that was never measured alone,
+and an op that networks were seen to run in no time."""
+
+_GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "conv": "conv",
+        "grouped_conv": "grouped_conv",
+        "dwconv": "dwconv",
+        "fc": "fc",
+        "pool": "pool",
+        "global_pool": "pool",
+    }
+)
+
+_NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "conv": ("grouped_conv", "dwconv"),
+        "grouped_conv": ("conv", "dwconv"),
+        "dwconv": ("grouped_conv", "conv"),
+        "fc": ("conv",),
+        "pool": ("global_pool", "eltwise"),
+        "global_pool": ("pool", "reduce"),
+        "reduce": ("global_pool", "pool", "softmax", "eltwise"),
+        "eltwise": ("norm", "concat", "move"),
+        "norm": ("eltwise", "lrn"),
+        "lrn": ("norm", "softmax", "eltwise"),
+        "softmax": ("norm", "lrn", "eltwise"),
+        "concat": ("move", "eltwise"),
+        "move": ("concat", "eltwise"),
+    }
+)
+
+
+def family_group(family: str, kernel_type: str) -> str:
+    """Group of a kernel before small groups are joined."""
+    if family == "move" and main_op(kernel_type) in FREE_OPS:
+        return "view"
+    return _GROUPS.get(family, "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a kernel is answered.
+
+    Attributes:
+        group: the group whose model answers; "" for the roofline over all kernels.
+        types: kernel types to ask as; several are averaged.
+        source: what the answer says of itself; "" stands for the group's model name.
+        doubt: log-sigma added for standing in.
+        reason: why the op counts as unknown; "" when it does not.
+    """
+
+    group: str
+    types: tuple[str, ...]
+    source: str = ""
+    doubt: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Router:
+    """Groups of a training set, and the route of any kernel.
+
+    Attributes:
+        joined: group that really answers, by group before joining.
+        seen: rows by family and main op.
+        tokens: ops seen fused behind others, by family.
+        devices: device of the ops that run elsewhere than most kernels, by family and main op: what
+            a delegate leaves to the CPU has a model of its own.
+        free: family and main op of what networks were seen to run in no time.
+    """
+
+    joined: Mapping[str, str] = field(default_factory=dict)
+    seen: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tokens: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    devices: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    free: frozenset[tuple[str, str]] = frozenset()
+
+    @staticmethod
+    def of(table: Table, devices: Sequence[str] = ()) -> tuple[Router, dict[str, list[int]]]:
+        """Router of a training table, and the rows of each of its groups.
+
+        Args:
+            table: n kernels.
+            devices: what ran each, shape (n,); empty: all ran on one.
+        """
+        elsewhere = _elsewhere(table, devices)
+        rows: dict[str, list[int]] = {}
+        kinds = zip(table.families, table.types, table.main_ops, strict=True)
+        for row, (family, kind, op) in enumerate(kinds):
+            rows.setdefault(
+                _on(family_group(family, kind), elsewhere.get((family, op))), []
+            ).append(row)
+        joined = {name: name for name in rows}
+        few = len(rows.get("grouped_conv", ())) < _APART_ROWS
+        if few and "conv" in rows and "grouped_conv" in rows:
+            joined["grouped_conv"] = "conv"
+            rows["conv"] = sorted(rows["conv"] + rows.pop("grouped_conv"))
+        seen = Counter(zip(table.families, table.main_ops, strict=True))
+        tokens: dict[str, set[str]] = {}
+        for family, ops in zip(table.families, table.appended_ops, strict=True):
+            tokens.setdefault(family, set()).update(ops)
+        told = {family: frozenset(ops) for family, ops in tokens.items()}
+        router = Router(joined, dict(seen), told, elsewhere)
+        return router, rows
+
+    def route(self, family: str, kernel_type: str) -> Route:
+        """How a kernel of this family and type is answered."""
+        op = main_op(kernel_type)
+        group = self.group(family, kernel_type)
+        if (family, op) in self.seen:
+            return Route(self.joined[group], (kernel_type,))
+        if (family, op) in self.free:
+            return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
+        siblings = self._ops(family)
+        if siblings and family != "other":
+            return self._stand_in(family, siblings, kernel_type, "family", FAMILY_DOUBT)
+        if group == "view":
+            return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
+        for near in _NEAREST.get(family, ()):
+            relatives = self._ops(near)
+            if relatives:
+                return self._stand_in(near, relatives, kernel_type, "nearest", NEAREST_DOUBT)
+        reason = f"no {family} kernel was ever measured: {op} is priced by an analytic roofline"
+        if family == "other":
+            reason = f"{op} was never measured and resembles nothing that was"
+        return Route("", (kernel_type,), "fallback:analytic", UNKNOWN_DOUBT, reason)
+
+    def group(self, family: str, kernel_type: str) -> str:
+        """Group of a kernel before small groups are joined, the device included."""
+        device = self.devices.get((family, main_op(kernel_type)))
+        return _on(family_group(family, kernel_type), device)
+
+    def unseen_tokens(self, family: str, kernel_type: str) -> int:
+        """How many ops behind the main one were never measured behind one of this family."""
+        _, *rest = _main_first(kernel_type)
+        known = self.tokens.get(family, frozenset())
+        return sum(op not in known and op not in FREE_OPS for op in rest)
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON types."""
+        return {
+            "joined": dict(self.joined),
+            "seen": [[family, op, count] for (family, op), count in self.seen.items()],
+            "tokens": {family: sorted(ops) for family, ops in self.tokens.items()},
+            "devices": [[family, op, device] for (family, op), device in self.devices.items()],
+            "free": [[family, op] for family, op in sorted(self.free)],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> Router:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data are no router.
+        """
+        joined, seen, tokens = data["joined"], data["seen"], data["tokens"]
+        if not (isinstance(joined, dict) and isinstance(seen, list) and isinstance(tokens, dict)):
+            raise TypeError("a router holds two objects and a list")
+        return Router(
+            {str(k): str(v) for k, v in joined.items()},
+            {(str(family), str(op)): int(count) for family, op, count in seen},
+            {str(family): frozenset(map(str, ops)) for family, ops in tokens.items()},
+            {(str(f), str(op)): str(device) for f, op, device in _list(data.get("devices", []))},
+            frozenset((str(family), str(op)) for family, op in _list(data.get("free", []))),
+        )
+
+    def _ops(self, family: str) -> list[str]:
+        """Main ops measured in a family, the most frequent first; views are no stand-ins."""
+        counts = {op: n for (name, op), n in self.seen.items() if name == family}
+        working = [op for op in counts if op not in FREE_OPS]
+        return sorted(working, key=lambda op: (-counts[op], op))[:_MOST_STAND_INS]
+
+    def _stand_in(
+        self, family: str, ops: Sequence[str], kernel_type: str, how: str, doubt: float
+    ) -> Route:
+        _, *rest = _main_first(kernel_type)
+        types = tuple("+".join([op, *rest]) for op in ops)
+        group = self.joined[self.group(family, ops[0])]
+        return Route(group, types, f"fallback:{how}:{family}", doubt)
+
+
+def _main_first(kernel_type: str) -> list[str]:
+    """The ops of a type with the main one in front."""
+    ops = kernel_type.split("+")
+    main = main_op(kernel_type)
+    ops.remove(main)
+    return [main, *ops]
+
+
+def _on(group: str, device: str | None) -> str:
+    return group if device is None else f"{group}@{device}"
+
+
+def _elsewhere(table: Table, devices: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Where most kernels of a family and main op ran, if that is not where most of all ran."""
+    if len(set(devices)) < 2:
+        return {}
+    usual = Counter(devices).most_common(1)[0][0]
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    ops = zip(table.families, table.main_ops, devices, strict=True)
+    for family, op, device in ops:
+        counts.setdefault((family, op), Counter())[device] += 1
+    most = {place: found.most_common(1)[0][0] for place, found in counts.items()}
+    return {place: device for place, device in most.items() if device != usual}
+
+
+def _list(data: object) -> list[tuple[object, ...]]:
+    if not isinstance(data, list):
+        raise TypeError("a router's devices and free ops are lists")
+    return [tuple(row) for row in data]

@@ -1,0 +1,148 @@
+"""Which algorithm MNN's pre-inference picks for an op, and what it then costs (Jiang et al. 2020).
+
+Section 3.2: a convolution with a 1x1 kernel is a matrix product, recursing by Strassen as long as
+Eq. 9 holds; one with a larger kernel is computed by Winograd with the output tile n that costs
+least (Eq. 2), or by a sliding window where that is n = 1 (Eq. 3).
+
+As printed, Eq. 2 is the cost of one tile: it grows with n, so that n = 1 always wins. Here one
+tile's cost is multiplied by the number of tiles, its last term has the o_c that it lacks, and it is
+compared with the direct cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latfarm_predictors.features.costs import winograd_tile
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload
+
+TILES = (2, 3, 4, 5, 6, 7, 8)
+"""Output tiles that are tried beside the sliding window: those of MNN's public code, 2 to 8."""
+
+DIRECT, SLIDING, WINOGRAD, STRASSEN, MATRIX = range(5)
+NAMES = ("direct", "sliding window", "winograd", "strassen", "matrix")
+"""direct: no product of matrices (depthwise windows, pooling, elementwise)."""
+
+
+@dataclass(frozen=True)
+class Schemes:
+    """The chosen algorithm of n workloads, each array of shape (n,).
+
+    Attributes:
+        kind: index into `NAMES`.
+        tile: side of Winograd's output tile, else 1.
+        depth: recursions of Strassen's algorithm, else 0.
+        operations: what the chosen algorithm computes, a multiplication counted as an addition
+            where it trades one for the other (section 3.3.2).
+        multiplications: the direct algorithm's; for ops without any, elements written, as MNN's
+            public code counts them.
+    """
+
+    kind: Array
+    tile: Array
+    depth: Array
+    operations: Array
+    multiplications: Array
+
+    def __len__(self) -> int:
+        """How many workloads."""
+        return len(self.kind)
+
+    def names(self) -> list[str]:
+        """What was chosen for each, as people write it: "winograd F(4x4)", "strassen x2"."""
+        told = []
+        for kind, tile, depth in zip(self.kind, self.tile, self.depth, strict=True):
+            name = NAMES[int(kind)]
+            if kind == WINOGRAD:
+                name = f"winograd F({tile:.0f}x{tile:.0f})"
+            elif kind == STRASSEN:
+                name = f"strassen x{depth:.0f}"
+            told.append(name)
+        return told
+
+    def counts(self) -> dict[str, int]:
+        """How often each was chosen, the most frequent first; ops without a choice left out."""
+        found = Counter(
+            name for name, kind in zip(self.names(), self.kind, strict=True) if kind != DIRECT
+        )
+        return dict(found.most_common())
+
+
+def choose(workloads: Sequence[Workload] | Table) -> Schemes:
+    """The algorithm of each workload by MNN's rules."""
+    table = as_table(workloads)
+    families = np.array(table.families, dtype=np.str_)
+    convolution = (families == "conv") & np.array(
+        [op == "Conv" for op in table.main_ops], dtype=np.bool_
+    )
+    pointwise = convolution & (table.area == 1)
+    plain = (table.dilation_h == 1) & (table.dilation_w == 1)
+    square = table.kernel_h == table.kernel_w
+    unit = (table.stride_h == 1) & (table.stride_w == 1)
+    windowed = convolution & (table.area > 1)
+    multiplications = np.where(table.macs > 0, table.macs, table.output_bytes / table.element_bytes)
+    kind = np.select(
+        [pointwise | (families == "fc"), windowed], [float(MATRIX), float(SLIDING)], float(DIRECT)
+    )
+    operations = multiplications.copy()
+    tile, best = winograd_choice(table)
+    fast = windowed & plain & square & unit & (tile > 1)
+    tile = np.where(fast, tile, 1.0)
+    kind = np.where(fast, float(WINOGRAD), kind)
+    operations = np.where(fast, best, operations)
+    depth = np.zeros(len(table))
+    for row in np.flatnonzero(pointwise):
+        sizes = table.positions[row], table.in_channels[row], table.out_channels[row]
+        depth[row], recursive = strassen(*map(float, sizes))
+        if depth[row]:
+            kind[row], operations[row] = float(STRASSEN), recursive
+    return Schemes(kind, tile, depth, operations, multiplications)
+
+
+def winograd_choice(table: Table) -> tuple[Array, Array]:
+    """The output tile of least cost (1: the sliding window), and that cost; each of shape (n,).
+
+    For windows of stride 1 without dilation; what the others' rows say means nothing.
+    """
+    ci, co, k = table.group_in, table.out_channels, table.kernel_h
+    best = table.batch * table.out_h * table.out_w * ci * co * table.area
+    chosen = np.ones(len(table))
+    for n in TILES:
+        tiles = table.batch * np.ceil(table.out_w / n) * np.ceil(table.out_h / n)
+        cost = tiles * winograd_tile(n, k, ci, co, ci * co)
+        better = cost < best
+        best, chosen = np.where(better, cost, best), np.where(better, float(n), chosen)
+    return chosen, best
+
+
+def printed_tile_cost(n: int, k: int, in_channels: int, out_channels: int) -> int:
+    """Eq. 2 exactly as printed: one tile's operations, the last term without o_c."""
+    a = n + k - 1
+    return 2 * in_channels * a**3 + in_channels * out_channels * a**2 + n * a * (2 * n + k - 1)
+
+
+def recurses(n: float, k: float, m: float) -> bool:
+    """Eq. 9: whether a step of Strassen's algorithm saves more multiplications than it adds.
+
+    For [n, k] x [k, m]: mnk - 7 (m/2)(n/2)(k/2) > 4 (m/2)(k/2) + 4 (n/2)(k/2) + 7 (m/2)(n/2).
+    """
+    return m * n * k / 8 > (4 * m * k + 4 * n * k + 7 * m * n) / 4
+
+
+def strassen(n: float, k: float, m: float) -> tuple[int, float]:
+    """How deep Strassen's algorithm recurses for [n, k] x [k, m], and its operations.
+
+    Sizes are halved as numbers, odd ones too; additions count as multiplications do.
+    """
+    depth, products, additions = 0, 1.0, 0.0
+    while recurses(n, k, m):
+        n, k, m = n / 2, k / 2, m / 2
+        additions += products * (4 * m * k + 4 * n * k + 7 * m * n)
+        products *= 7
+        depth += 1
+    return depth, products * n * k * m + additions

@@ -1,0 +1,1 @@
+"""Bundles on disk: the archive, the state of fitted models, and the cache of fits."""

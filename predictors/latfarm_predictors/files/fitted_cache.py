@@ -1,0 +1,113 @@
+"""What takes seconds to fit and follows from a bundle alone, kept in files beside bundles.
+
+Baselines that are fitted when first asked for, and the paper's confidence metrics, follow from the
+measurements that a bundle holds. A file here is named by the digest of that bundle and by what was
+fitted; it is written as bundles are (open formats, no pickle, every byte under a digest, at once or
+not at all), so that a damaged one is told from a good one, and fitted anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.files.bundle_state import DAMAGE, packed, state_of_files
+from latfarm_predictors.models.base import State
+
+FORMAT = "latfarm-fitted"
+VERSION = 1
+"""Another version is fitted anew: to be raised where the same measurements give other models."""
+MOST_BYTES = 256 * 2**20
+
+
+class Kept(Protocol):
+    """Keeps what was fitted, by name. Thread-safe; may forget anything at any time."""
+
+    def get(self, name: str) -> State | None:
+        """What was kept under that name; None where there is nothing, or nothing readable."""
+        ...
+
+    def put(self, name: str, state: State) -> None:
+        """Keep it, if that is possible."""
+        ...
+
+
+class FittedCache:
+    """Fitted models of one bundle, as files of a folder that all bundles share.
+
+    Safe between processes: who reads finds a whole file or none. When the folder holds more than
+    `most_bytes` the files that nobody used for longest go.
+
+    Args:
+        folder: made when first written to.
+        digest: of the bundle's list of digests, and so of its content, in hexadecimal.
+        most_bytes: of all files in the folder.
+    """
+
+    def __init__(self, folder: Path, digest: str, most_bytes: int = MOST_BYTES) -> None:
+        self._folder = folder
+        self._digest = digest
+        self._most_bytes = most_bytes
+
+    def get(self, name: str) -> State | None:
+        """See `Kept.get`."""
+        from latfarm_predictors.files.bundle_files import read_files
+
+        path = self._path(name)
+        if not path.is_file():
+            return None
+        try:
+            files = read_files(path)
+            if json.loads(files["fitted.json"]) != self._header(name):
+                return None
+            state = state_of_files(files["tree.json"], files["arrays.npz"], {})
+        except (BundleError, *DAMAGE):
+            return None
+        with suppress(OSError):
+            os.utime(path)  # it was of use just now
+        return state
+
+    def put(self, name: str, state: State) -> None:
+        """See `Kept.put`; a folder that cannot be written to keeps nothing."""
+        from latfarm_predictors.files.bundle_files import SUMS, sums_of, write_files
+
+        texts: dict[str, str] = {}
+        tree, arrays = packed(state, texts)
+        if texts:  # boosted trees are a bundle's own
+            return
+        files = {
+            "fitted.json": json.dumps(self._header(name), sort_keys=True).encode(),
+            "tree.json": tree,
+            "arrays.npz": arrays,
+        }
+        files[SUMS] = sums_of(files)
+        with suppress(OSError):
+            write_files(files, self._path(name))
+            self._drop_oldest()
+
+    def _header(self, name: str) -> dict[str, object]:
+        return {"format": FORMAT, "version": VERSION, "bundle": self._digest, "name": name}
+
+    def _path(self, name: str) -> Path:
+        key = json.dumps(self._header(name), sort_keys=True).encode()
+        return self._folder / f"{hashlib.sha256(key).hexdigest()}.zip"
+
+    def _drop_oldest(self) -> None:
+        """Remove what nobody used for longest, until the rest fits."""
+        found = []
+        for path in self._folder.glob("*.zip"):
+            with suppress(OSError):  # another process removed it
+                told = path.stat()
+                found.append((told.st_mtime_ns, told.st_size, path))
+        left = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if left <= self._most_bytes:
+                return
+            with suppress(OSError):
+                path.unlink()
+            left -= size

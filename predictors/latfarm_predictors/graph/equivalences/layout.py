@@ -1,0 +1,275 @@
+"""Reshapes and Transposes move towards the outputs, merge, and cancel.
+
+A Reshape costs nothing wherever it stands, and tools that compute in NHWC leave pairs of Transposes
+around what they could not turn: bias additions, activations, pads, means. So both are remembered
+(`Draft.lazy`) instead of made, and pass every op that works the same on the other order of axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from latfarm_predictors.graph.canonical import REDUCTIONS
+from latfarm_predictors.graph.equivalences.axes import Perm, inverse, moves
+from latfarm_predictors.graph.equivalences.draft import Call, Draft, Lazy, Made, Rule
+from latfarm_predictors.graph.graph import TensorType
+
+# One activation, any shape; further operands are constants of one element.
+UNARY = frozenset(
+    (
+        *("Relu", "Clip", "LeakyRelu", "Elu", "Celu", "Selu", "ThresholdedRelu", "Sigmoid"),
+        *("HardSigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Not"),
+        *("Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Tan"),
+        *("Atan", "Cast", "QuantizeLinear", "DequantizeLinear"),
+    )
+)
+BROADCAST = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "PRelu", "Where"),
+        *("And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"),
+    )
+)
+# Along one axis, the shape stays.
+_ALONG = frozenset({"Softmax", "LogSoftmax", "LpNormalization"})
+
+
+def views(draft: Draft, call: Call) -> Made | None:
+    """Flatten, Squeeze, Unsqueeze and Reshape to one shape are one view, of what is not a view."""
+    return (draft.view(call.inputs[0], call.type.shape),)
+
+
+def transposes(draft: Draft, call: Call) -> Made | None:
+    """Transposes merge; pairs cancel; one that moves axes of size 1 alone is a Reshape."""
+    perm = call.attrs["perm"]
+    if not isinstance(perm, tuple):
+        return None
+    return (draft.transposed(call.inputs[0], tuple(int(axis) for axis in perm)),)
+
+
+def through(draft: Draft, call: Call) -> Made | None:
+    """Make `call`, some of whose operands are lazy, on what these are made from; None if it can't.
+
+    Elementwise ops, joins, cuts, pads, means and softmax do the same work in every order of axes;
+    elementwise ops and products with a matrix of weights do it in every shape of the rows.
+    """
+    rule = _THROUGH.get(call.op)
+    return None if rule is None else rule(draft, call)
+
+
+def _unary(draft: Draft, call: Call) -> Made | None:
+    lazy = draft.lazy.get(call.inputs[0])
+    if lazy is None or any(draft.type_of(t).shape for t in call.inputs[1:] if t):
+        return None
+    return _again(draft, call, (lazy.base, *call.inputs[1:]), lazy)
+
+
+def _again(draft: Draft, call: Call, inputs: Sequence[str], lazy: Lazy) -> Made:
+    """The same op on other operands, its result seen as `lazy` is."""
+    if lazy.perm is None:
+        base = TensorType(call.type.dtype, draft.type_of(lazy.base).shape)
+        return (draft.view(draft.make(call.op, inputs, base, call.attrs), call.type.shape),)
+    return (_turned(draft, call, inputs, call.attrs, lazy.perm),)
+
+
+def _turned(
+    draft: Draft, call: Call, inputs: Sequence[str], attrs: Mapping[str, object], perm: Perm
+) -> str:
+    """The op made before the Transpose by `perm` instead of after it."""
+    back = inverse(perm)
+    shape = tuple(call.type.shape[axis] for axis in back)
+    made = draft.make(call.op, inputs, TensorType(call.type.dtype, shape), attrs)  # type: ignore[arg-type]
+    return draft.transposed(made, perm)
+
+
+def _broadcast(draft: Draft, call: Call) -> Made | None:
+    rank, lazies = len(call.type.shape), _lazies(draft, call)
+    for lazy in lazies:
+        perm = lazy.perm
+        if perm is None or len(perm) != rank or not moves(perm, lazy.shape):
+            continue
+        operands = [_as_before(draft, tensor, perm) for tensor in call.inputs]
+        if None in operands:
+            return None
+        known = [tensor for tensor in operands if tensor is not None]
+        return (_turned(draft, call, known, call.attrs, perm),)
+    return _viewed(draft, call)
+
+
+def _lazies(draft: Draft, call: Call) -> list[Lazy]:
+    return [draft.lazy[t] for t in call.inputs if t in draft.lazy]
+
+
+def _as_before(draft: Draft, tensor: str, perm: Perm) -> str | None:
+    """The operand of a broadcasting op before the Transpose by `perm`, if it needs no move."""
+    lazy = draft.lazy.get(tensor)
+    if lazy is not None and lazy.perm == perm:
+        return lazy.base
+    shape = draft.type_of(tensor).shape
+    if not shape:
+        return tensor
+    full = (1,) * (len(perm) - len(shape)) + shape
+    back = inverse(perm)
+    before = tuple(full[axis] for axis in back)
+    if tensor in draft.weights:
+        weight = draft.weights[tensor]
+        if weight.values is None:
+            return draft.like(tensor, before)
+        return tensor if len(weight.values) == 1 else None
+    return None if moves(back, before) else draft.view(tensor, before)
+
+
+def _viewed(draft: Draft, call: Call) -> Made | None:
+    """Elementwise on views of one shape: the view comes after it."""
+    first = _lazies(draft, call)[0]
+    shape = draft.type_of(first.base).shape
+    if call.type.shape != first.shape:
+        return None
+    operands = []
+    for tensor in call.inputs:
+        lazy, kind = draft.lazy.get(tensor), draft.type_of(tensor)
+        if lazy is not None:
+            if lazy._replace(base=first.base) != first or draft.type_of(lazy.base).shape != shape:
+                return None
+            operands.append(lazy.base)
+        elif kind.shape == () or (_is_row(draft, tensor) and shape[-1:] == kind.shape):
+            operands.append(tensor)
+        elif first.perm is not None and tensor in draft.weights:
+            constant = _as_before(draft, tensor, first.perm)
+            if constant is None:
+                return None
+            operands.append(constant)
+        else:
+            return None
+    return _again(draft, call, operands, first)
+
+
+def _is_row(draft: Draft, tensor: str) -> bool:
+    """Whether it is a vector of weights."""
+    return tensor in draft.weights and len(draft.weights[tensor].type.shape) == 1
+
+
+def _matmul(draft: Draft, call: Call) -> Made | None:
+    """Rows times a matrix of weights, however the rows are arranged."""
+    x, matrix = call.inputs
+    lazy = draft.lazy.get(x)
+    if lazy is None or lazy.perm is not None or matrix not in draft.weights:
+        return None
+    shape = draft.type_of(lazy.base).shape
+    columns = draft.type_of(matrix).shape
+    if len(columns) != 2 or len(shape) < 2 or shape[-1] != columns[0] or not lazy.shape[:-1]:
+        return None
+    kind = TensorType(call.type.dtype, (*shape[:-1], columns[1]))
+    return (draft.view(draft.make("MatMul", (lazy.base, matrix), kind), call.type.shape),)
+
+
+def _concat(draft: Draft, call: Call) -> Made | None:
+    perms = {lazy.perm for lazy in _lazies(draft, call)}
+    perm = perms.pop()
+    if perms or perm is None:
+        return None
+    operands = []
+    for tensor in call.inputs:
+        lazy = draft.lazy.get(tensor)
+        if lazy is not None:
+            operands.append(lazy.base)
+        elif tensor in draft.weights and draft.weights[tensor].values is None:
+            shape = draft.type_of(tensor).shape
+            operands.append(draft.like(tensor, [shape[axis] for axis in inverse(perm)]))
+        else:
+            return None
+    attrs = {"axis": perm[_axis(call)]}
+    return (_turned(draft, call, operands, attrs, perm),)
+
+
+def _axis(call: Call) -> int:
+    axis = call.attrs["axis"]
+    return axis if isinstance(axis, int) else 0
+
+
+def _perm_of_first(draft: Draft, call: Call) -> tuple[str, Perm] | None:
+    lazy = draft.lazy.get(call.inputs[0])
+    return None if lazy is None or lazy.perm is None else (lazy.base, lazy.perm)
+
+
+def _along(draft: Draft, call: Call) -> Made | None:
+    found = _perm_of_first(draft, call)
+    if found is None:
+        return None
+    base, perm = found
+    attrs = {**call.attrs, "axis": perm[_axis(call)]}
+    return (_turned(draft, call, (base,), attrs, perm),)
+
+
+def _reduce(draft: Draft, call: Call) -> Made | None:
+    found = _perm_of_first(draft, call)
+    if found is None:
+        return None
+    base, perm = found
+    rank = len(perm)
+    inputs, attrs = [base], dict(call.attrs)
+    if call.op == "ReduceSum":
+        given = draft.values(call.inputs[1]) if len(call.inputs) > 1 else ()
+        if given is None:
+            return None
+        gone = tuple(axis % rank for axis in given) or tuple(range(rank))
+        inputs.append(draft.ints(sorted(perm[axis] for axis in gone)))
+    else:
+        axes = call.attrs["axes"]
+        gone = tuple(int(axis) for axis in axes) if isinstance(axes, tuple) else ()
+        attrs["axes"] = tuple(sorted(perm[axis] for axis in gone))
+    if attrs.get("keepdims", 1):
+        return (_turned(draft, call, inputs, attrs, perm),)
+    left = [perm[axis] for axis in range(rank) if axis not in gone]
+    order = tuple(sorted(left).index(axis) for axis in left)
+    return (_turned(draft, call, inputs, attrs, order),)
+
+
+def _pad(draft: Draft, call: Call) -> Made | None:
+    found = _perm_of_first(draft, call)
+    pads = draft.values(call.inputs[1])
+    if found is None or pads is None:
+        return None
+    base, perm = found
+    half, back = len(perm), inverse(perm)
+    before = [pads[axis] for axis in back] + [pads[half + axis] for axis in back]
+    return (_turned(draft, call, (base, draft.ints(before), *call.inputs[2:]), call.attrs, perm),)
+
+
+def _slice(draft: Draft, call: Call) -> Made | None:
+    found = _perm_of_first(draft, call)
+    parts = [draft.values(t) for t in call.inputs[1:]]
+    if found is None or len(parts) != 4:
+        return None
+    base, perm = found
+    starts, ends, axes, steps = (part or () for part in parts)
+    rows = sorted((perm[a], s, e, d) for s, e, a, d in zip(starts, ends, axes, steps, strict=True))
+    told = [draft.ints([row[column] for row in rows]) for column in (1, 2, 0, 3)]
+    return (_turned(draft, call, (base, *told), call.attrs, perm),)
+
+
+def _resize(draft: Draft, call: Call) -> Made | None:
+    found = _perm_of_first(draft, call)
+    scales = draft.weights.get(call.inputs[2]) if len(call.inputs) == 3 else None
+    if found is None or scales is None or scales.values is None:
+        return None
+    base, perm = found
+    factors = draft.floats([scales.values[axis] for axis in inverse(perm)])
+    return (_turned(draft, call, (base, "", factors), call.attrs, perm),)
+
+
+_VIEWS = frozenset({"Flatten", "Squeeze", "Unsqueeze", "Reshape"})
+_THROUGH: Mapping[str, Callable[[Draft, Call], Made | None]] = {
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BROADCAST, _broadcast),
+    **dict.fromkeys(_ALONG, _along),
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "MatMul": _matmul,
+    "Concat": _concat,
+    "Pad": _pad,
+    "Slice": _slice,
+    "Resize": _resize,
+}
+SPELLINGS: Mapping[str, Sequence[Rule]] = {
+    **{op: (views,) for op in sorted(_VIEWS)},
+    "Transpose": (transposes,),
+}

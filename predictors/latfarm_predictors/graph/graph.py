@@ -1,0 +1,274 @@
+"""Graph: an immutable, weightless DAG of ops in ONNX (opset 13) names, with its canonical hash.
+
+Weights are known by type alone; only constants that change what is computed or how long it takes
+(shapes, axes, pads, clip bounds) keep their values. The builder fills the rest with noise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from latfarm_predictors.errors import GraphError
+
+AttrValue = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float64": 8,
+        "float32": 4,
+        "float16": 2,
+        "int64": 8,
+        "int32": 4,
+        "int16": 2,
+        "int8": 1,
+        "uint8": 1,
+        "bool": 1,
+    }
+)
+
+# Operands of these ops may be swapped without changing what is computed.
+COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type (numpy name) and static shape of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements; 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes when stored densely."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant operand: its type and, only where they matter, its values in row-major order."""
+
+    type: TensorType
+    values: tuple[int, ...] | tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op. An absent optional operand is the empty name, as in ONNX."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: inputs, nodes in topological order, constants, types of all tensors, outputs.
+
+    Raises:
+        GraphError: on construction, when a name is unknown, made twice, or used before it is made.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    weights: Mapping[str, Weight]
+    types: Mapping[str, TensorType]
+
+    def __post_init__(self) -> None:
+        """Check that every tensor is made once, before its use, and has a type."""
+        made = {*self.inputs, ""}  # the empty name stands for an absent operand or result
+        for name in self.weights:
+            if name in made:
+                raise GraphError(f"{self.name}: tensor {name!r} is both an input and a weight")
+            made.add(name)
+        for node in self.nodes:
+            if not made.issuperset(node.inputs):
+                early = next(tensor for tensor in node.inputs if tensor not in made)
+                raise GraphError(
+                    f"{self.name}: node {node.name!r} ({node.op}) uses {early!r} before it is made"
+                )
+            for tensor in node.outputs:
+                if tensor in made:
+                    if tensor:
+                        raise GraphError(f"{self.name}: tensor {tensor!r} is made twice")
+                    continue
+                made.add(tensor)
+        for tensor in self.outputs:
+            if not tensor or tensor not in made:
+                raise GraphError(f"{self.name}: output {tensor!r} is never made")
+        made.discard("")
+        for tensor in made.difference(self.types, self.weights):
+            raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Type of any tensor, weights included.
+
+        Raises:
+            GraphError: the graph has no such tensor.
+        """
+        found = self.types.get(tensor)
+        if found is not None:
+            return found
+        weight = self.weights.get(tensor)
+        if weight is None:
+            raise GraphError(f"{self.name}: no tensor {tensor!r}")
+        return weight.type
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that makes each tensor; inputs and weights are absent."""
+        return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Indices of the nodes that read each tensor; tensors nobody reads are absent."""
+        found: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for tensor in dict.fromkeys(node.inputs):
+                if tensor:
+                    found.setdefault(tensor, []).append(index)
+        return {tensor: tuple(indices) for tensor, indices in found.items()}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
+        nodes = self.nodes
+        return {t: tuple([nodes[i] for i in found]) for t, found in self.readers.items()}
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Index of the node that makes each tensor; inputs and weights are absent."""
+        return {t: index for index, node in enumerate(self.nodes) for t in node.outputs if t}
+
+    def data_inputs(self, node: Node) -> tuple[str, ...]:
+        """The node's operands that are activations: present and no weight."""
+        return tuple(t for t in node.inputs if t and t not in self.weights)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of all its convolutions and matrix products."""
+        from latfarm_predictors.kernels.workload import (
+            node_macs,  # it reads graphs: imported when asked
+        )
+
+        return sum(node_macs(self, node) for node in self.nodes)
+
+    @cached_property
+    def traffic_bytes(self) -> int:
+        """Bytes of its weights, inputs and all results, each counted once."""
+        weights = sum(weight.type.size_bytes for weight in self.weights.values())
+        made = (kind for name, kind in self.types.items() if name not in self.weights)
+        return weights + sum(kind.size_bytes for kind in made)
+
+    @cached_property
+    def hash(self) -> str:
+        """Canonical 128-bit hash as 32 hex digits.
+
+        Names, the order of nodes, inputs, outputs and weights, and a weight's noise are left out:
+        they change no latency. Constants with values, dtypes, shapes (so the batch), attributes and
+        operand order (but for `COMMUTATIVE` ops) are in.
+
+        It names the form that is built and measured: kernels, requests and noise go by it.
+        """
+        from latfarm_predictors.graph.hash import canonical_hash  # it reads graphs, as above
+
+        return canonical_hash(self)
+
+    @cached_property
+    def network_hash(self) -> str:
+        """Hash of the network whatever tool exported it: that of its `equivalences.normal_form`."""
+        from latfarm_predictors.graph.equivalences import network_hash  # it reads graphs, as above
+
+        return network_hash(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types; `Graph.from_json` reads it back equal."""
+        return {
+            "name": self.name,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "nodes": [
+                {
+                    "name": n.name,
+                    "op": n.op,
+                    "inputs": list(n.inputs),
+                    "outputs": list(n.outputs),
+                    "attrs": {
+                        k: list(v) if isinstance(v, tuple) else v
+                        for k, v in sorted(n.attrs.items())
+                    },
+                }
+                for n in self.nodes
+            ],
+            "weights": {
+                k: {"dtype": w.type.dtype, "shape": list(w.type.shape)}
+                | ({} if w.values is None else {"values": list(w.values)})
+                for k, w in self.weights.items()
+            },
+            "types": {k: {"dtype": t.dtype, "shape": list(t.shape)} for k, t in self.types.items()},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Graph:
+        """Read what `to_json` wrote.
+
+        Raises:
+            GraphError: the data is no graph.
+        """
+        try:
+            return Graph(
+                name=str(data["name"]),
+                inputs=_names(data["inputs"]),
+                outputs=_names(data["outputs"]),
+                nodes=tuple(
+                    Node(
+                        str(n["name"]),
+                        str(n["op"]),
+                        _names(n["inputs"]),
+                        _names(n["outputs"]),
+                        {k: tuple(v) if isinstance(v, list) else v for k, v in n["attrs"].items()},
+                    )
+                    for n in data["nodes"]
+                ),
+                weights={
+                    k: Weight(_type(w), tuple(w["values"]) if "values" in w else None)
+                    for k, w in data["weights"].items()
+                },
+                types={k: _type(t) for k, t in data["types"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GraphError(f"not a graph: {error!r}") from error
+
+    def dumps(self) -> str:
+        """Compact JSON text of `to_json`."""
+        return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
+
+
+def _type(data: Mapping[str, Any]) -> TensorType:
+    dtype = str(data["dtype"])
+    if dtype not in DTYPE_BYTES:
+        raise GraphError(f"unknown element type {dtype!r}")
+    shape = tuple(int(size) for size in data["shape"])
+    if any(size < 1 for size in shape):
+        raise GraphError(f"shape {list(shape)} has a size below 1")
+    return TensorType(dtype, shape)
+
+
+def _names(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise GraphError(f"not a graph: {data!r} is no list of names")
+    return tuple(data)

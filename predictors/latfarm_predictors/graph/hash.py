@@ -1,0 +1,171 @@
+"""The canonical hash of a graph: one number for all its spellings that differ in names and order.
+
+NNLQP section 5, H_v = h(attributes, successors), extended: each node is hashed with what it is
+computed from as well as with what reads it, so that a shared node, input or matrix differs from its
+duplicate; positions of operands, types and batch are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from hashlib import blake2b
+from typing import Protocol
+
+from latfarm_predictors.graph.graph import COMMUTATIVE, AttrValue, Node, TensorType, Weight
+
+MARK_BYTES = 16
+"""Length of every intermediate digest and of the hash: 128 bits."""
+
+_digest: Callable[[bytes], blake2b] = partial(blake2b, digest_size=MARK_BYTES)
+# Where an operand stands among its node's, or a result among its node's; also how many there are.
+_PLACES = tuple(index.to_bytes(4, "big") for index in range(256))
+_ABSENT = bytes(MARK_BYTES)
+_ABSENT_OPERAND = _ABSENT + _PLACES[0]
+_GIVEN_OUT = b"given out".ljust(MARK_BYTES) + _PLACES[0]
+
+
+class GraphParts(Protocol):
+    """What the hash reads of a graph: a Graph, or a draft of one."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names of the tensors that come from outside."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the tensors that are given out."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Ops in topological order."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, Weight]:
+        """Constants by name; those that nobody reads do not count."""
+        ...
+
+    @property
+    def types(self) -> Mapping[str, TensorType]:
+        """Types of inputs and results."""
+        ...
+
+
+def canonical_hash(graph: GraphParts) -> str:
+    """128 bits as 32 hex digits.
+
+    Every mark has one length and every list of unknown length begins with its own, so no two lists
+    of marks run together.
+    """
+    weights, types = graph.weights, graph.types
+    # Down: what each tensor is computed from, and its place among its node's results.
+    down: dict[str, bytes] = {"": _ABSENT_OPERAND}
+    for tensor in graph.inputs:
+        down[tensor] = _digest(b"input" + _type_mark(types[tensor])).digest() + _PLACES[0]
+    bases: list[bytes] = []
+    for node in graph.nodes:
+        operands = []
+        for tensor in node.inputs:
+            mark = down.get(tensor)
+            if mark is None:
+                mark = down[tensor] = _weight_mark(weights[tensor])
+            operands.append(mark)
+        if node.op in COMMUTATIVE:
+            operands.sort()
+        made = [_type_mark(types[tensor]) if tensor else _ABSENT for tensor in node.outputs]
+        base = _digest(b"".join((_own_mark(node), *operands, *made))).digest()
+        bases.append(base)
+        for index, tensor in enumerate(node.outputs):
+            if tensor:
+                down[tensor] = base + _place(index)
+    # Up: who reads it and where. A node's full mark holds both.
+    up: dict[str, list[bytes]] = {}
+    for tensor in graph.outputs:
+        up.setdefault(tensor, []).append(_GIVEN_OUT)
+    found: list[bytes] = []
+    for node in reversed(graph.nodes):
+        readers = [_joined(up.get(tensor, ()) if tensor else ()) for tensor in node.outputs]
+        mark = _digest(b"".join((bases.pop(), *readers))).digest()
+        found.append(mark)
+        fixed = node.op not in COMMUTATIVE
+        for index, tensor in enumerate(node.inputs):
+            if not tensor:
+                continue
+            told = mark + _place(index) if fixed else mark + _PLACES[0]
+            others = up.get(tensor)
+            if others is None:
+                up[tensor] = [told]
+            else:
+                others.append(told)
+    # Inputs count once each; of matrices and kernels those that are read more than once: two layers
+    # that share a weight are not two layers with two. Vectors and scalars do not count: exporters
+    # merge equal ones by chance. What nobody reads changes nothing.
+    roots = [tensor for tensor in graph.inputs if tensor in up]
+    for tensor, others in up.items():
+        if len(others) > 1 and tensor in weights and _is_matrix(weights[tensor].type.shape):
+            roots.append(tensor)
+    ends = [_digest(down[tensor] + _joined(up[tensor])).digest() for tensor in roots]
+    return _digest(_joined(ends) + _joined(found)).hexdigest()
+
+
+def _own_mark(node: Node) -> bytes:
+    """What a node is in itself: op, attributes, how many operands and results."""
+    sizes = (len(node.inputs), len(node.outputs))
+    try:
+        return _described(node.op, *sizes, tuple(node.attrs.items()))
+    except TypeError:  # an attribute is no plain value, so it cannot be remembered
+        return _described.__wrapped__(node.op, *sizes, tuple(node.attrs.items()))
+
+
+@lru_cache(maxsize=8192)
+def _described(
+    op: str, inputs: int, outputs: int, attrs: tuple[tuple[str, AttrValue], ...]
+) -> bytes:
+    told = [f"{name!r}={_text(value)}" for name, value in sorted(attrs)]
+    return _digest(f"{op!r}{inputs},{outputs};{','.join(told)}".encode()).digest()
+
+
+def _text(value: object) -> str:
+    """A value so that equal ones are told alike: 1 and 1.0 are, as they are in Python."""
+    if isinstance(value, tuple):
+        return f"({','.join(map(_text, value))})"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(int(value)) if isinstance(value, bool) else repr(value)
+
+
+@lru_cache(maxsize=8192)
+def _type_mark(kind: TensorType) -> bytes:
+    return _digest(f"{kind.dtype}{kind.shape}".encode()).digest()
+
+
+def _weight_mark(weight: Weight) -> bytes:
+    """Type and, where they matter, values."""
+    if weight.values is None:
+        return _noise_mark(weight.type)
+    told = f"values {_text(weight.values)}".encode()
+    return _digest(_type_mark(weight.type) + told).digest() + _PLACES[0]
+
+
+@lru_cache(maxsize=8192)
+def _noise_mark(kind: TensorType) -> bytes:
+    return _digest(_type_mark(kind) + b"noise").digest() + _PLACES[0]
+
+
+def _joined(marks: Sequence[bytes]) -> bytes:
+    """A list whose order does not matter."""
+    if len(marks) > 1:
+        return _place(len(marks)) + b"".join(sorted(marks))
+    return _PLACES[1] + marks[0] if marks else _PLACES[0]
+
+
+def _place(index: int) -> bytes:
+    return _PLACES[index] if index < len(_PLACES) else index.to_bytes(4, "big")
+
+
+def _is_matrix(shape: Sequence[int]) -> bool:
+    """Whether more than one axis has more than one element."""
+    return sum(size > 1 for size in shape) > 1

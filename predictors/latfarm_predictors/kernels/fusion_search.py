@@ -1,0 +1,292 @@
+"""The search for a network's kernels under fusion rules: nn-Meter's Algorithm 1, on indices."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from latfarm_predictors.graph.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from latfarm_predictors.kernels.fusion import FusionRules
+
+# Move no data and compute nothing: a view of their producer's result.
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+FREE_OPS = RESHAPES | {"Identity", "Dropout"}
+
+# By a constant, these are folded where with two computed operands they are not.
+_ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
+CONSTANT = ":const"
+
+# Activations in two ops, a tensor times a sigmoid of itself, by that sigmoid: once both are one
+# kernel, pair rules may call it so.
+GATED = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+GATE = ":gate"
+
+
+def rule_op(graph: Graph, node: Node) -> str:
+    """What pair rules call a node: its op; "Mul:const" where one operand is a weight.
+
+    "Mul:gate" where one operand is a sigmoid of the other (`gate_of`).
+    """
+    if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
+        return node.op + CONSTANT
+    return node.op if gate_of(graph, node) is None else node.op + GATE
+
+
+def gate_of(graph: Graph, node: Node) -> int | None:
+    """Index of the sigmoid by which a product multiplies that sigmoid's own input, if it does.
+
+    Such a product joins no branches: both operands come from one tensor, and runtimes that know
+    the activation run both ops as one, whatever they do where branches meet.
+    """
+    if node.op != "Mul" or len(node.inputs) != 2:
+        return None
+    for x, gate in (node.inputs, node.inputs[::-1]):
+        maker = graph.positions.get(gate)
+        if maker is None or graph.nodes[maker].op not in GATED:
+            continue
+        if graph.nodes[maker].inputs[0] == x:
+            return maker
+    return None
+
+
+def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
+    """Indices of the nodes of each kernel, ascending; kernels in an order in which they can run.
+
+    An op is looked at when its producers' kernels are known, and again while anything changes that
+    it depends on. Every node is in exactly one group; no group needs its own results back.
+    """
+    search = _Search(graph, rules)
+    whole = search.join_gates()
+    search.run()
+    search.part(whole)
+    return search.in_order()
+
+
+class _Search:
+    """The groups of one split; nodes and groups are indices, a group's is that of its first node.
+
+    The first node comes before all others of its group, since each of them joined along an edge.
+    """
+
+    def __init__(self, graph: Graph, rules: FusionRules) -> None:
+        nodes = graph.nodes
+        self._rules = rules
+        self._nodes = nodes
+        self._ops = [self._rule_op(graph, node) for node in nodes]
+        self._gates = {
+            i: gate for i, node in enumerate(nodes) if (gate := gate_of(graph, node)) is not None
+        }
+        made, reads, given = graph.positions, graph.readers, frozenset(graph.inputs)
+        self._producers = [
+            list(dict.fromkeys([made[t] for t in node.inputs if t in made])) for node in nodes
+        ]
+        # Operands that no node makes: inbounds too, though nothing can fuse there.
+        self._given = [len(given.intersection(node.inputs)) for node in nodes]
+        self._readers = [
+            reads.get(node.outputs[0], ())
+            if len(node.outputs) == 1
+            else tuple(sorted({r for t in node.outputs for r in reads.get(t, ())}))
+            for node in nodes
+        ]
+        wanted = frozenset(graph.outputs)
+        self._is_output = [not wanted.isdisjoint(node.outputs) for node in nodes]
+        self._group = list(range(len(nodes)))
+        self._members: dict[int, list[int]] = {i: [i] for i in self._group}
+        self._closed: set[int] = set()  # groups whose result was reshaped
+        self._stale = [True] * len(nodes)  # heads whose choice may differ from the last one
+        self._blocked: set[int] = set()  # heads that only a cycle kept from joining
+
+    def join_gates(self) -> list[int]:
+        """Make one of each activation in two ops that some op takes in as a whole.
+
+        Returns:
+            Heads of those that are two kernels unless taken in: no rule makes them one by itself.
+        """
+        found = []
+        for product, gate in self._gates.items():
+            whole = GATED[self._nodes[gate].op] in self._rules.followers
+            alone = self._readers[gate] == (product,) and not self._is_output[gate]
+            if whole and alone:
+                fuses = self._rules.fuses(self._ops[gate], self._ops[product])
+                self._merge(gate, product)
+                found += [] if fuses else [gate]
+        return found
+
+    def part(self, heads: Iterable[int]) -> None:
+        """Make two again of the activations that nothing took in."""
+        for head in heads:
+            members = self._members.get(head, [])
+            if self._group[head] == head and len(members) > 1:
+                rest = members[1:]
+                self._members[head], self._members[rest[0]] = [head], rest
+                for member in rest:
+                    self._group[member] = rest[0]
+
+    def run(self) -> None:
+        """Fuse until nothing changes. Each fusion removes a group, so this ends.
+
+        Passes go over the heads in the order of the file; one whose surroundings no fusion has
+        touched since it was looked at would choose the same again, and is skipped.
+        """
+        while any(self._stale):
+            for head, stale in enumerate(self._stale):
+                if not stale:
+                    continue
+                self._stale[head] = False
+                if self._group[head] != head:
+                    continue
+                chosen = self._choose(head)
+                if chosen is not None:
+                    self._merge(chosen, head)
+
+    def in_order(self) -> list[list[int]]:
+        """Members of each group, groups topologically sorted, ties by position in the file."""
+        waiting = {head: len(self._inbound(members)) for head, members in self._members.items()}
+        ready = [head for head, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        order: list[list[int]] = []
+        while ready:
+            members = self._members[heapq.heappop(ready)]
+            order.append(members)
+            for reader in self._outbound(members):
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    heapq.heappush(ready, reader)
+        return order
+
+    def _choose(self, head: int) -> int | None:
+        """The group that the group of `head` joins, if any."""
+        if self._nodes[head].op in FREE_OPS:
+            return self._owner(head) if self._rules.attach_free_ops else None
+        if self._ops[head] not in self._rules.followers:
+            return None
+        gate = self._gates.get(head)
+        if gate is not None:
+            group = self._group[gate]
+            if self._may_follow(group, head) and self._may_leave(group, head):
+                return group
+        inbound = list(dict.fromkeys([self._group[source] for source in self._producers[head]]))
+        count = len(inbound) + self._given[head]
+        branch = self._rules.multi_inbound if count > 1 else 1
+        if branch == 0:
+            return None
+        for group in inbound if branch == 1 else reversed(inbound):
+            if self._may_follow(group, head) and self._may_leave(group, head):
+                return group
+        return None
+
+    def _rule_op(self, graph: Graph, node: Node) -> str:
+        """As `rule_op`; rules that tell nothing of gates decide by their rule for the plain op."""
+        op = rule_op(graph, node)
+        return node.op if op.endswith(GATE) and op not in self._rules.named else op
+
+    def _owner(self, view: int) -> int | None:
+        """The group whose result `view` is another name for, unless others read that result."""
+        sources = self._producers[view]
+        if len(sources) != 1 or self._is_output[sources[0]]:
+            return None
+        return self._group[sources[0]] if self._readers[sources[0]] == (view,) else None
+
+    def _may_follow(self, group: int, head: int) -> bool:
+        """Whether the pair rule lets `head` into `group`; a reshaped result takes nothing more."""
+        return group not in self._closed and self._rules.fuses(self._ops[group], self._ops[head])
+
+    def _may_leave(self, group: int, head: int) -> bool:
+        """The multi-outbound rule for the edges from `group` to `head`, and no cycle."""
+        if not any(
+            self._is_branch(group, source, head)
+            for source in self._producers[head]
+            if self._group[source] == group
+        ):
+            return False
+        others = self._inbound(self._members[head])
+        if self._reaches(group, [other for other in others if other != group]):
+            self._blocked.add(head)
+            return False
+        return True
+
+    def _is_branch(self, group: int, source: int, head: int) -> bool:
+        """Whether the rules let the edge from `source` (in `group`) to `head` be fused."""
+        readers = [self._group[reader] for reader in self._readers[source]]
+        if set(readers) == {head} and not self._is_output[source]:
+            return True
+        if self._rules.multi_outbound == 0 or group in readers:
+            return False  # one branch at most, and this fork has had its own
+        fusible = [
+            reader
+            for reader in self._readers[source]
+            if self._group[reader] == reader and self._may_follow(group, reader)
+        ]
+        if not fusible:
+            return False
+        return head == (fusible[0] if self._rules.multi_outbound == 1 else fusible[-1])
+
+    def _reaches(self, group: int, starts: Iterable[int]) -> bool:
+        """Whether any of `starts` depends on `group`: fusing past it would close a cycle."""
+        seen: set[int] = set()
+        todo = list(starts)
+        while todo:
+            current = todo.pop()
+            if current == group:
+                return True
+            # Where it ends says nothing: it may need a group that goes on far behind it.
+            if current in seen:
+                continue
+            seen.add(current)
+            todo.extend(self._inbound(self._members[current]))
+        return False
+
+    def _merge(self, group: int, head: int) -> None:
+        moved = self._members.pop(head)
+        for member in moved:
+            self._group[member] = group
+        self._members[group] = sorted(self._members[group] + moved)
+        if (
+            self._gates.get(head) == group
+            and (name := GATED[self._ops[group]]) in self._rules.named
+        ):
+            self._ops[group] = name
+        touched = moved
+        if group not in self._closed and any(self._nodes[i].op in RESHAPES for i in moved):
+            self._closed.add(group)
+            touched = self._members[group]
+        self._touch(touched, moved)
+
+    def _touch(self, touched: Iterable[int], moved: Iterable[int]) -> None:
+        """Mark the heads whose choice a fusion may have changed.
+
+        Those are the readers of what now belongs to another or to a closed group, those that share
+        a producer with what was moved, and those that a cycle blocked: it may be gone.
+        """
+        for member in touched:
+            for reader in self._readers[member]:
+                self._stale[reader] = True
+        for member in moved:
+            for source in self._producers[member]:
+                for reader in self._readers[source]:
+                    self._stale[reader] = True
+        for head in self._blocked:
+            self._stale[head] = True
+        self._blocked.clear()
+
+    def _inbound(self, members: Iterable[int]) -> list[int]:
+        """Groups that feed these nodes of one group, in operand order."""
+        return self._across(members, self._producers)
+
+    def _outbound(self, members: Iterable[int]) -> list[int]:
+        """Groups that read results of these nodes of one group."""
+        return self._across(members, self._readers)
+
+    def _across(self, members: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:
+        group = self._group
+        own = -1
+        found: dict[int, None] = {}
+        for member in members:
+            own = group[member]
+            for other in edges[member]:
+                found[group[other]] = None
+        found.pop(own, None)
+        return list(found)

@@ -1,0 +1,154 @@
+"""Kernel: a group of ops that a runtime executes as one unit, itself a small Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.kernels.parts import Part, part_of, whole
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a network, or one made to be measured.
+
+    `graph` holds the kernel's ops alone, with canonical names; `node_names` are its nodes in the
+    network it came from, in execution order. The type is the ops joined in that order, as
+    "Conv+BatchNormalization+Relu"; nn-Meter section 4: the first op decides which code runs.
+    """
+
+    graph: Graph
+    node_names: tuple[str, ...] = ()
+    device: str = "cpu"
+
+    @staticmethod
+    def of_part(network: Graph, part: Part, device: str = "cpu") -> Kernel:
+        """The kernel that `part` of `network` is; its graph is cut out when first asked for.
+
+        To cut the graphs of a network takes about as long as to find where to cut (2 ms each for
+        MobileNetV2), and what asks for workloads or node names alone needs none of them.
+        """
+        kernel = object.__new__(Kernel)
+        vars(kernel).update(node_names=part.node_names, device=device, type=part.type)
+        vars(kernel)["_source"] = vars(kernel)["_origin"] = (network, part)
+        return kernel
+
+    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
+
+        def __getattr__(self, name: str) -> Graph:
+            source = vars(self).get("_source")
+            if name == "graph" and source is not None:
+                vars(self)["graph"] = _cut(*source)
+                vars(self).pop("_source", None)  # its place is now its own graph
+            if name == "graph" and "graph" in vars(self):  # cut here, or by another thread
+                return vars(self)["graph"]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: the kernel without the network it came from."""
+        return {"graph": self.graph, "node_names": self.node_names, "device": self.device}
+
+    @cached_property
+    def type(self) -> str:
+        """The ops, joined in execution order."""
+        return "+".join(node.op for node in self.graph.nodes)
+
+    @property
+    def main(self) -> Node:
+        """The node whose code runs; the others are appended to it."""
+        return self.graph.nodes[0]
+
+    @property
+    def kernel_id(self) -> str:
+        """Stable identity: the canonical hash of the kernel's graph, 32 hex digits."""
+        return self.graph.hash
+
+    @property
+    def place(self) -> tuple[Graph, Part]:
+        """A graph and the part of it that the kernel is: its network, or its own graph."""
+        source: tuple[Graph, Part] | None = vars(self).get("_source")
+        return source or (self.graph, whole(self.graph))
+
+    @property
+    def origin(self) -> tuple[Graph, Part] | None:
+        """The network that it was found in, and where; None where it was made, read or copied."""
+        found: tuple[Graph, Part] | None = vars(self).get("_origin")
+        return found
+
+
+def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
+    """Cut `nodes` out of `graph` as a Kernel, with tensors renamed x0.., w0.., t0...
+
+    Args:
+        graph: the network.
+        nodes: a convex group of its nodes, in topological order.
+        device: what runs them.
+
+    Raises:
+        GraphError: no nodes, or a tensor leaves the group and comes back (the group is not convex).
+    """
+    if not nodes:
+        raise GraphError(f"{graph.name}: a kernel needs at least one node")
+    inside = {t for node in nodes for t in node.outputs if t}
+    _check_convex(graph, nodes, inside)
+    made: set[str] = set()
+    for node in nodes:
+        if any(t in inside and t not in made for t in node.inputs):
+            raise GraphError(f"{graph.name}: kernel nodes are not in topological order")
+        made.update(node.outputs)
+    members = [graph.positions[next(t for t in node.outputs if t)] for node in nodes]
+    part = part_of(graph, members)
+    return Kernel(_cut(graph, part), part.node_names, device)
+
+
+def _cut(graph: Graph, part: Part) -> Graph:
+    """The part as a graph of its own, under canonical names."""
+    nodes = [graph.nodes[index] for index in part.nodes]
+    results = [t for node in nodes for t in node.outputs if t]
+    names = {"": ""}
+    for prefix, tensors in (("x", part.inputs), ("w", part.weights), ("t", results)):
+        names |= {tensor: f"{prefix}{place}" for place, tensor in enumerate(tensors)}
+    activations = dict.fromkeys(t for node in nodes for t in (*node.inputs, *node.outputs) if t)
+    return Graph(
+        part.type,
+        tuple([names[t] for t in part.inputs]),
+        tuple([names[t] for t in part.outputs]),
+        tuple(
+            [
+                Node(
+                    f"n{index}",
+                    node.op,
+                    tuple([names[t] for t in node.inputs]),
+                    tuple([names[t] for t in node.outputs]),
+                    node.attrs,
+                )
+                for index, node in enumerate(nodes)
+            ]
+        ),
+        {names[t]: graph.weights[t] for t in part.weights},
+        {names[t]: graph.type_of(t) for t in activations if t not in graph.weights},
+    )
+
+
+def _check_convex(graph: Graph, nodes: Sequence[Node], inside: set[str]) -> None:
+    """Refuse a group that needs a tensor which is itself computed from the group."""
+    first = min(graph.positions[tensor] for tensor in inside)
+    seen: set[int] = set()
+    todo = [t for node in nodes for t in node.inputs if t and t not in inside]
+    while todo:
+        at = graph.positions.get(todo.pop(), -1)
+        if at <= first or at in seen:  # made before the group starts: it cannot depend on it
+            continue
+        seen.add(at)
+        for tensor in graph.nodes[at].inputs:
+            if tensor in inside:
+                raise GraphError(
+                    f"{graph.name}: a tensor leaves the kernel {nodes[0].name!r} and comes back"
+                    f" through {graph.nodes[at].name!r}"
+                )
+            if tensor:
+                todo.append(tensor)

@@ -1,0 +1,75 @@
+"""What flushed caches add to a kernel: mostly its weights, fetched from memory once more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from latfarm_predictors.features.table import Array, Table
+from latfarm_predictors.models.base import State
+
+_LEAST_ROWS = 8
+_CACHES_BYTES = (1e6, 4e6, 24e6)
+
+
+class ColdCost:
+    """Extra latency = fixed + cached weight bytes + activation bytes, non-negative, relative fit.
+
+    Weights count up to the sizes of plausible caches: what no cache could have kept between two
+    runs is fetched by a warm run as well, and costs nothing extra.
+
+    Without at least 8 cold measurements it is zero: `known` tells.
+    """
+
+    kind = "cold"
+
+    def __init__(self) -> None:
+        self._coefficients: Array = np.zeros(2 + len(_CACHES_BYTES))
+        self.rows = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether cold latencies stand behind it."""
+        return self.rows >= _LEAST_ROWS
+
+    def fit(self, table: Table, latency_ms: Array, extra_ms: Array) -> ColdCost:
+        """Learn from the rows with a finite extra latency.
+
+        Args:
+            table: n kernels.
+            latency_ms: their warm latencies, shape (n,).
+            extra_ms: cold minus warm latency, NaN where not measured, shape (n,).
+        """
+        from scipy.optimize import nnls
+
+        rows = np.flatnonzero(np.isfinite(extra_ms))
+        self.rows = len(rows)
+        if not self.known:
+            return self
+        columns = self._columns(table.take(rows))
+        scale = columns.mean(axis=0) + 1e-12
+        weight = 1.0 / (latency_ms[rows] + extra_ms[rows])
+        solution, _ = nnls(columns / scale * weight[:, None], extra_ms[rows] * weight)
+        self._coefficients = solution / scale
+        return self
+
+    def extra_ms(self, table: Table) -> Array:
+        """Latency that flushed caches add, shape (n,)."""
+        # not "@", which rounds a row differently at the end of a table than inside it
+        return np.asarray(np.einsum("ij,j->i", self._columns(table), self._coefficients))
+
+    def state(self) -> State:
+        """What was learned, as plain data."""
+        return State(self.kind, {"rows": self.rows}, {"coefficients": self._coefficients})
+
+    @classmethod
+    def from_state(cls, state: State) -> ColdCost:
+        """Read what `state` gave."""
+        model = cls()
+        model.rows = int(state.values["rows"])
+        model._coefficients = state.arrays["coefficients"]
+        return model
+
+    def _columns(self, table: Table) -> Array:
+        activations = table.input_bytes + table.output_bytes
+        kept = [np.minimum(table.weight_bytes, size) for size in _CACHES_BYTES]
+        return np.stack([np.ones(len(table)), *kept, activations], axis=1)

@@ -1,0 +1,288 @@
+"""The regressors of a platform, one a group, with their out-of-fold record and fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.features.group_summary import GroupSummary
+from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
+from latfarm_predictors.features.table import Array, Rows, Table
+from latfarm_predictors.intervals import Mondrian
+from latfarm_predictors.models import apart
+from latfarm_predictors.models.base import State
+from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.scaled import Scaled, scale
+from latfarm_predictors.models.sibling import Sibling, fit_roofline
+from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.samples import Training
+
+__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "Report"]
+
+Report = Callable[[str, int, int], None]
+"""Called with a stage, how many of its steps are done, and how many there are."""
+
+_TOKEN_DOUBT = 0.1
+_MOST_NOISE = 0.3**2
+
+
+@dataclass(frozen=True)
+class KernelEstimates:
+    """Estimates of n kernels.
+
+    Attributes:
+        table: the kernels.
+        latency_ms: shape (n,).
+        sigma: log-sigma, shape (n,).
+        sources: what each rests on.
+        labels: whose conformal scores apply; "" for all kernels'.
+        reasons: why a kernel counts as unknown; "" when it does not.
+    """
+
+    table: Table
+    latency_ms: Array
+    sigma: Array
+    sources: tuple[str, ...]
+    labels: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass
+class KernelModels:
+    """Fitted regressors; see `fit`. Not changed afterwards."""
+
+    router: Router = field(default_factory=Router)
+    overall: Roofline = field(default_factory=Roofline)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    images: dict[str, Stack] = field(default_factory=dict)
+    scaled: dict[str, Scaled] = field(default_factory=dict)
+    forests: dict[str, Forest] = field(default_factory=dict)
+    middle_ms: dict[str, float] = field(default_factory=dict)
+    scores: Mondrian = field(default_factory=Mondrian)
+    summaries: tuple[GroupSummary, ...] = ()
+    floor_ms: float = 1e-6
+    unseen_ms: Array = field(default_factory=lambda: np.zeros(0))
+    unseen_sigma: Array = field(default_factory=lambda: np.zeros(0))
+
+    @staticmethod
+    def fit(
+        training: Training,
+        *,
+        floor_ms: float,
+        seed: int,
+        report: Report,
+        sibling: KernelModels | None = None,
+        forests: bool = True,
+    ) -> KernelModels:
+        """Fit every group's stack, and record how each row fared out of fold.
+
+        With `forests`, the baseline's forest of each group too; `state` does not keep them.
+        `unseen_ms` and `unseen_sigma` hold each training row's estimate by a model without it.
+        Intervals calibrated on them cover what a measurement would say, its noise included.
+        With a `sibling` a group builds on that platform's regressors where it does better so.
+
+        Raises:
+            NotEnoughDataError: fewer than 8 distinct kernels.
+        """
+        table = training.table
+        if len(table) < LEAST_ROWS:
+            raise NotEnoughDataError(
+                f"{len(table)} distinct kernels measured, a predictor needs {LEAST_ROWS}"
+                + (
+                    f"; {training.left_out} more have no usable latency"
+                    if training.left_out
+                    else ""
+                )
+            )
+        models = KernelModels(floor_ms=floor_ms)
+        router, groups = Router.of(table, training.devices)
+        models.router = replace(router, free=training.free)
+        elder = None if sibling is None else Sibling.of(sibling)
+        models.overall = fit_roofline(table, training.latency_ms, training.noise, elder)
+        models.unseen_ms = np.empty(len(table))
+        models.unseen_sigma = np.empty(len(table))
+        names = sorted(groups)
+        summaries, labels = [], [""] * len(table)
+        for done, name in enumerate(names):
+            report("kernels", done, len(names))
+            rows = np.array(groups[name], dtype=np.intp)
+            summaries.append(models._fit_group(name, rows, training, seed, elder, forests))
+            models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
+            for row in rows:
+                labels[row] = models._label(name, float(models.unseen_ms[row]))
+        if forests:
+            models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
+        models.summaries = tuple(summaries)
+        error = np.abs(np.log(training.latency_ms / models.unseen_ms))
+        # labels that are mostly noise (kernels as short as the call's jitter) judge no model
+        sound = np.flatnonzero(training.noise < _MOST_NOISE)
+        if len(sound) < LEAST_ROWS:
+            sound = np.arange(len(table))
+        models.scores = Mondrian.of(
+            error[sound] / models.unseen_sigma[sound], [labels[row] for row in sound]
+        )
+        report("kernels", len(names), len(names))
+        return models
+
+    def predict(self, table: Table) -> KernelEstimates:
+        """Estimate every kernel, standing in where its like was never measured."""
+        count = len(table)
+        kinds = list(zip(table.families, table.types, strict=True))
+        routes = {kind: self.router.route(*kind) for kind in set(kinds)}
+        doubts = {kind: self._doubt(route, *kind) for kind, route in routes.items()}
+        row_routes = [routes[kind] for kind in kinds]
+        wanted: dict[str, tuple[list[int], list[str]]] = {}
+        for row, route in enumerate(row_routes):
+            rows, types = wanted.setdefault(route.group, ([], []))
+            rows.extend([row] * len(route.types))
+            types.extend(route.types)
+        mean, square, within, weight = (np.zeros(count) for _ in range(4))
+        for group, (rows, types) in wanted.items():
+            index = np.array(rows, dtype=np.intp)
+            part = table.take(index)
+            if part.types != (asked := tuple(types)):  # others stand in for some
+                part = replace(part, types=asked)
+            latency, sigma = self._ask(group, part)
+            log_latency = np.log(latency)
+            np.add.at(mean, index, log_latency)
+            np.add.at(square, index, log_latency**2)
+            np.add.at(within, index, sigma**2)
+            np.add.at(weight, index, 1.0)
+        mean, square, within = mean / weight, square / weight, within / weight
+        doubt = np.array([doubts[kind] for kind in kinds])
+        sigma = np.sqrt(within + np.maximum(square - mean**2, 0.0) + doubt**2)
+        latency = np.exp(mean)
+        views = np.array([route.source == VIEW for route in row_routes], dtype=np.bool_)
+        latency = np.where(views, self.floor_ms, latency)
+        sources = tuple([route.source or self._source(route.group) for route in row_routes])
+        labels = tuple(
+            [
+                "" if source.startswith("fallback:") else self._label(route.group, value)
+                for route, value, source in zip(row_routes, latency.tolist(), sources, strict=True)
+            ]
+        )
+        reasons = tuple([route.reason for route in row_routes])
+        return KernelEstimates(table, latency, sigma, sources, labels, reasons)
+
+    def state(self) -> State:
+        """What was learned, as plain data; out-of-fold estimates are not kept."""
+        parts: dict[str, State] = {"overall": self.overall.state()}
+        parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
+        parts |= {f"images-{name}": model.state() for name, model in self.images.items()}
+        return State(
+            "kernel-models",
+            values={
+                "router": self.router.to_json(),
+                "stacks": list(self.stacks),
+                "images": list(self.images),
+                "scaled": {name: asdict(model) for name, model in self.scaled.items()},
+                "middle_ms": dict(self.middle_ms),
+                "floor_ms": self.floor_ms,
+                "least": self.scores.least,
+                "labels": list(self.scores.scores),
+                "summaries": [asdict(summary) for summary in self.summaries],
+            },
+            arrays={f"scores-{i}": scores for i, scores in enumerate(self.scores.scores.values())},
+            parts=parts,
+        )
+
+    @staticmethod
+    def from_state(state: State) -> KernelModels:
+        """Read what `state` gave."""
+        values, parts = state.values, state.parts
+        labels = [str(label) for label in values["labels"]]
+        return KernelModels(
+            router=Router.from_json(values["router"]),
+            overall=Roofline.from_state(parts["overall"]),
+            stacks={n: Stack.from_state(parts[f"stack-{n}"]) for n in values["stacks"]},
+            images={  # bundles of old know none
+                n: Stack.from_state(parts[f"images-{n}"]) for n in values.get("images", ())
+            },
+            scaled={name: Scaled(**given) for name, given in values["scaled"].items()},
+            middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
+            scores=Mondrian(
+                {label: state.arrays[f"scores-{i}"] for i, label in enumerate(labels)},
+                int(values["least"]),
+            ),
+            summaries=tuple(GroupSummary.from_json(given) for given in values["summaries"]),
+            floor_ms=float(values["floor_ms"]),
+        )
+
+    def _fit_group(
+        self,
+        name: str,
+        rows: Rows,
+        training: Training,
+        seed: int,
+        elder: Sibling | None,
+        forests: bool,
+    ) -> GroupSummary:
+        table = training.table.take(rows)
+        known = None if elder is None else elder.within(table)
+        latency, noise = training.latency_ms[rows], training.noise[rows]
+        forest_scores = None
+        if len(rows) >= LEAST_ROWS:
+            sources = [training.networks[row] for row in rows]
+            stack = self.stacks[name] = Stack(seed=seed, sibling=known)
+            stack.fit(table, latency, noise, sources)
+            predicted, sigma = stack.unseen_ms, stack.unseen_sigma
+            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=known)
+            if two is not None:
+                stack = self.stacks[name] = two.others
+                self.images[name] = two.images
+                predicted, sigma = two.unseen_ms, two.unseen_sigma
+            if forests:
+                forest = self.forests[name] = Forest(seed=seed).fit(table, latency)
+                forest_scores = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
+            noise_sigma, outliers = stack.gp.noise_sigma, stack.gp.outliers
+            model = "gp" if stack.boosted is None else "stack"
+            gp_weight = stack.gp_weight
+        else:
+            predicted, sigma, few = scale(self.overall, table, latency)
+            self.scaled[name] = few
+            noise_sigma, outliers, model, gp_weight = few.sigma, 0, "roofline", 0.0
+        self.unseen_ms[rows], self.unseen_sigma[rows] = predicted, sigma
+        scores = evaluate(predicted, latency)
+        return GroupSummary(
+            group=name,
+            rows=len(rows),
+            families=tuple(sorted(set(table.families))),
+            main_ops=tuple(sorted(set(table.main_ops))),
+            model=model,
+            gp_weight=gp_weight,
+            outliers=outliers,
+            noise=noise_sigma,
+            within5=scores.within5,
+            within10=scores.within10,
+            mean_ape=scores.mean_ape,
+            forest_within10=None if forest_scores is None else forest_scores.within10,
+            forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
+        )
+
+    def _ask(self, group: str, table: Table) -> tuple[Array, Array]:
+        if group in self.stacks:
+            stack, images = self.stacks[group], self.images.get(group)
+            return stack.predict(table) if images is None else apart.ask(images, stack, table)
+        latency, sigma = self.overall.predict(table)
+        own = self.scaled.get(group)
+        if own is None:
+            return latency, sigma
+        return latency * np.exp(own.log_factor), np.full(len(table), own.sigma)
+
+    def _source(self, group: str) -> str:
+        stack = self.stacks.get(group)
+        if stack is None:
+            return "fallback:roofline"
+        return "gp" if stack.boosted is None else "stack"
+
+    def _label(self, group: str, latency_ms: float) -> str:
+        return f"{group}/{'small' if latency_ms < self.middle_ms[group] else 'large'}"
+
+    def _doubt(self, route: Route, family: str, kernel_type: str) -> float:
+        unseen = self.router.unseen_tokens(family, kernel_type)
+        return float(np.hypot(route.doubt, _TOKEN_DOUBT * unseen))

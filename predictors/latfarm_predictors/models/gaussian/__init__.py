@@ -1,0 +1,1 @@
+"""Gaussian processes: posterior, search of scales, choice of what to measure next."""

@@ -1,0 +1,1 @@
+"""Predictors of the literature, written after their publications, as baselines."""

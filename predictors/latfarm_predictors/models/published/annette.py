@@ -1,0 +1,292 @@
+"""ANNETTE's analytical layer models: the roofline, and the roofline refined by its array.
+
+Wess et al. 2021 (IEEE Access 9, "ANNETTE", reference [5] of the smart padding paper) compare four
+layer models on the same measurements: roofline, refined roofline, statistical, and mixed. The
+first two are here, the other two in `annette_forest.py`. They are baselines, built as published:
+peaks are maxima over the measurements, and the call costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.features.table import Array, Rows, Table, as_table
+from latfarm_predictors.kernels.workload import Workload
+from latfarm_predictors.models.base import State, check_targets, robust_sigma
+
+MOST_PAR = 64
+"""The largest unrolling tried, as in the authors' generator."""
+
+_DIMENSIONS = ("filters", "channels", "height", "width")
+_SEARCH_ROWS = 600
+_LEAST_SEARCH_ROWS = 24
+_LEAST_GAIN = 0.01
+_MOST_PASSES = 3
+_ROUNDING = 1e-12
+
+
+def operations(workloads: Sequence[Workload] | Table) -> Array:
+    """Operations of each layer, at least 1, shape (n,).
+
+    Two a multiply-add; a layer without any counts one for each element it reads for its result,
+    as ANNETTE counts poolings and elementwise layers.
+    """
+    table = as_table(workloads)
+    results = table.batch * table.out_channels * table.out_h * table.out_w
+    windows = np.where(table.macs > 0, 0.0, np.maximum(results * table.area, table.elements))
+    return np.maximum(2.0 * table.macs + windows, 1.0)
+
+
+def raw_features(workloads: Sequence[Workload] | Table) -> Array:
+    """The feature vector x of a layer, shape (n, 16).
+
+    Smart padding paper, Eq. 6 and Table 2: the layer's configuration, beside the high-level
+    features that ANNETTE derives from it (operations, inputs, outputs, weights).
+    """
+    table = as_table(workloads)
+    return np.stack(
+        [
+            table.batch,
+            table.in_h,
+            table.in_w,
+            table.in_channels,
+            table.out_channels,
+            table.kernel_h,
+            table.kernel_w,
+            table.stride_h,
+            table.stride_w,
+            table.dilation_h,
+            table.groups,
+            table.inputs,
+            operations(table),
+            table.input_bytes / table.element_bytes,
+            table.output_bytes / table.element_bytes,
+            table.weight_bytes / table.element_bytes,
+        ],
+        axis=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolling:
+    """How an array computes in parallel: lanes (par) a dimension, and how strictly (alpha).
+
+    A dimension of size u keeps u / (ceil(u / par) * par) of its lanes busy (ANNETTE, Eq. 3).
+    Alpha tells how much of that loss is paid: 1 all of it, 0 none. (The authors' paper counts the
+    other way round: its alpha is 1 minus this one.)
+    """
+
+    filters: int = 1
+    channels: int = 1
+    height: int = 1
+    width: int = 1
+    filters_alpha: float = 1.0
+    channels_alpha: float = 1.0
+    height_alpha: float = 1.0
+    width_alpha: float = 1.0
+
+    def utilisation(self, workloads: Sequence[Workload] | Table) -> Array:
+        """Share of the array that does useful work, the product over dimensions, shape (n,)."""
+        sizes = _sizes(as_table(workloads))
+        loss = np.ones(sizes["filters"].shape)
+        for name in _DIMENSIONS:
+            loss *= self._loss(name, sizes[name])
+        return 1.0 / loss
+
+    def moved(self, name: str, par: int, alpha: float) -> Unrolling:
+        """The same unrolling with one dimension changed."""
+        return Unrolling(**{**asdict(self), name: par, f"{name}_alpha": alpha})
+
+    def _loss(self, name: str, size: Array) -> Array:
+        """1 / utilisation of one dimension."""
+        par, alpha = int(getattr(self, name)), float(getattr(self, f"{name}_alpha"))
+        return np.asarray((1.0 - alpha) + alpha * _padded(size, par))
+
+
+class AnnetteRoofline:
+    """Layer model 1: time = max(operations / peak, bytes / bandwidth). Needs 3 rows.
+
+    Both peaks are the largest throughput seen in any measurement, hence no training row is
+    predicted to take longer than it did. One row that is wrongly fast spoils the fit; as
+    published.
+    """
+
+    kind = "annette_roofline"
+
+    def __init__(self) -> None:
+        self.ops_per_ms = 0.0
+        self.bytes_per_ms = 0.0
+        self.sigma = 0.0
+
+    def fit(
+        self,
+        workloads: Sequence[Workload] | Table,
+        latency_ms: npt.ArrayLike,
+        noise: npt.ArrayLike | None = None,
+    ) -> Self:
+        """See `Model.fit`; noise is not used, as in the paper."""
+        table = as_table(workloads)
+        latency, _ = check_targets(table, latency_ms, noise, least=3)
+        self._set_peaks(table, latency)
+        self._refine(table, latency)
+        self.sigma = robust_sigma(np.log(latency / self.latency_ms(table)))
+        return self
+
+    def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
+        """See `Model.refit`."""
+        del noise  # not used, as in the paper
+        other = self.from_state(self.state())
+        other._set_peaks(as_table(workloads), latency_ms)
+        return other
+
+    def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+        """See `Model.predict`; the deviation is the same for every layer."""
+        table = as_table(workloads)
+        return self.latency_ms(table), np.full(len(table), self.sigma)
+
+    def latency_ms(self, table: Table) -> Array:
+        """Latency alone, shape (n,)."""
+        return np.maximum(self._compute_ms(table), self._traffic_ms(table))
+
+    def compute_bound(self, table: Table) -> npt.NDArray[np.bool_]:
+        """Whether the compute roof is the one that binds, shape (n,)."""
+        return self._compute_ms(table) > self._traffic_ms(table)
+
+    def state(self) -> State:
+        """See `Model.state`."""
+        return State(self.kind, values=self._values())
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """See `Model.from_state`."""
+        model = cls()
+        model.ops_per_ms = float(state.values["ops_per_ms"])
+        model.bytes_per_ms = float(state.values["bytes_per_ms"])
+        model.sigma = float(state.values["sigma"])
+        return model
+
+    def _values(self) -> dict[str, object]:
+        return {
+            "ops_per_ms": self.ops_per_ms,
+            "bytes_per_ms": self.bytes_per_ms,
+            "sigma": self.sigma,
+        }
+
+    def _set_peaks(self, table: Table, latency: Array) -> None:
+        self.ops_per_ms = float((operations(table) / latency).max())
+        self.bytes_per_ms = float((table.total_bytes / latency).max())
+
+    def _refine(self, table: Table, latency: Array) -> None:
+        """What a refined model learns besides the peaks: here nothing."""
+
+    def _compute_ms(self, table: Table) -> Array:
+        return operations(table) / self.ops_per_ms
+
+    def _traffic_ms(self, table: Table) -> Array:
+        return table.total_bytes / self.bytes_per_ms
+
+
+class RefinedRoofline(AnnetteRoofline):
+    """Layer model 2: the compute roof divided by the array's utilisation (ANNETTE, Eq. 3).
+
+    With alphas of 1 it is `costs.refined_roofline_ms` without overhead. The authors find par and
+    alpha of each dimension on a sweep of that dimension alone, as the least squares of time on
+    x / u(x) with an offset, par from 1 to 64. The same least squares is taken here over all
+    compute-bound rows, dimension by dimension until nothing improves (so that a survey without
+    sweeps serves too), and relative errors, since rows span decades; a sweep alone gives the
+    authors' answer. Needs 3 rows, refines from 24 compute-bound ones on.
+    """
+
+    kind = "annette_refined_roofline"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unrolling = Unrolling()
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """See `Model.from_state`."""
+        model = super().from_state(state)
+        model.unrolling = Unrolling(**state.values["unrolling"])
+        return model
+
+    def _values(self) -> dict[str, object]:
+        return {**super()._values(), "unrolling": asdict(self.unrolling)}
+
+    def _compute_ms(self, table: Table) -> Array:
+        return super()._compute_ms(table) / self.unrolling.utilisation(table)
+
+    def _refine(self, table: Table, latency: Array) -> None:
+        self.unrolling = Unrolling()
+        rows = np.flatnonzero(self.compute_bound(table))
+        if len(rows) > _SEARCH_ROWS:
+            rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
+        if len(rows) >= _LEAST_SEARCH_ROWS:
+            self.unrolling = fit_unrolling(table, latency, rows)
+
+
+def fit_unrolling(table: Table, latency_ms: Array, rows: Rows) -> Unrolling:
+    """Par and alpha of every dimension that best explain the given rows.
+
+    A dimension keeps par 1 unless another lowers the sum of squares by 1 % or more, and where all
+    rows have the same size in it: there is nothing to see then.
+    """
+    part, latency = table.take(rows), latency_ms[rows]
+    sizes, work = _sizes(part), operations(part)
+    found = Unrolling()
+    best = _offset_fit(work, np.ones(len(work)), latency)[1]
+    for _ in range(_MOST_PASSES):
+        before = found
+        for name in _DIMENSIONS:
+            if np.ptp(sizes[name]) == 0:
+                continue
+            others = found.moved(name, 1, 1.0)
+            effective = work / others.utilisation(part)
+            for par in range(2, MOST_PAR + 1):
+                alpha, error = _offset_fit(effective, _padded(sizes[name], par), latency)
+                if error < (1.0 - _LEAST_GAIN) * best - _ROUNDING * len(work):
+                    best, found = error, others.moved(name, par, alpha)
+        if found == before:
+            break
+    return found
+
+
+def _offset_fit(work: Array, padding: Array, latency: Array) -> tuple[float, float]:
+    """Alpha, and the sum of squared relative errors, of off + speed * work * loss(alpha).
+
+    The loss is linear in alpha, so that non-negative least squares finds all three at once.
+    """
+    from scipy.optimize import nnls
+
+    columns = np.stack([np.ones_like(work), work, work * padding], axis=1)
+    scale = columns.mean(axis=0)
+    solution, norm = nnls(columns / scale / latency[:, None], np.ones(len(work)))
+    plain, padded = solution[1:] / scale[1:]
+    return (float(padded / (plain + padded)) if padded > 0 else 0.0), float(norm**2)
+
+
+def _padded(size: Array, par: int) -> Array:
+    """Size rounded up to whole rounds of `par` lanes, over the size itself; 1 for size 0."""
+    whole = np.maximum(size, 1.0)
+    return np.where(size > 0, np.ceil(whole / par) * par / whole, 1.0)
+
+
+def _sizes(table: Table) -> dict[str, Array]:
+    """Sizes of the unrolled dimensions; 0 where a layer has no such dimension.
+
+    As ANNETTE unrolls them: a depthwise layer has no filters, a matrix no height and width.
+    """
+    depthwise = np.array([family == "dwconv" for family in table.families], dtype=np.bool_)
+    matrix = np.array([family == "fc" for family in table.families], dtype=np.bool_)
+    filters = np.maximum(table.out_channels / table.conv_groups, 1.0)
+    return {
+        "filters": np.where(depthwise, 0.0, filters),
+        "channels": np.where(depthwise, table.in_channels, table.group_in),
+        "height": np.where(matrix, 0.0, table.out_h),
+        "width": np.where(matrix, 0.0, table.out_w),
+    }

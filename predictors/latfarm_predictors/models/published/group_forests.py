@@ -1,0 +1,60 @@
+"""Random forests on the groups of our own models: the same rows and routes, another regressor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from latfarm_predictors.features.groups import family_group
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload
+from latfarm_predictors.models.base import State
+from latfarm_predictors.models.trees.forest import Forest
+
+
+class GroupForests:
+    """Fitted forests by group; the one named "" has seen all kernels and answers for the others.
+
+    Args:
+        forests: by group, "" among them.
+        joined: the group that answers for each, where small groups were joined.
+    """
+
+    kind = "group-forests"
+
+    def __init__(self, forests: Mapping[str, Forest], joined: Mapping[str, str]) -> None:
+        self.forests = dict(forests)
+        self.joined = dict(joined)
+
+    def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+        """See `models.base.Model.predict`."""
+        table = as_table(workloads)
+        latency, sigma = np.empty(len(table)), np.empty(len(table))
+        groups: dict[str, list[int]] = {}
+        for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
+            name = self.joined.get(family_group(family, kind), "")
+            groups.setdefault(name if name in self.forests else "", []).append(row)
+        for name, rows in groups.items():
+            index = np.array(rows, dtype=np.intp)
+            latency[index], sigma[index] = self.forests[name].predict(table.take(index))
+        return latency, sigma
+
+    def state(self) -> State:
+        """What was learned, as plain data."""
+        return State(
+            self.kind,
+            values={"forests": list(self.forests), "joined": dict(self.joined)},
+            parts={f"forest-{name or 'all'}": f.state() for name, f in self.forests.items()},
+        )
+
+    @staticmethod
+    def from_state(state: State) -> GroupForests:
+        """Read what `state` gave."""
+        return GroupForests(
+            {
+                name: Forest.from_state(state.parts[f"forest-{name or 'all'}"])
+                for name in state.values["forests"]
+            },
+            state.values["joined"],
+        )

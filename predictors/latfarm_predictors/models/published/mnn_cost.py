@@ -1,0 +1,142 @@
+"""MNN's pre-inference cost model (Jiang et al. 2020, section 3.2): latency without measuring.
+
+Eq. 5: C_op = MUL / FLOPS * 1000 + t_schedule, FLOPS and t_schedule from appendix C. MUL is the
+direct algorithm's number of multiplications, or what the algorithm computes that Eqs. 2, 3 and 9
+choose (`schemes=True`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.features.mnn_backends import Backend, cpu
+from latfarm_predictors.features.mnn_schemes import Schemes, choose
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.models.base import State, check_targets, robust_sigma
+
+UNMEASURED_SIGMA = 1.0
+"""Deviation of the log latency before anything was measured: a factor of e either way."""
+
+CONVERTED = FusionRules(
+    {
+        (first, second): "fused"
+        for first in ("Conv", "BatchNormalization")
+        for second in ("BatchNormalization", "Relu", "Clip")
+    }
+)
+"""What MNN's converter puts into a convolution (section 3.1: "operator fusion")."""
+
+_LEAST_MS = 1e-9
+
+
+class MnnCost:
+    """Eq. 5 over kernels. Predicts without a fit; needs 1 row for one.
+
+    Args:
+        backend: what runs the kernels.
+        schemes: count the operations of the chosen algorithm instead of the direct one's.
+        scaled: let `fit` learn one factor for all kernels: the median of measured / predicted.
+    """
+
+    kind = "mnn-cost"
+
+    def __init__(
+        self, backend: Backend | None = None, *, schemes: bool = True, scaled: bool = False
+    ) -> None:
+        self.backend = backend or cpu(1)
+        self.schemes = schemes
+        self.scaled = scaled
+        self.factor = 1.0
+        self.sigma = UNMEASURED_SIGMA
+
+    def fit(
+        self,
+        workloads: Sequence[Workload] | Table,
+        latency_ms: npt.ArrayLike,
+        noise: npt.ArrayLike | None = None,
+    ) -> Self:
+        """See `Model.fit`: learns how far off it is, and the factor if it is `scaled`."""
+        table = as_table(workloads)
+        latency, _ = check_targets(table, latency_ms, noise, least=1)
+        self.factor = 1.0
+        ratio = np.log(latency / self.cost_ms(table))
+        if self.scaled:
+            middle = float(np.median(ratio))
+            self.factor = float(np.exp(middle))
+            ratio = ratio - middle
+        self.sigma = robust_sigma(ratio)
+        return self
+
+    def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
+        """See `Model.refit`."""
+        other = type(self)(self.backend, schemes=self.schemes, scaled=self.scaled)
+        return other.fit(workloads, latency_ms, noise)
+
+    def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+        """See `Model.predict`."""
+        table = as_table(workloads)
+        return self.cost_ms(table), np.full(len(table), self.sigma)
+
+    def cost_ms(self, table: Table) -> Array:
+        """C_op of each kernel in milliseconds, shape (n,)."""
+        chosen = choose(table)
+        counted = chosen.operations if self.schemes else chosen.multiplications
+        cost = counted / self.backend.multiplications_per_ms + self.backend.schedule_ms
+        return np.maximum(self.factor * cost, _LEAST_MS)
+
+    def network_ms(self, graph: Graph) -> float:
+        """C_backend (Eq. 4): the sum over a network's ops, those that compute nothing left out."""
+        table, _ = operators(graph)
+        return float(self.cost_ms(table).sum())
+
+    def state(self) -> State:
+        """See `Model.state`."""
+        return State(
+            self.kind,
+            values={
+                "backend": asdict(self.backend),
+                "schemes": self.schemes,
+                "scaled": self.scaled,
+                "factor": self.factor,
+                "sigma": self.sigma,
+            },
+        )
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """See `Model.from_state`."""
+        values = state.values
+        model = cls(
+            Backend(**values["backend"]),
+            schemes=bool(values["schemes"]),
+            scaled=bool(values["scaled"]),
+        )
+        model.factor, model.sigma = float(values["factor"]), float(values["sigma"])
+        return model
+
+
+def operators(graph: Graph) -> tuple[Table, list[str]]:
+    """Each op of a network as a workload of its own, and the nodes' names.
+
+    Batch norms and activations count for nothing where MNN's converter fuses them.
+    """
+    kernels = [
+        kernel
+        for kernel in split(graph, CONVERTED)
+        if any(node.op not in FREE_OPS for node in kernel.graph.nodes)
+    ]
+    return as_table([workload(kernel) for kernel in kernels]), [k.node_names[0] for k in kernels]
+
+
+def algorithms(graph: Graph) -> tuple[list[str], Schemes]:
+    """Names of a network's ops, and which algorithm each would be computed by."""
+    table, names = operators(graph)
+    return names, choose(table)

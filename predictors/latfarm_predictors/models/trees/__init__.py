@@ -1,0 +1,1 @@
+"""Regression trees: growing, storing and evaluating forests and boosted trees."""

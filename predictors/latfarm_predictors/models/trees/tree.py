@@ -1,0 +1,146 @@
+"""Regression trees of a random forest: grown by scikit-learn, kept and walked as plain arrays.
+
+A forest is grown tree by tree, each from its own bootstrap, with the random numbers that
+`RandomForestRegressor` would use: the trees are its trees, bit for bit, without what it does around
+each of them, which for the few hundred rows of a kernel's kind takes as long as growing it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from latfarm_predictors.features.table import Array
+
+Integers = npt.NDArray[np.int64]
+_LEAF = -1
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees as arrays over all their nodes, those of a tree one after the other.
+
+    Attributes:
+        roots: index of each tree's root, shape (trees,).
+        feature: that a node looks at, shape (nodes,).
+        threshold: up to which a row goes left; infinite at a leaf.
+        left: node that follows; a leaf leads to itself, so that all rows may walk alike.
+        right: the same for rows above the threshold.
+        value: of a leaf; 0 elsewhere.
+    """
+
+    roots: Integers
+    feature: Integers
+    threshold: Array
+    left: Integers
+    right: Integers
+    value: Array
+
+    @staticmethod
+    def none() -> Trees:
+        """No tree."""
+        index, value = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Trees(index, index, value, index, index, value)
+
+    def votes(self, features: Array) -> Array:
+        """What each tree says of each row, shape (trees, n); equal rows are walked once."""
+        if len(features) < 2:
+            return self._walk(features)
+        distinct, places = np.unique(features, axis=0, return_inverse=True)
+        blocks = [distinct[start : start + _BLOCK] for start in range(0, len(distinct), _BLOCK)]
+        found = np.concatenate([self._walk(block) for block in blocks], axis=1)
+        return np.asarray(found[:, places.reshape(-1)])
+
+    def _walk(self, features: Array) -> Array:
+        count = len(features)
+        place = np.repeat(self.roots, count)
+        row = np.tile(np.arange(count), len(self.roots))
+        # those that are not in a leaf yet: boosted trees are deep in a few places alone
+        walking = np.flatnonzero(self.left[place] != place)
+        while len(walking):
+            at = place[walking]
+            below = features[row[walking], self.feature[at]] <= self.threshold[at]
+            onward = np.where(below, self.left[at], self.right[at])
+            place[walking] = onward
+            walking = walking[self.left[onward] != onward]
+        return np.asarray(self.value[place].reshape(len(self.roots), count))
+
+
+def grow(
+    features: Array, target: Array, *, trees: int, share: float, seed: int
+) -> tuple[Trees, npt.NDArray[np.bool_]]:
+    """Grow a random forest.
+
+    Args:
+        features: of single precision in value, shape (n, f).
+        target: shape (n,).
+        trees: how many.
+        share: of the features, offered to every split.
+        seed: for bootstraps and feature draws.
+
+    Returns:
+        The trees, and whether a tree's bootstrap holds a row, shape (trees, n).
+    """
+    import sklearn
+    from sklearn.tree import DecisionTreeRegressor
+
+    count = len(features)
+    rows = np.ascontiguousarray(features, dtype=np.float32)
+    wanted = np.ascontiguousarray(target, dtype=np.float64)[:, None]
+    draw = np.random.RandomState(seed)
+    seeds = [int(draw.randint(np.iinfo(np.int32).max)) for _ in range(trees)]
+    seen = np.zeros((trees, count), dtype=np.bool_)
+    grown = []
+    # the rows are checked already, and not for every tree anew
+    with sklearn.config_context(skip_parameter_validation=True, assume_finite=True):
+        for number, own in enumerate(seeds):
+            chosen = np.random.RandomState(own).randint(0, count, count, dtype=np.int32)
+            weight = np.bincount(chosen, minlength=count).astype(np.float64)
+            seen[number] = weight > 0
+            tree = DecisionTreeRegressor(max_features=share, random_state=own)
+            grown.append(tree.fit(rows, wanted, sample_weight=weight, check_input=False).tree_)
+    return _flat(grown), seen
+
+
+def out_of_bag(votes: Array, seen: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Mean and variance of the trees that never saw a row, each of shape (n,).
+
+    A row that every tree has seen is judged by all of them.
+
+    Args:
+        votes: shape (trees, n).
+        seen: whether a tree's bootstrap holds a row, shape (trees, n).
+    """
+    mask = ~seen | seen.all(axis=0)
+    count = mask.sum(axis=0)
+    mean = np.where(mask, votes, 0.0).sum(axis=0) / count
+    variance = np.where(mask, (votes - mean) ** 2, 0.0).sum(axis=0) / count
+    return np.asarray(mean), np.asarray(variance)
+
+
+def _flat(grown: list[Any]) -> Trees:
+    parts: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
+    roots, start = [], 0
+    for tree in grown:
+        roots.append(start)
+        leaf = tree.children_left == _LEAF
+        parts[0].append(np.where(leaf, 0, tree.feature))
+        parts[1].append(np.where(leaf, np.inf, tree.threshold))
+        here = np.arange(start, start + tree.node_count)
+        parts[2].append(np.where(leaf, here, tree.children_left + start))
+        parts[3].append(np.where(leaf, here, tree.children_right + start))
+        # what no row ends in need not be kept
+        parts[4].append(np.where(leaf, tree.value[:, 0, 0], 0.0))
+        start += tree.node_count
+    return Trees(
+        np.array(roots, dtype=np.int64),
+        np.concatenate(parts[0]).astype(np.int64),
+        np.concatenate(parts[1]).astype(np.float64),
+        np.concatenate(parts[2]).astype(np.int64),
+        np.concatenate(parts[3]).astype(np.int64),
+        np.concatenate(parts[4]).astype(np.float64),
+    )

@@ -1,0 +1,1 @@
+"""Fitting makes a predictor of measurements; a predictor makes answers of graphs."""

@@ -1,0 +1,95 @@
+"""The kernels of an answer, written out only when somebody looks at them.
+
+A search asks for the latencies of thousands of networks and looks at the kernels of a few; to write
+out 60 kernels takes as long as to predict the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from latfarm_predictors.features.table import Array, main_op
+from latfarm_predictors.intervals import Mondrian
+from latfarm_predictors.kernels.parts import Part
+from latfarm_predictors.kernels.workload import Workload, configuration
+from latfarm_predictors.predict.answer import KernelAnswer
+from latfarm_predictors.predict.kernel_book import KnownKernel
+
+
+class KernelAnswers:
+    """Writes out a network's kernels when called. Not changed by that; thread-safe.
+
+    Args:
+        parts: of the network.
+        kernels: what is known of each.
+        scores: that intervals go by.
+        coverage: of the intervals.
+    """
+
+    __slots__ = ("_coverage", "_kernels", "_parts", "_scores")
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        kernels: Sequence[KnownKernel],
+        scores: Mondrian,
+        coverage: float,
+    ) -> None:
+        self._parts = parts
+        self._kernels = kernels
+        self._scores = scores
+        self._coverage = coverage
+
+    def __call__(self) -> tuple[KernelAnswer, ...]:
+        """The kernels in the order in which they run. Each call makes new ones."""
+        kernels = self._kernels
+        latency, _, sigma = np.array([k.column[:3] for k in kernels]).reshape(-1, 3).T
+        low, high = kernel_intervals(
+            self._scores, latency, sigma, [kernel.label for kernel in kernels], self._coverage
+        )
+        return tuple(
+            [
+                KernelAnswer(
+                    kernel.row[1],
+                    part.node_names,
+                    configuration(Workload(*kernel.row)),
+                    kernel.column[0],
+                    interval_ms,
+                    kernel.source,
+                )
+                for kernel, part, interval_ms in zip(
+                    kernels, self._parts, zip(low.tolist(), high.tolist(), strict=True), strict=True
+                )
+            ]
+        )
+
+
+def kernel_intervals(
+    scores: Mondrian, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float
+) -> tuple[Array, Array]:
+    """Ends of the kernels' intervals in ms, two arrays of shape (n,).
+
+    Args:
+        scores: that calibrate them.
+        latency_ms: estimates, shape (n,).
+        sigma: their log-sigmas, shape (n,).
+        labels: whose scores apply to each.
+        coverage: share of cases that an interval shall hold.
+    """
+    factors = {label: scores.multiplier(label, coverage)[0] for label in set(labels)}
+    reach = np.array([factors[label] for label in labels]) * sigma
+    return latency_ms * np.exp(-reach), latency_ms * np.exp(reach)
+
+
+def unsupported(parts: Sequence[Part], kernels: Sequence[KnownKernel]) -> tuple[str, ...]:
+    """One line for each kernel of an unknown op: its node, its op, the reason."""
+    return tuple(
+        [
+            f"{part.node_names[0] if part.node_names else part.type} "
+            f"({main_op(part.type)}): {kernel.reason}"
+            for part, kernel in zip(parts, kernels, strict=True)
+            if kernel.reason
+        ]
+    )

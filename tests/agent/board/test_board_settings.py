@@ -1,0 +1,157 @@
+"""Governors, clocks and power mode on made-up boards: what was read is what is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_agent import cli
+from latfarm_agent.board.settings import FileSetting, Settled, Wanted, apply, read_wanted
+from latfarm_agent.errors import UsageError
+
+GOVERNOR = FileSetting("governor", "/sys/cpufreq/policy*/scaling_governor", "performance")
+LOWEST = FileSetting("lowest clock", "/sys/cpufreq/policy*/min_freq", value_of="max_freq")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number, highest in ((0, "1800"), (4, "2400")):
+        folder = tmp_path / "root/sys/cpufreq" / f"policy{number}"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text("schedutil\n")
+        (folder / "min_freq").write_text("300\n")
+        (folder / "max_freq").write_text(f"{highest}\n")
+    return tmp_path / "root"
+
+
+def governors(root: Path) -> list[str]:
+    return [
+        path.read_text().strip() for path in sorted(root.glob("sys/cpufreq/*/scaling_governor"))
+    ]
+
+
+def test_sets_and_reads_back_each_file(root: Path) -> None:
+    outcomes = apply(Wanted(files=(GOVERNOR, LOWEST)), root=root)
+    assert [(o.state, o.before, o.found) for o in outcomes] == [
+        (Settled.CHANGED, "schedutil", "performance"),
+        (Settled.CHANGED, "schedutil", "performance"),
+        (Settled.CHANGED, "300", "1800"),
+        (Settled.CHANGED, "300", "2400"),
+    ]
+    again = apply(Wanted(files=(GOVERNOR, LOWEST)), root=root)
+    assert {o.state for o in again} == {Settled.KEPT}
+
+
+def test_a_check_changes_nothing(root: Path) -> None:
+    outcomes = apply(Wanted(files=(GOVERNOR,)), root=root, change="check")
+    assert {o.state for o in outcomes} == {Settled.DIFFERS}
+    assert governors(root) == ["schedutil", "schedutil"]
+
+
+def test_undo_puts_back_what_was_first(root: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    wanted = Wanted(files=(GOVERNOR,))
+    apply(wanted, before, root=root)
+    (root / "sys/cpufreq/policy0/scaling_governor").write_text("powersave\n")
+    apply(wanted, before, root=root)
+    apply(wanted, before, root=root, change="undo")
+    assert governors(root) == ["schedutil", "schedutil"]
+
+
+def test_what_is_absent_is_told_and_counts_where_it_is_required(tmp_path: Path) -> None:
+    for required, state in ((False, Settled.ABSENT), (True, Settled.FAILED)):
+        wanted = Wanted(required, (GOVERNOR,), power_mode=0, jetson_clocks=True)
+
+        def nothing(arguments: list[str], data: str = "") -> str:
+            raise FileNotFoundError(arguments[0])
+
+        outcomes = apply(wanted, root=tmp_path, run=nothing)
+        assert [o.state for o in outcomes] == [state] * 3
+        assert "there is no nvpmodel" in str(outcomes[1])
+        assert "read nothing" in str(outcomes[0])
+
+
+def test_a_kernel_that_keeps_its_own_value_is_found_out(root: Path) -> None:
+    # A link to a file that forgets stands for a driver that takes the value and keeps another.
+    target = root / "sys/cpufreq/policy0/scaling_governor"
+    target.unlink()
+    target.symlink_to("/dev/null")
+    outcomes = apply(Wanted(files=(GOVERNOR,)), root=root)
+    assert [o.state for o in outcomes] == [Settled.FAILED, Settled.CHANGED]
+    assert "wanted performance, read nothing" in str(outcomes[0])
+
+
+class Jetson:
+    """nvpmodel and jetson_clocks, with lines as the vendor's documentation has them."""
+
+    def __init__(self, mode: int = 2, stubborn: bool = False) -> None:
+        self.mode, self.locked, self.stubborn = mode, False, stubborn
+
+    def __call__(self, arguments: list[str], data: str = "") -> str:
+        if arguments[0] == "nvpmodel":
+            if arguments[1] == "-m" and not self.stubborn:
+                assert data == "no\n"
+                self.mode = int(arguments[2])
+            return f"NV Power Mode: MODE_{self.mode}\n{self.mode}\n"
+        if len(arguments) == 1:
+            self.locked = True
+        low = 1300500000 if self.locked else 114750000
+        return f"GPU MinFreq={low} MaxFreq=1300500000 CurrentFreq={low}\n"
+
+
+def test_power_mode_and_clocks_of_a_jetson(tmp_path: Path) -> None:
+    board = Jetson()
+    wanted = Wanted(True, power_mode=0, jetson_clocks=True)
+    assert [o.state for o in apply(wanted, root=tmp_path, run=board, change="check")] == [
+        Settled.DIFFERS,
+        Settled.DIFFERS,
+    ]
+    mode, clocks = apply(wanted, root=tmp_path, run=board)
+    assert (mode.state, mode.before, mode.found) == (Settled.CHANGED, "2", "0")
+    assert (clocks.state, clocks.before, clocks.found) == (Settled.CHANGED, "free", "locked")
+    assert {o.state for o in apply(wanted, root=tmp_path, run=board)} == {Settled.KEPT}
+
+
+def test_a_mode_that_needs_a_reboot_has_failed(tmp_path: Path) -> None:
+    (mode,) = apply(Wanted(power_mode=0), root=tmp_path, run=Jetson(stubborn=True))
+    assert mode.state is Settled.FAILED
+    assert "reboot" in str(mode)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"governor": "performance"},
+        {"power_mode": "0"},
+        {"power_mode": True},
+        {"files": [{"name": "x", "paths": "/x"}]},
+        {"files": [{"name": "x", "paths": "/x", "value": "1", "value_of": "y"}]},
+        {"files": [{"name": "x", "paths": "sys/x", "value": "1"}]},
+        {"files": [{"name": "x", "paths": "/x", "value": 1}]},
+        {"files": ["x"]},
+    ],
+)
+def test_files_of_another_kind_are_refused(tmp_path: Path, data: Any) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=r"settings\.json"):
+        read_wanted(path)
+
+
+def test_the_command_tells_and_fails(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "settings.json"
+    entry = {"name": "governor", "paths": f"{root}/sys/cpufreq/*/scaling_governor", "value": "x"}
+    path.write_text(json.dumps({"required": True, "files": [entry]}))
+    before = tmp_path / "before.json"
+    assert cli.main(["settle", str(path), "--before", str(before), "--json"]) == 0
+    assert [each["state"] for each in json.loads(capsys.readouterr().out)] == ["changed"] * 2
+    assert cli.main(["settle", str(path), "--check"]) == 0
+    assert capsys.readouterr().out.count(": kept: wanted x, read x") == 2
+    shutil.rmtree(root)
+    assert cli.main(["settle", str(path)]) == 1

@@ -1,0 +1,138 @@
+"""The double, and with it the code, against the vendor's published bindings of several versions.
+
+Skipped where they are not at hand. To bring them (1 MB each; neither a GPU nor TensorRT is needed):
+
+    pip download --no-deps --only-binary=:all: -d WHEELS tensorrt-bindings==8.6.1
+    pip download --no-deps --only-binary=:all: -d WHEELS tensorrt-cu12-bindings==10.3.0
+    LATFARM_TENSORRT_WHEELS=WHEELS pytest tests/agent/runtimes/tensorrt/test_vendor_bindings.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DOUBLE = Path(__file__).parent / "double"
+WHEELS = os.environ.get("LATFARM_TENSORRT_WHEELS", "")
+# The wheel's version and the double's. 8.4 was never published, but 8.6 still has all of it.
+VERSIONS = (
+    ("8.6", "8.6"),
+    ("8.6", "8.4"),
+    ("10.3", "10.3"),
+    ("10.16", "10.3"),
+    ("11.0", "11.4"),
+    ("11.4", "11.4"),
+)
+_BEHIND = re.compile(r"^(create(Infer|NvOnnx)|get.*PluginRegistry|getNv|initLibNv|_ZN\d+nv)")
+
+
+def wheel_of(version: str) -> Path:
+    """The wheel of a version for this interpreter; skips the test without it."""
+    tag = f"-cp{sys.version_info.major}{sys.version_info.minor}-"
+    for path in sorted(Path(WHEELS).glob("tensorrt*bindings-*.whl")) if WHEELS else ():
+        if path.name.split("-")[1].startswith(f"{version}.") and tag in path.name:
+            return path
+    pytest.skip(f"no bindings of TensorRT {version} in LATFARM_TENSORRT_WHEELS={WHEELS!r}")
+
+
+def stand_ins(bindings: Path, folder: Path, compile_library: Callable[..., Path]) -> None:
+    """Empty libraries in the place of those behind the bindings."""
+    if shutil.which("nm") is None or shutil.which("readelf") is None:
+        pytest.skip("binutils are not here")
+    told = subprocess.run(
+        ["nm", "-D", "--undefined-only", str(bindings)], check=True, capture_output=True, text=True
+    ).stdout
+    wanted = [line.split()[-1].split("@")[0] for line in told.splitlines()]
+    source = folder / "stand_in.c"
+    source.write_text(
+        "".join(f"void *{n}(void) {{ return 0; }}\n" for n in wanted if _BEHIND.match(n))
+    )
+    told = subprocess.run(
+        ["readelf", "-d", str(bindings)], check=True, capture_output=True, text=True
+    ).stdout
+    for name in re.findall(r"Shared library: \[(libnv[^\]]+)\]", told):
+        compile_library(source, folder / name, f"-Wl,-soname,{name}")
+
+
+def check(
+    version: str,
+    double: str,
+    source: Path,
+    driver: Path,
+    compile_library: Callable[..., Path],
+    folder: Path,
+) -> list[str]:
+    """What `vendor_check.py` says of a double's source."""
+    with zipfile.ZipFile(wheel_of(version)) as wheel:
+        wheel.extractall(folder)
+    bindings = folder / "tensorrt_bindings" / "tensorrt.so"
+    stand_ins(bindings, folder, compile_library)
+    assert f'__version__ = "{version}.' in (bindings.parent / "__init__.py").read_text()
+    environment = dict(
+        os.environ,
+        LD_LIBRARY_PATH=os.pathsep.join([str(folder), str(driver.parent)]),
+        LATFARM_TENSORRT_DOUBLE=double,
+    )
+    done = subprocess.run(
+        [sys.executable, str(DOUBLE / "vendor_check.py"), str(bindings), str(source)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert not done.stderr
+    found = [line for line in done.stdout.split("\n") if line.strip()]
+    assert done.returncode == bool(found)
+    return found
+
+
+@pytest.mark.parametrize(("version", "double"), VERSIONS)
+def test_the_double_offers_only_what_the_vendor_does(
+    driver: Path, compile_library: Callable[..., Path], tmp_path: Path, version: str, double: str
+) -> None:
+    source = DOUBLE / "tensorrt.py"
+    differing = check(version, double, source, driver, compile_library, tmp_path)
+    if double == "8.4":
+        # What 8.5 and 8.6 brought is missing in the older double, as it should be.
+        assert len(differing) == 2
+        differing = [line for line in differing if "False in the double, True in" not in line]
+    assert differing == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            "name: str, memory: int",
+            "memory: int, name: str",
+            "IExecutionContext.set_tensor_address",
+        ),
+        ("num_DLA_cores", "number_of_cores", "Builder.number_of_cores: not there"),
+        ("LAYER_NAMES_ONLY=0, NONE=1, DETAILED=2", "DETAILED=1", "ProfilingVerbosity.DETAILED"),
+        ("stream_handle: int) -> bool", "stream_handle: str) -> bool", "execute_async_v3"),
+    ],
+)
+def test_the_check_finds_what_is_wrong(
+    driver: Path,
+    compile_library: Callable[..., Path],
+    tmp_path: Path,
+    before: str,
+    after: str,
+    says: str,
+) -> None:
+    text = (DOUBLE / "tensorrt.py").read_text()
+    assert before in text
+    wrong = tmp_path / "tensorrt.py"
+    wrong.write_text(text.replace(before, after))
+    shutil.copy(DOUBLE / "double_fusion.py", tmp_path)
+    differing = check("10.3", "10.3", wrong, driver, compile_library, tmp_path)
+    assert any(says in line for line in differing), differing

@@ -1,0 +1,89 @@
+"""Listeners of a job: late ones, gone ones, and cancellations that come too late."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from latfarm_agent.service.jobs import MAX_EVENTS, LiveJob
+from latfarm_agent.session.messages import Job
+from latfarm_protos.v1 import agent_pb2 as pb
+
+
+def new_job() -> LiveJob:
+    return LiveJob(Job("r1", 1, "?"), pb.MeasureRequest(), profile=False, model_path=Path("m"))
+
+
+def stage(number: int) -> pb.MeasureEvent:
+    return pb.MeasureEvent(stage=pb.Stage(name="timing", session=number))
+
+
+RESULT = pb.MeasureEvent(result=pb.Result(outcome="ok"))
+
+
+def test_every_listener_hears_everything_once_and_in_order() -> None:
+    live = new_job()
+    heard: list[list[int]] = [[], [], []]
+
+    def listen(into: list[int]) -> None:
+        events = list(live.listen(lambda: True))
+        assert events[-1].HasField("result")
+        into.extend(event.stage.session for event in events[:-1])
+
+    threads = [threading.Thread(target=listen, args=(into,)) for into in heard]
+    for thread in threads[:2]:
+        thread.start()
+    for number in range(100):
+        live.publish(stage(number))
+    threads[2].start()
+    live.publish(RESULT)
+    live.publish(stage(100))
+    for thread in threads:
+        thread.join()
+    assert heard == [list(range(100))] * 3
+
+
+def test_a_late_listener_misses_the_oldest_stages_never_the_result() -> None:
+    live = new_job()
+    for number in range(MAX_EVENTS + 10):
+        live.publish(stage(number))
+    live.publish(RESULT)
+    events = list(live.listen(lambda: True))
+    assert len(events) == MAX_EVENTS
+    assert events[0].stage.session == 11
+    assert events[-1] == RESULT
+
+
+def test_a_slow_listener_goes_on_with_what_is_left() -> None:
+    live = new_job()
+    live.publish(stage(0))
+    listener = live.listen(lambda: True)
+    assert next(listener).stage.session == 0
+    for number in range(1, MAX_EVENTS + 10):
+        live.publish(stage(number))
+    assert next(listener).stage.session == 10
+
+
+def test_a_listener_that_is_gone_ends_when_woken() -> None:
+    live = new_job()
+    active = threading.Event()
+    active.set()
+    thread = threading.Thread(target=lambda: list(live.listen(active.is_set)))
+    thread.start()
+    active.clear()
+    live.wake()
+    thread.join()
+
+
+def test_a_cancellation_counts_until_the_measurement_has_ended() -> None:
+    live = new_job()
+    live.cancel("LEASE_LOST", "first")
+    live.cancel("AGENT_STOPPED", "second")
+    assert live.cancelled()
+    assert live.seal() == ("LEASE_LOST", "first")
+
+    late = new_job()
+    assert late.seal() is None
+    late.cancel("LEASE_LOST", "too late")
+    assert not late.cancelled()
+    assert late.cancellation is None

@@ -1,0 +1,124 @@
+"""Whole networks: given ones as they are, calibration networks from many unrelated families."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from random import Random
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latfarm_controller import zoo
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.networks.calibration import calibration_networks
+from latfarm_controller.campaigns.networks.networks import (
+    NetworkCampaign,
+    NetworkOptions,
+    pooled_network,
+)
+from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.errors import UsageError
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.measurement import Measurement, Outcome
+
+BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
+
+
+def lines(name: str) -> frozenset[str]:
+    stem = max((f for f in zoo.families() if name.startswith(f)), key=len)
+    return zoo.families()[stem].lineage
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_calibration_networks_are_many_unrelated_and_spread(seed: int) -> None:
+    graphs = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
+    assert len(graphs) == 20
+    assert len({graph.hash for graph in graphs}) == 20
+    assert len({lines(graph.name) for graph in graphs}) >= 6
+    assert not any(lines(graph.name) & set(BARRED) for graph in graphs)
+    macs = sorted(graph_totals(graph).macs for graph in graphs)
+    assert macs[0] < 1.2e8
+    assert macs[-1] > 3e9
+    steps = [math.log(b / a) for a, b in pairwise(macs)]
+    assert max(steps) < 1.2
+    again = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
+    assert [g.hash for g in again] == [g.hash for g in graphs]
+
+
+def test_too_few_families_are_refused() -> None:
+    families = zoo.calibration_families().values()
+    lineages = sorted({line for family in families for line in family.lineage})
+    with pytest.raises(UsageError, match="calibration needs 6 zoo families"):
+        calibration_networks(20, exclude_lineages=lineages[:-2])
+
+
+def test_given_networks_are_measured_in_interleaved_passes() -> None:
+    graphs = [zoo.build(name) for name in ("squeezenet", "mobilenet-v1", "resnet18")]
+    board = SimulatedPlatform(rules=FusionRules.none(), noise=0.01)
+    campaign = NetworkCampaign(
+        "sim",
+        NetworkOptions.model_validate(
+            {
+                "graphs": [g.to_json() for g in graphs],
+                "passes": 2,
+                "settings": {"sessions": 5, "max_ms": 100.0},
+            }
+        ),
+    )
+    requests = drive(campaign, board.measure)
+    assert [r.settings.sessions for r in requests] == [3, 3, 3, 2, 2, 2]
+    assert {r.settings.max_ms for r in requests} == {100.0}
+    assert {r.graph.hash for r in requests[:3]} == {g.hash for g in graphs}
+    assert len({r.request_id for r in requests}) == 6
+    samples = {s.graph.hash: s for s in campaign.samples()}
+    for graph in graphs:
+        exact = board.exact_ms(graph)
+        assert samples[graph.hash].latency_ms == pytest.approx(exact, rel=0.05)
+    assert [n["name"] for n in campaign.outcome()["networks"]] == [g.name for g in graphs]
+    assert campaign.progress().done == 6
+
+
+def test_each_pass_has_its_say_however_many_sessions_it_took() -> None:
+    def timed(*sessions_ms: float) -> Measurement:
+        return Measurement(
+            request_id=f"r{len(sessions_ms)}",
+            graph_hash=graph.hash,
+            platform="p",
+            purpose="network",
+            outcome=Outcome.OK,
+            latency_ms=median(sessions_ms),
+            mad_ms=0.1,
+            session_ms=sessions_ms,
+        )
+
+    graph = zoo.build("nin-cifar")
+    sample = pooled_network(graph, [timed(10.0, 10.1, 9.9), timed(12.0, 12.0)])
+    assert sample is not None
+    assert sample.latency_ms == pytest.approx(11.0)
+    assert sample.mad_ms == pytest.approx(1.0)
+    single = pooled_network(graph, [timed(10.0, 10.4, 9.9)])
+    assert single is not None
+    assert single.latency_ms == pytest.approx(10.0)
+    assert single.mad_ms == pytest.approx(0.1)
+    assert pooled_network(graph, []) is None
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 1000), unlucky=st.integers(0, 9))
+def test_the_order_of_answers_does_not_matter(seed: int, unlucky: int) -> None:
+    def failures(request: MeasurementRequest) -> Outcome | None:
+        lost = int(request.request_id[:2], 16) % 16 < unlucky
+        return Outcome.MODEL_ERROR if lost else None
+
+    graphs = [zoo.build("nin-cifar", width=w).to_json() for w in (0.25, 0.5, 1.0)]
+    options = NetworkOptions(graphs=graphs, passes=2)
+    board = SimulatedPlatform(rules=FusionRules.none(), failures=failures)
+    straight, other = NetworkCampaign("sim", options), NetworkCampaign("sim", options)
+    drive(straight, board.measure)
+    drive(other, board.measure, shuffle=Random(seed), ask=2)
+    assert straight.outcome() == other.outcome()
+    found = {n["name"] for n in straight.outcome()["networks"]}
+    assert len(found) + len(straight.outcome()["failed"]) == 3

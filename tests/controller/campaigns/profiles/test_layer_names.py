@@ -1,0 +1,131 @@
+"""Layers named after nodes, as MNN names them."""
+
+from __future__ import annotations
+
+import pytest
+from latfarm_controller.campaigns.profiles.fusion_seen import seen_in_networks
+from latfarm_controller.campaigns.profiles.layer_names import by_node, with_own_activations
+from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, in_context
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+
+
+def network() -> Graph:
+    b = GraphBuilder("mixed")
+    x = b.input((1, 8, 16, 16))
+    one, two = b.conv(x, 8, 1), b.conv(x, 8, 3)
+    normal = b.lrn(b.concat([one, two]), 5)
+    again = b.conv(normal, 8, 1)
+    return b.build([b.fc(b.flatten(b.global_avg_pool(again)), 10)])
+
+
+def names_of(graph: Graph) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        found.setdefault(node.op.lower(), node.name)
+    return found
+
+
+def profile(graph: Graph) -> list[LayerTime]:
+    """As MNN tells it: no layer for the concatenation, several for the LRN."""
+    convs = [node.name for node in graph.nodes if node.op == "Conv"]
+    name = names_of(graph)
+    return [
+        LayerTime(convs[0], "Convolution", 1.0),
+        LayerTime(convs[1], "Convolution", 2.0),
+        LayerTime(f"{name['lrn']}_raster_0", "Reorder", 0.5),
+        LayerTime(f"{name['lrn']}_raster_1", "UnaryOp", 0.25),
+        LayerTime(f"{name['lrn']}_raster_2", "BinaryOp", 0.125),
+        LayerTime(f"{convs[2]}_raster_0", "Reorder", 0.25),
+        LayerTime(convs[2], "Convolution", 1.0),
+        LayerTime(f"{name['globalaveragepool']}_raster_0", "Pooling", 0.0625),
+        LayerTime(f"{name['gemm']}__matmul_converted_raster_0", "Reorder", 0.03125),
+        LayerTime(f"{name['gemm']}__matmul_converted", "Convolution", 0.75),
+        LayerTime("of nobody_raster_1", "Raster", 0.5),
+    ]
+
+
+def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> None:
+    b = GraphBuilder("sum")
+    x = b.input((1, 8, 16, 16))
+    graph = b.build([b.relu(b.add(b.conv(x, 8, 1), b.conv(x, 8, 3)))])
+    *convs, add, relu = [node.name for node in graph.nodes]
+    shown = [
+        *(LayerTime(name, "Conv2D", 1.0) for name in convs),
+        LayerTime(f"scratch_{relu}", "Add", 0.25),
+        LayerTime(relu, "Clamp", 0.125),
+    ]
+    told = with_own_activations(graph, shown)
+    assert told == [*shown[:2], LayerTime(f"{add}+{relu}", "Add", 0.375)]
+    measured = Measurement(
+        "r", graph.hash, "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
+    )
+    (seen,) = [s for p, s in seen_in_networks([(graph, measured)]).items() if p == ("Add", "Relu")]
+    assert (seen.fused, seen.apart) == (1, 0)
+    fused = FusionRules(pairs={("Add", "Relu"): "fused"})
+    found = {s.kernel.type: s.latency_ms for s in in_context(graph, fused, measured)}
+    assert found["Add+Relu"] == pytest.approx(0.375)
+    # cut apart, each of the two would get what is the other's
+    assert {s.kernel.type for s in in_context(graph, FusionRules.none(), measured)} == {"Conv"}
+    # steps of an op that has no activation behind it, and of one by itself, stay what they are
+    others = [LayerTime("scratch_1", "Mul", 1.0), LayerTime(add, "Add", 1.0)]
+    assert with_own_activations(graph, others) == others
+
+
+def test_pieces_of_an_op_bear_its_name_and_layouts_that_of_a_hidden_move() -> None:
+    graph = network()
+    layers = profile(graph)
+    name = names_of(graph)
+    told = [layer.name for layer in by_node(graph, layers, LAYOUT_OPS)]
+    assert told[2:5] == [name["concat"], name["lrn"], name["lrn"]]
+    assert told[5] == layers[5].name, "a mere change of layout"
+    assert told[7] == name["globalaveragepool"]
+    assert told[8:10] == [layers[8].name, name["gemm"]]
+    assert told[10] == "of nobody_raster_1"
+    # a concatenation that is shown has done its work itself
+    shown = [*layers, LayerTime(name["concat"], "Raster", 0.1)]
+    assert by_node(graph, shown, LAYOUT_OPS)[2].name == layers[2].name
+
+
+def test_each_kernel_is_paid_its_own_time() -> None:
+    graph = network()
+    layers = profile(graph)[:-1]
+    whole_ms = sum(layer.latency_ms for layer in layers)
+    measured = Measurement(
+        "r", graph.hash, "p", "network", Outcome.OK, latency_ms=whole_ms, layers=tuple(layers)
+    )
+    samples = in_context(graph, FusionRules(), measured)
+    times = {node.op: s.latency_ms for s in samples for node in s.kernel.graph.nodes}
+    assert times["Concat"] == pytest.approx(0.5)
+    assert times["LRN"] == pytest.approx(0.375)
+    assert times["Gemm"] == pytest.approx(0.78125)
+    assert times["GlobalAveragePool"] == pytest.approx(0.0625)
+    assert sum(s.latency_ms for s in samples) == pytest.approx(whole_ms)
+
+
+def test_what_groups_made_is_gathered_at_their_cost() -> None:
+    b = GraphBuilder("grouped")
+    x = b.input((1, 8, 16, 16))
+    groups = b.relu(b.batch_norm(b.conv(x, 8, 3, groups=2)))
+    graph = b.build([b.global_avg_pool(groups)])
+    conv, pool = graph.nodes[0].name, graph.nodes[-1].name
+    layers = [
+        LayerTime(f"{conv}__group__0_raster_0", "Reorder", 0.25),
+        LayerTime(f"{conv}__group__0", "Convolution", 1.0),
+        LayerTime(f"{conv}__group__1", "Convolution", 1.0),
+        LayerTime(f"{pool}_raster_0", "Raster", 0.5),
+        LayerTime(f"{pool}_raster_1", "Pooling", 0.125),
+    ]
+    told = [layer.name for layer in by_node(graph, layers, LAYOUT_OPS)]
+    assert told == [layers[0].name, conv, conv, conv, pool]
+
+
+def test_a_gathering_before_a_pool_is_the_concatenation_that_no_layer_shows() -> None:
+    b = GraphBuilder("gathered")
+    x = b.input((1, 8, 16, 16))
+    graph = b.build([b.global_avg_pool(b.concat([b.conv(x, 8, 1), b.conv(x, 8, 3)]))])
+    pool, concat = graph.nodes[-1].name, names_of(graph)["concat"]
+    layers = [LayerTime(f"{pool}_raster_0", "Raster", 0.5), LayerTime(pool, "Pooling", 0.1)]
+    assert [each.name for each in by_node(graph, layers, LAYOUT_OPS)] == [concat, pool]

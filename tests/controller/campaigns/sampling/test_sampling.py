@@ -1,0 +1,245 @@
+"""Samplers on equal terms, and when a survey stops."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from math import log
+from random import Random
+from typing import Any
+
+import pytest
+from latfarm_controller import zoo
+from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kinds import make_campaign
+from latfarm_controller.campaigns.sampling.annette import AnnetteSampler
+from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler
+from latfarm_controller.campaigns.sampling.layers import near, operations
+from latfarm_controller.campaigns.sampling.nn_meter import AROUND, NnMeterSampler
+from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
+from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.campaigns.sampling.sampling import Judge, SamplerName, make_sampler
+from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.errors import UsageError
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.samples import KernelSample
+
+RULES = FusionRules(
+    pairs={
+        ("Conv", "BatchNormalization"): "fused",
+        ("Conv", "Relu"): "fused",
+        ("Add", "Relu"): "fused",
+    }
+)
+FAMILIES = ["mobilenet-v1", "resnet18", "squeezenet"]
+NAMES: tuple[SamplerName, ...] = ("prior", "adaptive", "latfarm", "random", "annette", "nn-meter")
+
+
+def platform(noise: float = 0.02) -> SimulatedPlatform:
+    return SimulatedPlatform(rules=RULES, noise=noise)
+
+
+def survey(sampler: SamplerName, **config: Any) -> KernelCampaign:
+    families = [] if sampler in ("random", "annette") else FAMILIES
+    options = {"sampler": sampler, "count": 60, "initial": 30, "batch": 15, "families": families}
+    return KernelCampaign("sim", KernelOptions.model_validate({**options, **config}), RULES)
+
+
+def measured(kernels: list[Kernel], board: SimulatedPlatform) -> list[KernelSample]:
+    return [KernelSample(kernel, board.exact_ms(kernel.graph)) for kernel in kernels]
+
+
+def run(name: SamplerName, count: int, excluded: Excluded | None = None) -> list[list[Kernel]]:
+    """All batches of a sampler that is shown exact latencies."""
+    families = None if name in ("random", "annette") else FAMILIES
+    sampler = make_sampler(
+        name, count, RULES, excluded or Excluded(), families=families, initial=30, batch=15
+    )
+    board, samples, batches = platform(), list[KernelSample](), []
+    while batch := sampler.next_batch(samples):
+        samples += measured(batch, board)
+        batches.append(batch)
+    assert sampler.next_batch(samples) == []
+    return batches
+
+
+@pytest.mark.parametrize("name", ["prior", "latfarm", "random", "annette", "nn-meter"])
+def test_every_sampler_keeps_the_protocol(name: SamplerName) -> None:
+    ids = [kernel.kernel_id for batch in run(name, 45) for kernel in batch]
+    assert len(ids) == len(set(ids)) == 45
+    assert [kernel.kernel_id for batch in run(name, 45) for kernel in batch] == ids
+    barred = frozenset(ids[:20])
+    other = {kernel.kernel_id for batch in run(name, 30, Excluded(barred)) for kernel in batch}
+    assert not barred & other
+
+
+def test_samplers_go_by_name() -> None:
+    kinds = {name: type(make_sampler(name, 10, RULES, Excluded())) for name in NAMES}
+    assert kinds == {
+        "prior": PriorSampler,
+        "adaptive": LatfarmSampler,
+        "latfarm": LatfarmSampler,
+        "random": RandomSampler,
+        "annette": AnnetteSampler,
+        "nn-meter": NnMeterSampler,
+    }
+    assert KernelOptions().sampler == "prior"
+
+
+def test_random_draws_are_uniform_in_the_papers_space() -> None:
+    kernels = [k for batch in run("random", 300) for k in batch]
+    works = [workload(kernel) for kernel in kernels]
+    kinds = Counter(work.family for work in works)
+    assert kinds["conv"] > kinds["dwconv"] > kinds["fc"] > 0
+    for work in works:
+        if work.family in ("conv", "dwconv", "pool"):
+            assert work.in_w in SPACE["hw"]
+            assert work.kernel_w in SPACE["kernel"]
+            assert work.stride_w in SPACE["stride"]
+    channels = [work.in_channels for work in works if work.family == "fc"]
+    assert min(channels) < 500
+    assert max(channels) > 1600
+
+
+def test_annette_covers_types_and_orders_of_magnitude_alike() -> None:
+    kernels = [k for batch in run("annette", 210) for k in batch]
+    types = Counter(kernel.type for kernel in kernels)
+    assert types["MaxPool"] == types["AveragePool"] == types["Concat"] == types["Gemm"] == 30
+    assert types["Add+Relu"] == 30
+    assert types["Conv+Relu"] == 60
+    convs = [w for k in kernels if (w := workload(k)).family == "conv"]
+    works = [log(max(operations(work), 1)) for work in convs]
+    low, high = min(works), max(works)
+    thirds = Counter(min(int(3 * (work - low) / (high - low)), 2) for work in works)
+    assert high - low > log(1e5)
+    assert min(thirds.values()) >= len(convs) // 5
+    everything = [workload(kernel) for kernel in kernels]
+    assert max(max(work.in_w, work.in_h) for work in everything) <= 1024
+    assert max(work.kernel_h for work in everything) <= 11
+    assert any(work.kernel_h != work.kernel_w for work in convs)
+    assert any(work.in_h != work.in_w for work in convs)
+
+
+def test_nn_meter_samples_around_what_its_forest_gets_wrong() -> None:
+    board = platform()
+    sampler = NnMeterSampler(400, RULES, Excluded(), families=FAMILIES, initial=120, batch=40)
+    first = sampler.next_batch([])
+    assert len(first) == 120
+    samples = measured(first, board)
+    second = sampler.next_batch(samples)
+    assert 0 < len(second) <= 40
+    known = {_fixed(kernel): workload(kernel) for kernel in first}
+    for kernel in second:  # all but the channels is as in a layer that was measured
+        assert _fixed(kernel) in known
+    parents = {_fixed(kernel) for kernel in second}
+    assert len(parents) <= -(-len(second) // AROUND) + 1
+    # With latencies that any forest gets right, nothing is left to sample around.
+    easy = NnMeterSampler(400, RULES, Excluded(), families=FAMILIES, initial=150, batch=40)
+    same = [KernelSample(kernel, 1.0) for kernel in easy.next_batch([])]
+    assert easy.next_batch(same) == []
+    # A target that is met already ends it, one that is not goes on.
+    for target, goes_on in ((0.01, False), (0.99, True)):
+        other = NnMeterSampler(
+            400, RULES, Excluded(), families=FAMILIES, initial=120, batch=40, target=target
+        )
+        shown = measured(other.next_batch([]), board)
+        assert bool(other.next_batch(shown)) is goes_on
+
+
+def _fixed(kernel: Kernel) -> tuple[object, ...]:
+    work = workload(kernel)
+    if work.family == "fc":
+        return (work.family,)
+    return (kernel.type, work.family, work.in_w, work.kernel_w, work.stride_w)
+
+
+def test_fine_grained_channels_lie_where_the_paper_draws_them() -> None:
+    random = Random(0)
+    drawn = [near(24, random) for _ in range(2000)]
+    assert (min(drawn), max(drawn)) == (9, 28)
+    drawn = [near(64, random) for _ in range(5000)]
+    assert (min(drawn), max(drawn)) == (25, 76)
+    assert near(1, random) == 1
+
+
+@pytest.mark.parametrize("sampler", ["annette", "nn-meter", "latfarm"])
+def test_a_crash_repeats_nothing_whatever_the_sampler(sampler: SamplerName) -> None:
+    config: dict[str, Any] = {"target": 0.97, "board_minutes": 1.9, "count": 45}
+    board = platform()
+    first = drive(survey(sampler, **config), board.measure, stop_after=47)
+    stored = dict(board.answered)
+    resumed, shuffled = survey(sampler, **config), survey(sampler, **config)
+    second = drive(resumed, board.measure, known=stored)
+    assert len(first) == 47
+    assert not {r.request_id for r in first} & {r.request_id for r in second}
+    drive(shuffled, board.measure, shuffle=Random(2), ask=9)
+    assert shuffled.outcome() == resumed.outcome()
+    json.dumps(resumed.outcome(), allow_nan=False)
+
+
+def test_the_boards_time_is_a_budget() -> None:
+    # A measurement takes a second of the board.
+    campaign = survey("prior", count=400, batch=20, board_minutes=1.5)
+    requests = drive(campaign, platform().measure)
+    outcome = campaign.outcome()
+    assert outcome["stopped"] == "board_minutes"
+    assert outcome["board_ms"] == 1000.0 * len(requests)
+    assert 70 < len(requests) <= 90
+    assert 25 < outcome["kernels"] < 45
+    plenty = survey("prior", count=30, board_minutes=60.0)
+    drive(plenty, platform().measure)
+    assert plenty.outcome()["stopped"] == "count"
+    assert plenty.outcome()["kernels"] == 30
+
+
+def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
+    config: dict[str, Any] = {"count": 400, "batch": 60, "held_out": 0.25}
+    campaign = survey("prior", target=0.6, **config)
+    drive(campaign, platform(0.005).measure)
+    outcome = campaign.outcome()
+    assert outcome["stopped"] == "target"
+    assert outcome["accuracy"] >= 0.6
+    assert outcome["kernels"] < 400
+    strict = survey("random", target=1.0, count=60, batch=30)
+    drive(strict, platform().measure)
+    assert strict.outcome()["stopped"] == "count"
+    assert strict.outcome()["accuracy"] < 1.0
+    assert "accuracy" not in survey("prior").outcome()
+
+
+def test_what_judges_is_kept_from_the_sampler() -> None:
+    kernels = [k for k in run("prior", 150)[0] if workload(k).family in ("conv", "fc")]
+    judge = Judge(0.25, "forest")
+    samples = measured(kernels, platform())
+    kept = [sample for sample in samples if judge.keeps(sample.kernel)]
+    assert 12 < len(kept) < 35
+    assert {s.kernel.kernel_id for s in judge.shown(samples)} == {
+        s.kernel.kernel_id for s in samples
+    } - {s.kernel.kernel_id for s in kept}
+    forest, roofline = judge.accuracy(samples), Judge(0.25, "roofline-gp").accuracy(samples)
+    assert forest is not None
+    assert roofline is not None
+    assert 0.0 < forest < roofline <= 1.0
+    assert judge.accuracy(samples[:8]) is None
+    spoilt = [
+        KernelSample(s.kernel, bad) for s, bad in zip(samples, (0.0, float("nan")), strict=False)
+    ]
+    assert judge.accuracy([*spoilt, *samples[2:]]) == judge.accuracy(samples[2:])
+    lonely = [s for s in samples if judge.keeps(s.kernel)]
+    assert judge.accuracy(lonely) == 0.0  # nothing to learn from
+
+
+def test_configurations_are_checked() -> None:
+    make_campaign("kernels", "sim", {"sampler": "nn-meter", "board_minutes": 5, "target": 0.9})
+    make_campaign("characterize", "sim", {"sampler": "annette"})
+    with pytest.raises(UsageError, match="'random' draws from no families"):
+        make_campaign("kernels", "sim", {"sampler": "random", "families": ["vgg16"]})
+    with pytest.raises(UsageError, match="key 'sampler'"):
+        make_campaign("kernels", "sim", {"sampler": "nnmeter"})
+    with pytest.raises(UsageError, match="key 'target'"):
+        make_campaign("kernels", "sim", {"target": 90})
+    with pytest.raises(UsageError, match="initial 100 exceeds count 50"):
+        make_campaign("kernels", "sim", {"sampler": "nn-meter", "count": 50})
+    assert "vgg16" in zoo.families()

@@ -1,0 +1,67 @@
+"""Building in batches: one bad model harms no other, and what failed says how."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from latfarm_controller.errors import BuildError
+from latfarm_controller.farm.boards.links import Built, NotBuilt
+from latfarm_controller.farm.processes.building import (
+    SMALL_BYTES,
+    InlineBuilder,
+    build_batch,
+    build_task,
+)
+from latfarm_controller.farm.scheduling.messages import Model
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+
+
+def graph(name: str) -> Graph:
+    builder = GraphBuilder(name)
+    x = builder.input((1, 2, 4, 4))
+    return builder.build([builder.relu(x)])
+
+
+def job(name: str) -> tuple[Model, Graph]:
+    return Model(name, "onnx", "fp32"), graph(name)
+
+
+def build(graph: Graph, model_format: str, dtype: str) -> bytes:
+    if graph.name == "refused":
+        raise BuildError("node r0 (Relu): no such op")
+    if graph.name == "huge":
+        raise MemoryError
+    if graph.name == "broken":
+        raise KeyError("axis")
+    size = SMALL_BYTES + 1 if graph.name == "large" else 10
+    return graph.name.encode().ljust(size, b".")
+
+
+def test_each_job_has_its_own_answer() -> None:
+    names = ["good", "refused", "huge", "broken", "large"]
+    answers = asyncio.run(InlineBuilder(build).build([job(name) for name in names]))
+    good, refused, huge, broken, large = answers
+    assert isinstance(good, Built)
+    assert good.model.graph_hash == "good"
+    assert good.sha256 == hashlib.sha256(good.handle).hexdigest()
+    assert good.size_bytes == len(good.handle) == 10
+    assert refused == NotBuilt(refused.model, "node r0 (Relu): no such op", retryable=False)
+    assert isinstance(huge, NotBuilt)
+    assert huge.retryable
+    assert broken == NotBuilt(broken.model, "broken: KeyError while building: 'axis'")
+    assert isinstance(large, Built)
+
+
+def test_a_large_model_stays_out_of_the_answer() -> None:
+    told, *objects = build_task([job("good"), job("large"), job("refused")], build)
+    assert [bool(getattr(answer, "handle", None)) for answer in told] == [True, False, False]
+    assert objects[0] is None
+    assert len(objects[1]) == SMALL_BYTES + 1 == told[1].size_bytes
+    assert objects[2] is None
+
+
+def test_the_real_builders_are_the_default() -> None:
+    ((built, data),) = [a for a in build_batch([job("g")]) if isinstance(a, tuple)]
+    assert built.size_bytes == len(data) > 0

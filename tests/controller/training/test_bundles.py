@@ -1,0 +1,112 @@
+"""Bundles in their folder: numbers count, damage is refused, a name is no path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from latfarm_controller.agents.fleet import BoardView, unknown_platform
+from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.training import bundles
+from latfarm_predictors import bundle
+from latfarm_predictors.errors import BundleError
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def test_the_highest_number_is_the_newest(tmp_path: Path) -> None:
+    put(tmp_path, "p/0009.zip", "p/0010.zip", "p/10000.zip", "p/9999.zip", "q/0001.zip")
+    put(tmp_path, "p/notes.zip", "p/.0011.zip.abcd", "r/readme.txt")
+    found = bundles.newest(tmp_path)
+    assert {name: path.name for name, path in found.items()} == {"p": "10000.zip", "q": "0001.zip"}
+    assert bundles.next_path(tmp_path, "p").name == "10001.zip"
+    assert bundles.next_path(tmp_path, "new").name == "0001.zip"
+    assert bundles.choose(tmp_path, "q") == tmp_path / "q" / "0001.zip"
+    with pytest.raises(UsageError, match="one of: p, q"):
+        bundles.choose(tmp_path, "")
+
+
+def test_no_folder_is_no_bundle(tmp_path: Path) -> None:
+    assert bundles.newest(tmp_path / "none") == {}
+    with pytest.raises(UsageError, match="no platform has been characterised"):
+        bundles.choose(tmp_path / "none", "")
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"PK" + bytes(50)])
+def test_what_is_no_bundle_is_not_kept(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "in.zip"
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=str(path)):
+        bundles.take_in(tmp_path / "bundles", path)
+    assert not (tmp_path / "bundles").exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "", ".hidden", "a/b", "a\nb", "x" * 300])
+def test_a_platform_names_no_other_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "in.zip"
+    path.write_text("a bundle")
+    monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform=name))
+    with pytest.raises(UsageError, match="no name of a platform"):
+        bundles.take_in(tmp_path / "bundles", path)
+    assert not (tmp_path / "bundles").exists()
+    monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform="fine-1.0"))
+    assert bundles.take_in(tmp_path / "bundles", path)[1].read_text() == "a bundle"
+
+
+def test_a_bundle_is_read_once_and_its_fits_are_kept_in_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "p/0001.zip")
+    asked: list[tuple[Path, Path | None]] = []
+
+    def load(path: Path, fits: Path | None) -> str:
+        asked.append((path, fits))
+        return path.read_text()
+
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(bundle, "load_bundle", load)
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert str(bundles.load(tmp_path / "p" / "0001.zip")) == "p/0001.zip"
+    assert asked == [(tmp_path / "p" / "0001.zip", tmp_path / bundles.FITTED)]
+    assert not read
+    assert not (tmp_path / bundles.FITTED).exists()
+
+
+def test_export_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    put(tmp_path / "bundles", "p/0001.zip")
+    bundles.export(tmp_path / "bundles", "p", tmp_path / "out.zip")
+    assert (tmp_path / "out.zip").read_text() == "p/0001.zip"
+    for place, error in {
+        tmp_path: UsageError,
+        tmp_path / "none" / "out.zip": UsageError,
+        tmp_path / ("x" * 300): StoreError,
+    }.items():
+        with pytest.raises(error):
+            bundles.export(tmp_path / "bundles", "p", place)
+    assert {path.name for path in tmp_path.iterdir()} == {"bundles", "out.zip"}
+
+
+def test_a_thousand_boards_fit_into_a_line() -> None:
+    views = [
+        BoardView(BoardEntry(f"b{number}", f"10.0.0.1:{number}"), error="away")
+        for number in range(1, 1001)
+    ]
+    text = unknown_platform("p", views)
+    assert text.startswith("unknown platform 'p'; known: none; not reachable: b1 (away); ")
+    assert text.endswith("; and 980 more")
+    assert "latfarm boards add" in unknown_platform("p", [])

@@ -1,0 +1,115 @@
+"""Optimisation before reading: what onnxslim does to a model that has no weights to fold into."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+from latfarm_predictors.frontends import onnx_slim
+from latfarm_predictors.frontends.onnx import read_onnx
+from latfarm_predictors.frontends.onnx_file import open_model
+from latfarm_predictors.graph.graph import Graph
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+HEAD = '<ir_version: 8, opset_import: ["" : 13]> g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y)'
+# Two transposes, there and back, and two equal branches.
+WASTEFUL = f"""{HEAD} <int64[4] shape = {{4, 3, 3, 3}}> {{
+    w = ConstantOfShape <value: tensor = float[1] {{0.1}}> (shape)
+    there = Transpose <perm = [0, 2, 3, 1]> (x)
+    back = Transpose <perm = [0, 3, 1, 2]> (there)
+    wide = Conv (back, w)
+    a = Sigmoid (wide)
+    b = Sigmoid (wide)
+    y = Add (a, b)
+}}"""
+NORMALISED = f"""{HEAD} <int64[4] shape = {{4, 3, 3, 3}}, float[4] c = {{1, 2, 3, 4}}> {{
+    w = ConstantOfShape <value: tensor = float[1] {{0.1}}> (shape)
+    d = Conv (x, w)
+    y = BatchNormalization (d, c, c, c, c)
+}}"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
+
+
+def in_process(path: Path) -> tuple[Graph, Graph]:
+    """A model as read, and as read after onnxslim."""
+    opened = open_model(path)
+    graph = read_onnx(path)
+    model, weights = onnx_slim.skeleton(opened, graph)
+    made = onnx_slim.slimmed(model.SerializeToString())
+    return graph, onnx_slim.reread(opened, graph, made, weights)
+
+
+def test_equal_branches_are_joined_and_transposes_cancel(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph, made = in_process(written(tmp_path, WASTEFUL))
+    assert Counter(n.op for n in graph.nodes) == {"Transpose": 2, "Conv": 1, "Sigmoid": 2, "Add": 1}
+    assert Counter(n.op for n in made.nodes) == {"Conv": 1, "Sigmoid": 1, "Add": 1}
+    assert [made.type_of(t) for t in made.inputs] == [graph.type_of(t) for t in graph.inputs]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_batch_normalisation_is_not_folded_behind_our_back(tmp_path: Path) -> None:
+    graph, made = in_process(written(tmp_path, NORMALISED))
+    assert [n.op for n in made.nodes] == ["Conv", "BatchNormalization"]
+    assert made.hash == graph.hash
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "vgg19", "zfnet512"])
+def test_a_network_without_waste_stays_itself(name: str) -> None:
+    graph, made = in_process(LIGHT / f"light_{name}.onnx")
+    assert made.hash == graph.hash
+
+
+def test_in_a_process_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, WASTEFUL)
+    assert len(read_onnx(path, optimise=True).nodes) == 3
+    assert len(read_onnx(path).nodes) == 6
+    assert capfd.readouterr().out == ""
+
+
+def test_what_takes_too_long_is_read_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, WASTEFUL)
+    graph = read_onnx(path)
+    with caplog.at_level(logging.WARNING):
+        assert onnx_slim.optimised(open_model(path), graph, time_limit_s=0.01) is graph
+    assert "read without optimisation: onnxslim takes longer than 0.01 s" in caplog.text
+
+
+def test_what_onnxslim_breaks_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, WASTEFUL)
+    opened, graph = open_model(path), read_onnx(path)
+    model, weights = onnx_slim.skeleton(opened, graph)
+    with pytest.raises(onnx_slim.SlimError, match="cannot be read"):
+        onnx_slim.reread(opened, graph, b"damaged", weights)
+    other = onnx.parser.parse_model(WASTEFUL.replace("Add (a, b)", "Concat <axis = 1> (a, b)"))
+    with pytest.raises(onnx_slim.SlimError, match="inputs or outputs"):
+        onnx_slim.reread(opened, graph, other.SerializeToString(), frozenset())
+    grown = onnx.parser.parse_model(
+        WASTEFUL.replace("y = Add (a, b)", "c = Add (a, b) d = Exp (c) y = Log (d)")
+    )
+    with pytest.raises(onnx_slim.SlimError, match="made 8 nodes of 6"):
+        onnx_slim.reread(opened, graph, grown.SerializeToString(), frozenset())
+    assert model.graph.node  # and what it was given is still there
+
+
+def test_whatever_onnxslim_raises_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxslim
+
+    def fail(_: object) -> None:
+        print("noise")
+        raise AttributeError("no values")
+
+    monkeypatch.setattr(onnxslim, "slim", fail)
+    with pytest.raises(onnx_slim.SlimError, match="onnxslim fails: AttributeError: no values"):
+        onnx_slim.slimmed(b"")

@@ -1,0 +1,493 @@
+"""Equivalences of views, layouts, windows and cuts: one network hash, near misses aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.testing.spellings import (
+    MAP,
+    Case,
+    Spelling,
+    chain,
+    check,
+    number,
+    ops,
+    plain,
+    unary,
+    with_number,
+    with_weight,
+)
+
+LAST = (0, 2, 3, 1)
+FIRST = (0, 3, 1, 2)
+
+
+def turn(*perm: int) -> Spelling:
+    return lambda b, x: b.transpose(x, perm)
+
+
+def reshape(*shape: int) -> Spelling:
+    return lambda b, x: b.reshape(x, shape)
+
+
+def island(inside: Spelling) -> Spelling:
+    """What a converter from NHWC leaves: an op between two Transposes."""
+    return chain(turn(*LAST), inside, turn(*FIRST))
+
+
+def axes(op: str, *places: int) -> Spelling:
+    return lambda b, x: b.op(op, [x, b.weight((len(places),), "int64", places)])
+
+
+def mean(*places: int, keep: bool = True, op: str = "ReduceMean") -> Spelling:
+    return lambda b, x: b.op(op, [x], {"axes": places, "keepdims": int(keep)})
+
+
+def pool(op: str, kernel: int, stride: int, pads: Sequence[int], **attrs: int) -> Spelling:
+    window = {"kernel_shape": (kernel,) * 2, "strides": (stride,) * 2, "pads": tuple(pads)}
+    return lambda b, x: b.op(op, [x], {**window, **attrs})
+
+
+def pad(*pads: int, value: float = 0.0, mode: str = "constant") -> Spelling:
+    return lambda b, x: b.pad(x, pads, value, mode)
+
+
+def conv(pads: int | Sequence[int]) -> Spelling:
+    return lambda b, x: b.conv(x, 8, 3, 2, pads)
+
+
+VIEWS = [
+    Case(
+        "views to one shape",
+        [
+            chain(unary("GlobalAveragePool"), unary("Flatten", axis=1)),
+            chain(unary("GlobalAveragePool"), reshape(2, 4)),
+            chain(unary("GlobalAveragePool"), axes("Squeeze", 2, 3)),
+            chain(unary("GlobalAveragePool"), axes("Squeeze", 3), axes("Squeeze", 2)),
+            chain(unary("GlobalAveragePool"), reshape(8), reshape(2, 4, 1), axes("Squeeze", 2)),
+        ],
+        [
+            unary("GlobalAveragePool"),
+            chain(unary("GlobalAveragePool"), reshape(8)),
+            chain(unary("GlobalAveragePool"), reshape(4, 2)),
+        ],
+    ),
+    Case(
+        "views and elementwise ops",
+        [
+            chain(unary("Relu"), reshape(2, 144)),
+            chain(reshape(2, 144), unary("Relu")),
+            chain(reshape(2, 2, 72), unary("Relu"), unary("Flatten", axis=1)),
+        ],
+        [chain(unary("Relu"), reshape(4, 72)), chain(reshape(2, 144), unary("Softmax", axis=1))],
+    ),
+    Case(
+        "views of two operands",
+        [
+            lambda b, x: b.reshape(b.mul(x, b.sigmoid(x)), (2, 144)),
+            lambda b, x: b.mul(b.reshape(x, (2, 144)), b.sigmoid(b.reshape(x, (2, 144)))),
+        ],
+        [
+            lambda b, x: b.mul(
+                b.reshape(x, (2, 144)),
+                b.reshape(b.transpose(b.sigmoid(x), (0, 1, 3, 2)), (2, 144)),
+            )
+        ],
+    ),
+    Case(
+        "a transpose of single elements is a view",
+        [
+            chain(unary("GlobalAveragePool"), turn(*LAST)),
+            chain(unary("GlobalAveragePool"), reshape(2, 1, 1, 4)),
+        ],
+        [chain(unary("GlobalAveragePool"), turn(1, 0, 2, 3))],
+    ),
+]
+
+LAYOUTS = [
+    Case(
+        "pairs of transposes",
+        [
+            plain,
+            chain(turn(*LAST), turn(*FIRST)),
+            chain(turn(0, 1, 3, 2), turn(0, 1, 3, 2)),
+            chain(turn(3, 0, 1, 2), turn(3, 0, 1, 2), turn(2, 3, 0, 1)),
+        ],
+        [chain(turn(*LAST), turn(3, 1, 2, 0)), turn(0, 1, 3, 2)],
+    ),
+    Case(
+        "islands of elementwise ops",
+        [
+            chain(unary("Relu"), with_weight("PRelu", (4, 1, 1)), with_number("Mul", 3)),
+            island(chain(unary("Relu"), with_weight("PRelu", (4,)), with_number("Mul", 3))),
+            chain(unary("Relu"), island(with_weight("PRelu", (1, 1, 4))), with_number("Mul", 3)),
+        ],
+        [
+            island(chain(unary("Relu"), with_weight("PRelu", (6, 1)), with_number("Mul", 3))),
+            island(chain(unary("Relu"), with_weight("PRelu", (6, 6, 4)), with_number("Mul", 3))),
+        ],
+    ),
+    Case(
+        "biases in the other layout",
+        [
+            lambda b, x: b.conv(x, 8, 3, bias=True),
+            chain(lambda b, x: b.conv(x, 8, 3), island(with_weight("Add", (8,)))),
+        ],
+        [chain(lambda b, x: b.conv(x, 8, 3), island(with_weight("Add", (6, 1))))],
+    ),
+    Case(
+        "joins of two branches",
+        [
+            lambda b, x: b.add(b.relu(x), b.sigmoid(x)),
+            lambda b, x: b.transpose(
+                b.add(b.transpose(b.relu(x), LAST), b.sigmoid(b.transpose(x, LAST))), FIRST
+            ),
+        ],
+        [
+            lambda b, x: b.add(b.relu(x), b.transpose(b.sigmoid(x), (0, 1, 3, 2))),
+            lambda b, x: b.transpose(
+                b.add(b.transpose(b.relu(x), LAST), b.sigmoid(b.transpose(x, (0, 3, 2, 1)))), FIRST
+            ),
+        ],
+    ),
+    Case(
+        "squeeze and excitation",
+        [
+            lambda b, x: b.mul(x, b.sigmoid(b.global_avg_pool(x))),
+            island(lambda b, x: b.mul(x, b.sigmoid(b.reduce_mean(x, (1, 2))))),
+            island(
+                lambda b, x: b.mul(
+                    x, b.reshape(b.sigmoid(b.reduce_mean(x, (1, 2), False)), (2, 1, 1, 4))
+                )
+            ),
+        ],
+        [island(lambda b, x: b.mul(x, b.sigmoid(b.reduce_mean(x, (2, 3)))))],
+    ),
+    Case(
+        "axes in the other layout",
+        [
+            lambda b, x: b.softmax(b.concat([x, b.relu(x)], 1), 1),
+            island(lambda b, x: b.softmax(b.concat([x, b.relu(x)], 3), 3)),
+        ],
+        [
+            island(lambda b, x: b.softmax(b.concat([x, b.relu(x)], 3), 2)),
+            island(lambda b, x: b.softmax(b.concat([x, b.relu(x)], 3), 1)),
+            island(lambda b, x: b.softmax(b.concat([b.relu(x), x], 3), 3)),
+        ],
+    ),
+    Case(
+        "reductions in the other layout",
+        [
+            lambda b, x: b.op("ReduceMax", [x], {"axes": (1,), "keepdims": 0}),
+            chain(turn(*LAST), mean(3, keep=False, op="ReduceMax")),
+            chain(turn(0, 2, 1, 3), mean(2, keep=False, op="ReduceMax")),
+        ],
+        [
+            chain(turn(*LAST), mean(2, keep=False, op="ReduceMax")),
+            chain(turn(1, 3, 2, 0), mean(0, keep=False, op="ReduceMax")),
+        ],
+    ),
+    Case(
+        "sums in the other layout",
+        [
+            lambda b, x: b.op("ReduceSum", [x, b.weight((2,), "int64", (2, 3))], {"keepdims": 1}),
+            island(
+                lambda b, x: b.op(
+                    "ReduceSum", [x, b.weight((2,), "int64", (1, 2))], {"keepdims": 1}
+                )
+            ),
+        ],
+        [
+            lambda b, x: b.op("ReduceSum", [x, b.weight((2,), "int64", (1, 2))], {"keepdims": 1}),
+        ],
+    ),
+    Case(
+        "pads, cuts and resizing in the other layout",
+        [
+            lambda b, x: b.resize(b.slice(b.pad(x, [1, 2, 3, 4]), [1], [5], [2]), 2),
+            island(
+                lambda b, x: b.op(
+                    "Resize",
+                    [
+                        b.slice(b.pad(x, [0, 1, 2, 0, 0, 3, 4, 0]), [1], [5], [1]),
+                        "",
+                        b.weight((4,), values=(1, 2, 2, 1)),
+                    ],
+                    {
+                        "mode": "nearest",
+                        "coordinate_transformation_mode": "asymmetric",
+                        "nearest_mode": "floor",
+                    },
+                )
+            ),
+        ],
+        [lambda b, x: b.resize(b.slice(b.pad(x, [1, 2, 3, 4]), [1], [5], [3]), 2)],
+    ),
+    Case(
+        "splits in the other layout",
+        [
+            lambda b, x: b.mul(*b.split(x, [2, 2], 1)),
+            island(lambda b, x: b.mul(*b.split(x, [2, 2], 3))),
+        ],
+        [island(lambda b, x: b.concat([b.mul(*b.split(x, [3, 3], 1))] * 2, 1))],
+    ),
+]
+
+WINDOWS = [
+    Case(
+        "pads of convolutions",
+        [
+            conv((1, 2, 3, 4)),
+            chain(pad(1, 2, 3, 4), conv(0)),
+            chain(pad(1, 1, 2, 2), conv((0, 1, 1, 2))),
+        ],
+        [
+            conv((2, 1, 3, 4)),
+            chain(pad(1, 2, 3, 4, value=1.0), conv(0)),
+            chain(pad(1, 2, 3, 4, mode="reflect"), conv(0)),
+            chain(pad(1, 2, 3, 4), unary("Relu"), conv(0)),
+            conv((1, 1, 1, 1)),
+        ],
+    ),
+    Case(
+        "pads of averages",
+        [
+            pool("AveragePool", 3, 2, (1, 1, 1, 1), count_include_pad=1),
+            chain(pad(1, 1, 1, 1), pool("AveragePool", 3, 2, (0, 0, 0, 0))),
+        ],
+        [
+            pool("AveragePool", 3, 2, (1, 1, 1, 1)),
+            chain(pad(1, 1, 1, 1, value=2.0), pool("AveragePool", 3, 2, (0, 0, 0, 0))),
+        ],
+    ),
+    Case(
+        "pads of maxima",
+        [
+            chain(unary("Relu"), pool("MaxPool", 3, 2, (1, 1, 1, 1))),
+            chain(unary("Relu"), pad(1, 1, 1, 1), pool("MaxPool", 3, 2, (0, 0, 0, 0))),
+            chain(
+                unary("Relu"),
+                pad(1, 1, 1, 1, value=-3.402823e38),
+                pool("MaxPool", 3, 2, (0, 0, 0, 0)),
+            ),
+        ],
+        [
+            chain(unary("Softsign"), pad(1, 1, 1, 1), pool("MaxPool", 3, 2, (0, 0, 0, 0))),
+            chain(unary("Relu"), pad(1, 1, 1, 1, value=1.0), pool("MaxPool", 3, 2, (0, 0, 0, 0))),
+        ],
+    ),
+    Case(
+        "attributes of averages that change nothing",
+        [
+            pool("AveragePool", 2, 2, (0, 0, 0, 0)),
+            pool("AveragePool", 2, 2, (0, 0, 0, 0), ceil_mode=1),
+            pool("AveragePool", 2, 2, (0, 0, 0, 0), count_include_pad=1),
+        ],
+        [
+            pool("AveragePool", 2, 2, (1, 1, 1, 1), count_include_pad=1),
+            pool("AveragePool", 2, 2, (1, 1, 1, 1)),
+            pool("AveragePool", 2, 3, (0, 0, 0, 0)),
+        ],
+    ),
+    Case(
+        "rounding up",
+        [
+            pool("MaxPool", 2, 2, (0, 0, 0, 0)),
+            pool("MaxPool", 2, 2, (0, 0, 0, 0), ceil_mode=1),
+        ],
+        [pool("MaxPool", 3, 2, (0, 0, 0, 0), ceil_mode=1), pool("MaxPool", 3, 2, (0, 0, 0, 0))],
+    ),
+    Case(
+        "global averages",
+        [
+            unary("GlobalAveragePool"),
+            mean(2, 3),
+            pool("AveragePool", 6, 1, (0, 0, 0, 0)),
+            pool("AveragePool", 6, 6, (0, 0, 0, 0), count_include_pad=1),
+            chain(mean(2, 3, keep=False), reshape(2, 4, 1, 1)),
+        ],
+        [
+            unary("GlobalMaxPool"),
+            mean(1, 2, 3),
+            mean(3),
+            mean(2, 3, keep=False),
+            pool("AveragePool", 5, 1, (0, 0, 0, 0)),
+        ],
+    ),
+    Case(
+        "global averages without the spatial axes",
+        [
+            mean(2, 3, keep=False),
+            chain(unary("GlobalAveragePool"), unary("Flatten", axis=1)),
+            chain(turn(*LAST), mean(1, 2, keep=False)),
+        ],
+        [unary("GlobalAveragePool"), chain(turn(*LAST), mean(2, 3, keep=False))],
+    ),
+    Case(
+        "global maxima",
+        [unary("GlobalMaxPool"), mean(2, 3, op="ReduceMax"), pool("MaxPool", 6, 2, (0, 0, 0, 0))],
+        [mean(2, 3, op="ReduceMin")],
+    ),
+]
+
+
+def resize(rule: str, mode: str = "nearest", nearest: str = "", scale: float = 2.0) -> Spelling:
+    attrs = {"mode": mode, "coordinate_transformation_mode": rule}
+    attrs |= {"nearest_mode": nearest} if nearest else {}
+    return lambda b, x: b.op("Resize", [x, "", b.weight((4,), values=(1, 1, scale, scale))], attrs)
+
+
+def resize_to(*sizes: int) -> Spelling:
+    attrs = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    return lambda b, x: b.op("Resize", [x, "", "", b.weight((4,), "int64", sizes)], attrs)
+
+
+CUTS = [
+    Case(
+        "nearest neighbours by whole factors",
+        [
+            resize("asymmetric", nearest="floor"),
+            resize("half_pixel", nearest="round_prefer_floor"),
+            resize("half_pixel", nearest="round_prefer_ceil"),
+            resize_to(2, 4, 12, 12),
+        ],
+        [
+            resize("asymmetric", nearest="ceil"),
+            resize("asymmetric", "linear"),
+            resize("asymmetric", nearest="floor", scale=3.0),
+            resize_to(2, 4, 12, 6),
+        ],
+    ),
+    Case(
+        "half pixels of linear resizing",
+        [resize("half_pixel", "linear"), resize("pytorch_half_pixel", "linear")],
+        [resize("align_corners", "linear"), resize("asymmetric", "linear")],
+    ),
+    Case(
+        "split and slices",
+        [
+            lambda b, x: b.div(*b.split(x, [2, 2])),
+            lambda b, x: b.div(b.slice(x, [0], [2], [1]), b.slice(x, [2], [4], [1])),
+            lambda b, x: b.div(
+                b.op("Slice", [x, *(b.weight((1,), "int64", (v,)) for v in (0, -2, 1))]),
+                b.slice(x, [0, 2], [2, 9], [0, 1]),
+            ),
+        ],
+        [
+            lambda b, x: b.div(*b.split(x, [2, 2])[::-1]),
+            lambda b, x: b.div(b.slice(x, [0], [2], [1]), b.slice(x, [1], [3], [1])),
+            lambda b, x: b.div(b.slice(x, [0], [2], [1]), b.slice(x, [0], [4], [1], [2])),
+        ],
+    ),
+    Case(
+        "one of an axis",
+        [
+            lambda b, x: b.op("Gather", [x, b.weight((), "int64", (0,))], {"axis": 1}),
+            lambda b, x: b.reshape(b.slice(x, [0], [1], [1]), (2, 6, 6)),
+            lambda b, x: b.reshape(
+                b.op("Gather", [x, b.weight((1,), "int64", (-4,))], {"axis": 1}), (2, 6, 6)
+            ),
+        ],
+        [
+            lambda b, x: b.op("Gather", [x, b.weight((), "int64", (1,))], {"axis": 1}),
+            lambda b, x: b.op("Gather", [x, b.weight((1,), "int64", (0,))], {"axis": 1}),
+            lambda b, x: b.op("Gather", [x, b.weight((), "int64", (0,))], {"axis": 2}),
+        ],
+    ),
+    Case(
+        "computed weights",
+        [
+            lambda b, x: b.mul(x, b.weight((6, 6))),
+            lambda b, x: b.mul(x, b.transpose(b.relu(b.weight((6, 6))), (1, 0))),
+        ],
+        [lambda b, x: b.mul(x, b.transpose(b.relu(b.slice(x, [0], [1], [1])), (0, 1, 3, 2)))],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", [*VIEWS, *LAYOUTS, *WINDOWS, *CUTS], ids=lambda case: case.name)
+def test_equivalence(case: Case) -> None:
+    check(case)
+
+
+def whole(shape: Sequence[int], before: Spelling, after: Spelling = plain) -> Graph:
+    b = GraphBuilder("whole")
+    x = before(b, b.input(shape))
+    return b.build([after(b, b.conv(b.relu(b.conv(x, 4, 3)), 5, 3))])
+
+
+def test_the_layout_of_inputs_and_outputs_does_not_count() -> None:
+    first = whole((1, 3, 8, 8), plain)
+    last = whole((1, 8, 8, 3), turn(*FIRST), turn(*LAST))
+    scaled = whole((1, 3, 8, 8), chain(with_number("Mul", 2), with_weight("Add", (3, 1, 1))))
+    prepared = whole(
+        (1, 8, 8, 3), chain(with_number("Mul", 2), with_weight("Add", (3,)), turn(*FIRST))
+    )
+    assert first.network_hash == last.network_hash
+    assert scaled.network_hash == prepared.network_hash != first.network_hash
+    assert "Transpose" not in ops(last) + ops(prepared)
+    others = [
+        whole((1, 8, 8, 3), turn(0, 3, 2, 1)),
+        whole((1, 3, 8, 8), turn(0, 1, 3, 2)),
+        whole((1, 3, 8, 8), plain, turn(0, 1, 3, 2)),
+        whole((1, 8, 3, 8), plain),
+    ]
+    assert len({first.network_hash, *(graph.network_hash for graph in others)}) == 5
+
+
+def test_a_network_of_transposes_alone_keeps_them() -> None:
+    b = GraphBuilder("turns")
+    x = b.input((1, 8, 8, 3))
+    assert ops(b.build([b.transpose(x, FIRST)])) == ["Transpose"]
+
+
+def test_a_real_channel_shuffle_stays() -> None:
+    b = GraphBuilder("shuffle")
+    x = b.input(MAP)
+    y = b.reshape(b.transpose(b.reshape(x, (2, 2, 2, 6, 6)), (0, 2, 1, 3, 4)), MAP)
+    assert ops(b.build([b.conv(y, 4, 1)])) == ["Reshape", "Transpose", "Reshape", "Conv"]
+
+
+def test_what_nobody_reads_does_not_count() -> None:
+    b = GraphBuilder("dead")
+    x = b.input(MAP)
+    y = b.relu(x)
+    b.sigmoid(x)
+    pooled = b.op("MaxPool", [y], {"kernel_shape": (2, 2)}, 2)
+    graph = b.build([pooled[0]])
+    b = GraphBuilder("alive")
+    y = b.relu(b.input(MAP))
+    assert b.build([b.max_pool(y, 2, 1)]).network_hash == graph.network_hash
+
+
+def test_absent_operands_at_the_end_do_not_count() -> None:
+    b = GraphBuilder("absent")
+    x = b.input(MAP)
+    kernel = b.weight((4, 4, 1, 1))
+    spelled = b.build([b.op("Conv", [x, kernel, ""])])
+    assert spelled.network_hash == b.build([b.op("Conv", [x, kernel])]).network_hash
+
+
+def test_an_output_given_twice_is_one() -> None:
+    b = GraphBuilder("twice")
+    y = b.relu(b.input(MAP))
+    twice = b.build([y, b.op("Identity", [y])])
+    assert twice.network_hash == b.build([y]).network_hash
+    assert twice.hash != b.build([y]).hash
+
+
+def test_numbers_of_different_kinds_differ() -> None:
+    def divided(dtype: str) -> Graph:
+        b = GraphBuilder("divided")
+        x = b.input((4,), dtype)
+        return b.build([b.div(x, number(b, x, 2))])
+
+    assert ops(divided("float32")) == ["Mul"]
+    assert ops(divided("int32")) == ["Div"]

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph, Node, TensorType, Weight
+from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.testing.graphs import graphs, renamed, reordered
+
+F32 = TensorType("float32", (1, 4))
+
+
+def pair(op: str, first: str, second: str) -> Graph:
+    """op(relu(x), x) or the like: `first` and `second` name its operands."""
+    b = GraphBuilder("pair")
+    x = b.input((2, 4, 6, 6))
+    tensors = {"x": x, "r": b.relu(x)}
+    operands = [tensors[first], tensors[second]]
+    y = b.concat(operands) if op == "Concat" else b.op(op, operands)
+    return b.build([y])
+
+
+@given(graphs())
+@settings(max_examples=40, deadline=None)
+def test_json_round_trip(graph: Graph) -> None:
+    again = Graph.from_json(json.loads(graph.dumps()))
+    assert again == graph
+    assert again.hash == graph.hash
+
+
+@given(graphs(), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_hash_ignores_names_and_order(graph: Graph, seed: int) -> None:
+    assert renamed(graph, seed).hash == graph.hash
+    assert reordered(graph, seed).hash == graph.hash
+    swapped = replace(graph, inputs=graph.inputs[::-1])
+    assert swapped.hash == graph.hash
+
+
+@given(graphs(), graphs())
+@settings(max_examples=60, deadline=None)
+def test_equal_hashes_mean_equal_ops(one: Graph, other: Graph) -> None:
+    if one.hash == other.hash:
+        assert sorted(n.op for n in one.nodes) == sorted(n.op for n in other.nodes)
+        assert graph_totals(one) == graph_totals(other)
+
+
+def test_hash_is_stable_across_processes_and_pickling() -> None:
+    graph = pair("Sub", "r", "x")
+    assert graph.hash == "e872f867c738c735ecd08b0fd4257490"
+    assert pickle.loads(pickle.dumps(graph)).hash == graph.hash
+
+
+@pytest.mark.parametrize("op", ["Sub", "Div", "Concat"])
+def test_hash_keeps_operand_order(op: str) -> None:
+    assert pair(op, "r", "x").hash != pair(op, "x", "r").hash
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Max"])
+def test_hash_lets_commutative_operands_swap(op: str) -> None:
+    assert pair(op, "r", "x").hash == pair(op, "x", "r").hash
+
+
+def conv(
+    batch: int = 1, size: int = 8, kernel: int = 3, stride: int = 1, dtype: str = "float32"
+) -> Graph:
+    b = GraphBuilder("conv")
+    return b.build([b.conv(b.input((batch, 4, size, size), dtype), 8, kernel, stride)])
+
+
+def test_hash_sees_shape_batch_attribute_and_dtype() -> None:
+    base = conv()
+    changed = [conv(batch=2), conv(size=9), conv(kernel=1), conv(stride=2), conv(dtype="float16")]
+    assert len({graph.hash for graph in [base, *changed]}) == 6
+    assert conv().hash == base.hash
+
+
+def test_hash_sees_constants_but_not_noise() -> None:
+    def clipped(bound: float) -> Graph:
+        b = GraphBuilder("clip")
+        return b.build([b.clip(b.input((1, 4)), 0.0, bound)])
+
+    assert clipped(6.0).hash != clipped(5.0).hash
+    assert clipped(6).hash == clipped(6.0).hash
+
+
+def test_hash_tells_a_shared_node_from_its_duplicate() -> None:
+    b = GraphBuilder("shared")
+    x = b.input((1, 4))
+    r = b.relu(x)
+    shared = b.build([b.add(b.sigmoid(r), b.tanh(r))])
+    b = GraphBuilder("twice")
+    x = b.input((1, 4))
+    twice = b.build([b.add(b.sigmoid(b.relu(x)), b.tanh(b.relu(x)))])
+    assert shared.hash != twice.hash
+
+
+def test_hash_tells_a_shared_input_and_weight_from_two() -> None:
+    def two(inputs: int, weights: int) -> Graph:
+        b = GraphBuilder("two")
+        xs = [b.input((1, 4)) for _ in range(inputs)]
+        ws = [b.weight((4, 4)) for _ in range(weights)]
+        y = [b.matmul(x, w) for x, w in zip((xs * 2)[:2], (ws * 2)[:2], strict=True)]
+        return b.build([b.sub(b.relu(y[0]), b.tanh(y[1]))])
+
+    assert len({two(i, w).hash for i in (1, 2) for w in (1, 2)}) == 4
+
+
+def test_hash_sees_which_results_leave_the_graph() -> None:
+    b = GraphBuilder("outputs")
+    x = b.relu(b.input((1, 4)))
+    y = b.tanh(x)
+    assert b.build([y]).hash != b.build([y, x]).hash
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([Node("a", "Relu", ("y",), ("z",))], "before it is made"),
+        ([Node("a", "Relu", ("x",), ("x",))], "made twice"),
+        ([Node("a", "Relu", ("x",), ("y",))], "never made"),
+    ],
+)
+def test_contradictions_are_refused(nodes: list[Node], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        Graph("bad", ("x",), ("z",), tuple(nodes), {}, {"x": F32, "y": F32, "z": F32})
+
+
+def test_missing_types_and_clashes_are_refused() -> None:
+    with pytest.raises(GraphError, match="has no type"):
+        Graph("bad", ("x",), ("y",), (Node("a", "Relu", ("x",), ("y",)),), {}, {"x": F32})
+    with pytest.raises(GraphError, match="both an input and a weight"):
+        Graph("bad", ("x",), ("x",), (), {"x": Weight(F32)}, {"x": F32})
+    with pytest.raises(GraphError, match="no tensor"):
+        conv().type_of("nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": 3},
+        {"inputs": "x"},
+        {"types": {"x": {"dtype": "float32", "shape": ["a"]}}},
+        {"types": {"x": {"dtype": "float33", "shape": [1]}}},
+        {"types": {"x": {"dtype": "float32", "shape": [-1]}}},
+        {"weights": []},
+    ],
+)
+def test_damaged_json_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(GraphError):
+        Graph.from_json(conv().to_json() | change)
+
+
+def test_sizes() -> None:
+    assert TensorType("float16", (2, 3)).size_bytes == 12
+    assert TensorType("int64", ()).elements == 1

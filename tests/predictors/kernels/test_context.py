@@ -1,0 +1,213 @@
+"""What stands around a kernel: marks of its place, and what is learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.context import NAMES, as_columns, marks_of
+from latfarm_predictors.kernels.fusion import FusionRules, find_parts, split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed
+from latfarm_predictors.models.base import State
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.samples import KernelSample, NetworkSample
+
+RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
+ODD = 4.0
+"""How many times as long a kernel takes that writes at an odd channel."""
+
+
+def mark(graph: Graph, name: str) -> list[float]:
+    column = NAMES.index(name)
+    return [marks[column] for marks in marks_of(graph, find_parts(graph, RULES))]
+
+
+def joined(first: int, second: int, size: int = 16, channels: int = 8) -> Graph:
+    """Two convolutions, written behind each other, and one that reads both."""
+    b = GraphBuilder(f"joined-{first}-{second}-{size}-{channels}")
+    x = b.relu(b.conv(b.input((1, channels, size, size)), channels, 1))
+    left, right = b.relu(b.conv(x, first, 1)), b.relu(b.conv(x, second, 3))
+    return b.build([b.relu(b.conv(b.concat([left, right]), channels, 1))])
+
+
+def test_a_concatenation_marks_who_writes_it_and_who_reads_it() -> None:
+    graph = joined(12, 4)
+    kinds = [kernel.type for kernel in split(graph, RULES)]
+    assert kinds == ["Conv+Relu"] * 3 + ["Concat", "Conv+Relu"]
+    # 12 channels from 0 on, 4 channels from 12 on: 2 divides both twice
+    assert mark(graph, "write_aligned") == [6.0, 2.0, 2.0, 6.0, 6.0]
+    assert mark(graph, "write_share") == [1.0, 0.75, 0.25, 1.0, 1.0]
+    assert mark(graph, "write_joins") == [0.0, 1.0, 1.0, 0.0, 0.0]
+    assert mark(graph, "read_aligned")[-1] == 2.0
+    assert mark(graph, "read_parts") == [1.0, 1.0, 1.0, 1.0, 2.0]
+    assert mark(graph, "readers") == [2.0, 1.0, 1.0, 1.0, 0.0]
+    assert mark(graph, "reads_input") == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert mark(graph, "writes_output") == [0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_a_part_of_a_split_is_marked_by_where_it_begins() -> None:
+    b = GraphBuilder("parts")
+    x = b.relu(b.conv(b.input((1, 3, 8, 8)), 24, 3))
+    left, right = b.split(x, [20, 4])
+    graph = b.build([b.conv(left, 8, 1), b.conv(right, 8, 1)])
+    assert mark(graph, "read_parts")[2:] == [2.0, 2.0]
+    assert mark(graph, "read_aligned")[2:] == [6.0, 2.0]
+
+
+def test_what_is_kept_meanwhile_is_alive() -> None:
+    graph = joined(12, 4)
+    alive = [2**value - 1 for value in mark(graph, "alive_log")]
+    # while the second branch runs the first one's result waits; nothing else waits for anything
+    waiting = 12 * 16 * 16 * 4
+    assert alive == pytest.approx([0.0, 0.0, waiting, 0.0, 0.0])
+
+
+def test_neighbours_are_told_up_and_down() -> None:
+    b = GraphBuilder("chain")
+    x = b.relu(b.conv(b.input((1, 3, 32, 32)), 8, 7, 2))
+    graph = b.build([b.conv(b.max_pool(x, 3, 2), 4, 1)])
+    assert mark(graph, "since_input") == [0.0, 1.0, 2.0]
+    assert mark(graph, "before_window") == [0.0, 7.0, 3.0]
+    assert mark(graph, "after_window") == [3.0, 1.0, 0.0]
+    assert mark(graph, "before_family")[0] == -1.0
+    assert mark(graph, "after_stride") == [2.0, 1.0, 0.0]
+
+
+def test_networks_without_anything_to_say_have_marks_too() -> None:
+    b = GraphBuilder("one")
+    graph = b.build([b.relu(b.input((1, 8)))])
+    columns = as_columns(marks_of(graph, find_parts(graph, RULES)))
+    assert columns.shape == (1, len(NAMES))
+    assert np.isfinite(columns).all()
+    assert as_columns([]).shape == (0, len(NAMES))
+
+
+def plain_ms(kernel: Kernel) -> float:
+    work = workload(kernel)
+    return 1e-3 + work.macs / 2e7 + (work.input_bytes + work.output_bytes) / 2e7
+
+
+def odd_ms(kernel: Kernel) -> float:
+    """A platform that writes slowly where a concatenation puts a result at an odd channel."""
+    assert kernel.origin is not None
+    graph, part = kernel.origin
+    marks = dict(
+        zip(find_parts(graph, RULES), marks_of(graph, find_parts(graph, RULES)), strict=True)
+    )
+    aligned = marks[part][NAMES.index("write_aligned")]
+    return plain_ms(kernel) * (ODD if aligned < 2 else 1.0)
+
+
+def networks(count: int, seed: int) -> list[Graph]:
+    """What is written second begins at an odd channel in every other one."""
+    rng = np.random.default_rng(seed)
+    return [
+        joined(
+            8 * int(rng.integers(1, 8)) + index % 2,
+            8 * int(rng.integers(1, 8)),
+            16,
+            16,
+        )
+        for index in range(count)
+    ]
+
+
+def seen(graphs: list[Graph], cost: Callable[[Kernel], float]) -> list[list[KernelSample]]:
+    return [
+        [KernelSample(kernel, cost(kernel), insight="profile") for kernel in split(graph, RULES)]
+        for graph in graphs
+    ]
+
+
+def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPredictor:
+    places = seen(graphs, cost)
+    samples = [sample for network in places for sample in network]
+    whole = [
+        NetworkSample(graph, sum(sample.latency_ms for sample in network))
+        for graph, network in zip(graphs[:12], places, strict=False)
+    ]
+    return PlatformPredictor.fit("p", RULES, samples, whole, baselines=False, places=places)
+
+
+@pytest.fixture(scope="module")
+def odd() -> PlatformPredictor:
+    return fitted(odd_ms, networks(LEAST_MODELS + 20, 1))
+
+
+def test_what_writing_into_a_concatenation_costs_is_learned(odd: PlatformPredictor) -> None:
+    assert odd.context is not None
+    assert odd.context.after < 0.6 * odd.context.before
+    assert odd.explain()["context"] == {
+        "error_without": odd.context.before,
+        "error_with": odd.context.after,
+    }
+    graphs = networks(20, 2)
+    truth = np.array([sum(odd_ms(k) for k in split(g, RULES)) for g in graphs])
+    ours = np.array([answer.latency_ms for answer in odd.predict_many(graphs)])
+    assert np.mean(np.abs(ours / truth - 1)) < 0.15
+    without = PlatformPredictor.from_state(odd.state())
+    without.context = None
+    blind = np.array([answer.latency_ms for answer in without.predict_many(graphs)])
+    assert np.mean(np.abs(ours / truth - 1)) < 0.6 * np.mean(np.abs(blind / truth - 1))
+
+
+def test_one_kernel_at_two_places_is_two_answers(odd: PlatformPredictor) -> None:
+    aligned, shifted = joined(32, 16), joined(33, 16)
+    (one,) = [k for k in odd.predict(aligned).kernels if k.configuration.get("kernel") == "3x3"]
+    (other,) = [k for k in odd.predict(shifted).kernels if k.configuration.get("kernel") == "3x3"]
+    assert one.configuration == other.configuration
+    assert other.latency_ms > 2.0 * one.latency_ms
+
+
+def test_figures_sum_what_answers_say(odd: PlatformPredictor) -> None:
+    graph = joined(33, 17)
+    kernels = odd.predict(graph).kernels
+    told_ms = sum(kernel.latency_ms for kernel in kernels)
+    assert odd.figures(graph).warm_ms == pytest.approx(told_ms, rel=1e-6, abs=1e-4)
+
+
+def test_it_is_kept_with_the_predictor(odd: PlatformPredictor) -> None:
+    graphs = networks(5, 3)
+    again = PlatformPredictor.from_state(odd.state())
+    assert again.context is not None
+    assert again.predict_many(graphs) == odd.predict_many(graphs)
+
+
+def test_without_lightgbm_the_same_bits(
+    odd: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    graphs = networks(5, 4)
+    expected = [answer.latency_ms for answer in odd.predict_many(graphs)]
+    again = PlatformPredictor.from_state(odd.state())
+    monkeypatch.delitem(sys.modules, "lightgbm")
+    assert [answer.latency_ms for answer in again.predict_many(graphs)] == expected
+
+
+def test_where_places_do_not_matter_nothing_is_learned() -> None:
+    assert fitted(plain_ms, networks(LEAST_MODELS + 5, 5)).context is None
+
+
+def test_a_few_networks_say_too_little(odd: PlatformPredictor) -> None:
+    few = Placed.of(seen(networks(LEAST_MODELS - 1, 6), odd_ms), RULES)
+    assert ContextModel.fit(few, odd.models, {}) is None
+
+
+def test_kernels_of_no_network_have_no_place() -> None:
+    (graph,) = networks(1, 7)
+    alone = [KernelSample(Kernel(kernel.graph), 1.0) for kernel in split(graph, RULES)]
+    assert Placed.of([alone], RULES).keys == ()
+
+
+def test_marks_of_another_version_are_refused(odd: PlatformPredictor) -> None:
+    assert odd.context is not None
+    state = odd.context.state()
+    other = State(state.kind, {**state.values, "names": ["of old"]}, {}, state.texts)
+    with pytest.raises(ValueError, match="another version"):
+        ContextModel.from_state(other, odd.models)

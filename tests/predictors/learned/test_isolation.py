@@ -1,0 +1,93 @@
+"""Times of kernels alone, put to where networks run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.learned.isolation import LEAST_ROWS, settled
+from latfarm_predictors.samples import KernelSample, Training, prepare
+from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
+
+PLATFORM = SyntheticBoard()
+SLOWER, GROWTH = 1.4, 1.04
+"""Inside networks: of a kernel of a millisecond, and per factor e of its time."""
+
+
+def samples(families: Sequence[str], alone: int, inside: int, seed: int) -> list[KernelSample]:
+    """Kernels of which those inside networks take longer, the longer they take."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for family in families:
+        for number in range(alone + inside):
+            kernel = random_kernel(rng, family)
+            sample = PLATFORM.kernel_sample(kernel, rng)
+            factor = SLOWER * sample.latency_ms ** np.log(GROWTH) if number >= alone else 1.0
+            network = f"network {number % 7}" if number >= alone else ""
+            sample = replace(sample, network=network, insight="profile")
+            found.append(replace(sample, latency_ms=sample.latency_ms * factor))
+    return found
+
+
+def errors(training: Training) -> Array:
+    """By how much times of lone kernels miss, in logarithms, what they would be in networks."""
+    alone = ~training.in_network
+    raw = np.array([PLATFORM.kernel_true_ms(w) + PLATFORM.call_ms for w in training.workloads])
+    truth = raw * SLOWER * raw ** np.log(GROWTH)
+    return np.asarray(np.log(training.latency_ms / truth)[alone])
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    return prepare(samples(["conv"], 80, 80, 1), 0.0)
+
+
+def test_times_alone_become_those_inside_networks(training: Training) -> None:
+    before, after = errors(training), errors(settled(training))
+    assert abs(np.median(before)) > 0.1
+    assert abs(np.median(after)) < 0.04
+    assert np.abs(after).mean() < 0.4 * np.abs(before).mean()
+
+
+def test_times_inside_networks_stay_and_doubt_is_added_to_the_others(training: Training) -> None:
+    found, inside = settled(training), training.in_network
+    assert np.array_equal(found.latency_ms[inside], training.latency_ms[inside])
+    assert np.array_equal(found.noise[inside], training.noise[inside])
+    assert (found.noise[~inside] > training.noise[~inside]).all()
+    assert found.table is training.table
+
+
+@pytest.mark.parametrize(("alone", "inside"), [(60, 0), (0, 60), (60, LEAST_ROWS - 1)])
+def test_too_little_of_one_kind_changes_nothing(alone: int, inside: int) -> None:
+    training = prepare(samples(["conv"], alone, inside, 2), 0.0)
+    assert np.array_equal(settled(training).latency_ms, training.latency_ms)
+
+
+def test_each_group_has_an_effect_of_its_own() -> None:
+    plain = samples(["conv"], 60, 60, 3)
+    level = [replace(s, network="") for s in samples(["pool"], 60, 0, 4)]
+    level += [replace(s, network="n") for s in samples(["pool"], 60, 0, 5)]
+    training = prepare(plain + level, 0.0)
+    found = settled(training)
+    pools = np.array([w.family == "pool" for w in training.workloads])
+    change = np.abs(np.log(found.latency_ms / training.latency_ms))
+    assert change[pools].max() < 0.1
+    assert np.median(change[~pools & ~training.in_network]) > 0.1
+
+
+def test_a_kernel_of_both_kinds_is_what_it_was_inside() -> None:
+    rng = np.random.default_rng(0)
+    kernel = random_kernel(rng, "conv")
+    alone = KernelSample(kernel, 1.0, 0.0, None, "profile")
+    inside = KernelSample(kernel, 1.5, 0.0, None, "profile", network="n")
+    training = prepare([alone, inside, alone], 0.0)
+    assert training.latency_ms.tolist() == [1.5]
+    assert training.in_network.tolist() == [True]
+
+
+def test_the_same_data_and_seed_give_the_same_times() -> None:
+    training = prepare(samples(["conv"], 300, 300, 6), 0.0)
+    assert np.array_equal(settled(training, 1).latency_ms, settled(training, 1).latency_ms)
