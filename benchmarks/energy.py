@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_agent.bench.bench import Bench
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -152,7 +152,7 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
 def truth_mj(graph: Graph) -> float:
     """What the profile says, by the agent's own arithmetic."""
     data = json.loads(builders.build(graph, "graph-json", "fp32"))
-    return exact_energy_mj(data, Profile.from_json(PROFILE))
+    return exact_energy_mj(data, BoardProfile.from_json(PROFILE))
 
 
 if __name__ == "__main__":

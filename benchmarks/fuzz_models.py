@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from latfarm_predictors.testing.fuzz_onnx import fuzz_onnx
-from latfarm_predictors.testing.fuzzing import Summary
+from latfarm_predictors.testing.fuzzing import FuzzSummary
 
 EXPORTED = Path(__file__).parents[1] / "tests" / "predictors" / "graphs" / "exported"
 
 
-def onnx_files(first: int, count: int) -> Summary:
+def onnx_files(first: int, count: int) -> FuzzSummary:
     """ONNX files, read as a user's are."""
     return fuzz_onnx(EXPORTED, first, count)
 
 
 # A kind of file: from the first case and how many to what became of them.
-KINDS: Mapping[str, Callable[[int, int], Summary]] = {"onnx": onnx_files}
+KINDS: Mapping[str, Callable[[int, int], FuzzSummary]] = {"onnx": onnx_files}
 
 
 def main() -> int:

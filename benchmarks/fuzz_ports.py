@@ -36,7 +36,7 @@ import grpc
 import psutil
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_protos.trust.contexts import Files, client_context
 
@@ -298,7 +298,7 @@ def wait_for(find: Callable[[], str], process: subprocess.Popen[str], what: str)
 
 
 @contextmanager
-def agent(folder: Path, tls: TlsFiles | None, files: Files | None) -> Iterator[Port]:
+def agent(folder: Path, tls: ControllerTlsFiles | None, files: Files | None) -> Iterator[Port]:
     """A simulated board; with `tls` behind its gate."""
     folder.mkdir()
     profile = folder / "profile.json"
@@ -325,7 +325,7 @@ def agent(folder: Path, tls: TlsFiles | None, files: Files | None) -> Iterator[P
         )  # fmt: skip
 
 
-async def _measure(address: str, tls: TlsFiles | None) -> None:
+async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
     """Lease, upload, measure: as a campaign does."""
     import hashlib
 
@@ -359,7 +359,7 @@ def _text(path: Path) -> str:
 def controller(folder: Path) -> Iterator[Port]:
     """`latfarm serve --listen`."""
     from latfarm_controller.cli.shell.connect import remote_channel
-    from latfarm_controller.config import Config
+    from latfarm_controller.config import ControllerConfig
 
     shown = folder / "tls" / "issued"
     files = Files(shown / "ada.crt", shown / "ada.key", folder / "tls" / "ca.crt")
@@ -376,7 +376,7 @@ def controller(folder: Path) -> Iterator[Port]:
 
         address = wait_for(find, process, "the controller")
         host, _, port = address.rpartition(":")
-        config = Config(
+        config = ControllerConfig(
             home=folder, controller=address, tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca
         )
 
@@ -436,7 +436,9 @@ def run(frames: int, seed: int, folder: Path) -> list[dict[str, Any]]:
     authority.init()
     authority.issue("toy", "agent", ["127.0.0.1"])
     authority.issue("ada", "operator")
-    ours = TlsFiles(authority.cert, folder / "tls/controller.crt", folder / "tls/controller.key")
+    ours = ControllerTlsFiles(
+        authority.cert, folder / "tls/controller.crt", folder / "tls/controller.key"
+    )
     share = -(-frames // 3)
     found = []
     with agent(folder / "plain", None, None) as port:

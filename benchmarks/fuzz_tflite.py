@@ -28,7 +28,7 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import measure, platform_of, worker_pids
 from latfarm_agent.testing.tflite_mutants import Mutator
 from latfarm_agent.testing.tflite_samples import samples
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 from latfarm_controller import builders
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -142,7 +142,7 @@ def fuzz(cases: int, seed: int, keep: Path | None) -> dict[str, Any]:
     figures = Figures()
     sources = models()
     mutator = Mutator(list(sources.values()), seed)
-    limits = Limits(busy_wait_s=0.0, memory_bytes=WORKER_BYTES)
+    limits = WorkerLimits(busy_wait_s=0.0, memory_bytes=WORKER_BYTES)
     with tempfile.TemporaryDirectory() as name, peak_of_workers() as peak:
         folder = Path(name)
         bench = Bench("fuzz", None, folder / "bench", runtimes=RUNTIME, limits=limits)

@@ -23,7 +23,7 @@ import grpc
 import psutil
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 
 from benchmarks.fuzz_ports import started, wait_for
 
@@ -61,7 +61,9 @@ async def observe(process: psutil.Process, seconds: float) -> dict[str, Any]:
     return {"seconds": seconds, "cpu_share": round(share, 6), **memory_bytes(process)}
 
 
-async def leased(address: str, tls: TlsFiles, process: psutil.Process, seconds: float) -> Any:
+async def leased(
+    address: str, tls: ControllerTlsFiles, process: psutil.Process, seconds: float
+) -> Any:
     """The same under a lease that is renewed."""
     async with AgentClient(address, "idle", tls) as client:
         await client.acquire(LEASE_MS)
@@ -84,7 +86,9 @@ def run(seconds: float, folder: Path, profile: Path | None = None) -> dict[str, 
     authority = Authority(folder / "tls")
     authority.init()
     cert = authority.issue("idle", "agent", ["127.0.0.1"])
-    tls = TlsFiles(authority.cert, folder / "tls/controller.crt", folder / "tls/controller.key")
+    tls = ControllerTlsFiles(
+        authority.cert, folder / "tls/controller.crt", folder / "tls/controller.key"
+    )
     port_file = folder / "port"
     command = [sys.executable, "-m", "latfarm_agent.cli", "serve", "--listen", "127.0.0.1:0"]
     command += ["--name", "idle", "--state-dir", str(folder / "state")]

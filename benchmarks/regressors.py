@@ -22,7 +22,7 @@ import numpy as np
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.features.table import Array, as_table, identity
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import Model
+from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.published.analytic import Linear, Lookup
 from latfarm_predictors.models.published.annette import AnnetteRoofline, RefinedRoofline
@@ -33,7 +33,7 @@ from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
 
-MODELS: dict[str, Callable[[], Model]] = {
+MODELS: dict[str, Callable[[], Regressor]] = {
     "FLOPs": lambda: Linear(traffic=False),
     "MNN's cost, scaled": lambda: MnnCost(scaled=True),
     "look-up": Lookup,

@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
 from latfarm_controller.builders import build
 from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_controller.campaigns.sampling.samplers import Excluded
@@ -83,7 +83,7 @@ class Board:
     _exact: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._profile = Profile.from_json({"platform": self.name, **PROFILES[self.name]})
+        self._profile = BoardProfile.from_json({"platform": self.name, **PROFILES[self.name]})
 
     def exact_ms(self, kernel: Kernel) -> float:
         """Without noise."""

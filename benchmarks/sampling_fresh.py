@@ -37,7 +37,7 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, Scope
+from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, SamplingScope
 from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
@@ -47,7 +47,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
-from latfarm_predictors.models.base import Model
+from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.published.annette_forest import Mixed
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
@@ -64,7 +64,7 @@ RULES = FusionRules(
 )
 RUNTIMES = ("onnxruntime", "litert", "ncnn")
 SAMPLERS: tuple[SamplerName, ...] = ("random", "nn-meter", "annette", "latfarm")
-REGRESSORS: dict[str, Callable[[], Model]] = {
+REGRESSORS: dict[str, Callable[[], Regressor]] = {
     "forest": Forest,
     "annette": Mixed,
     "GP stack": Stack,
@@ -187,7 +187,7 @@ async def measure(
 ) -> tuple[dict[str, Draw], Array, Array]:
     """Every sampler's kernels, and the judged ones twice (NaN where they cannot be run)."""
     excluded = Excluded.of([], FusionRules(), [kernel.kernel_id for kernel in judged])
-    scope = Scope(frozenset({"conv"}), MOST_MACS)
+    scope = SamplingScope(frozenset({"conv"}), MOST_MACS)
     draws: dict[str, Draw] = {
         name: Draw(
             make_sampler(

@@ -36,7 +36,7 @@ from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_predictors.confidence.layer_confidence import Difficulty, Neighbourhood
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.features.table import Array, as_table, identity
-from latfarm_predictors.models.base import Model
+from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.gaussian.design import spread
 from latfarm_predictors.models.published.annette import raw_features
@@ -46,7 +46,7 @@ from latfarm_predictors.models.trees.forest import Forest
 
 from benchmarks.regressors import read
 
-REGRESSORS: dict[str, Callable[[], Model]] = {
+REGRESSORS: dict[str, Callable[[], Regressor]] = {
     "forest": Forest,
     "boosted": lambda: Boosted(sigma=0.1),
     "GP": RooflineGP,
@@ -167,7 +167,7 @@ GUIDED = (150, 500)
 """Where the guides are compared, by the Gaussian process alone."""
 
 
-def score(make: Callable[[], Model], pools: Pools, rows: Rows) -> tuple[float, float]:
+def score(make: Callable[[], Regressor], pools: Pools, rows: Rows) -> tuple[float, float]:
     """Share of the judged rows within 10 %, and the time to fit in s."""
     began = time.perf_counter()
     model = make().fit(pools.table.take(rows), pools.latency_ms[rows])

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.power.rails import PowerConfig
 
 MOST_THREADS = 1024
@@ -65,13 +65,15 @@ def read_config(path: Path) -> AgentConfig:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"--config {path}: cannot be read: {error.strerror or error}") from error
+        raise AgentUsageError(
+            f"--config {path}: cannot be read: {error.strerror or error}"
+        ) from error
     except ValueError as error:
-        raise UsageError(f"--config {path}: is no JSON: {error}") from error
+        raise AgentUsageError(f"--config {path}: is no JSON: {error}") from error
     try:
         return _config(data)
-    except UsageError as error:
-        raise UsageError(f"--config {path}: {error}") from None
+    except AgentUsageError as error:
+        raise AgentUsageError(f"--config {path}: {error}") from None
 
 
 def parse_threads(text: str) -> tuple[int, ...]:
@@ -82,7 +84,7 @@ def parse_threads(text: str) -> tuple[int, ...]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() for word in words):
-        raise UsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
+        raise AgentUsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
     return _threads([int(word) for word in words], "--threads")
 
 
@@ -97,14 +99,14 @@ def check_names(config: AgentConfig, known: Iterable[str]) -> None:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-            raise UsageError(f"--config: no runtime {name!r} is registered; {hint}")
+            raise AgentUsageError(f"--config: no runtime {name!r} is registered; {hint}")
 
 
 def _config(data: Any) -> AgentConfig:
     known = _object(data, "the file", ("threads", "runtimes", "power"))
     entries = known.get("runtimes", {})
     if not isinstance(entries, dict):
-        raise UsageError("runtimes must be an object, runtime name to its settings")
+        raise AgentUsageError("runtimes must be an object, runtime name to its settings")
     return AgentConfig(
         threads=_threads(known.get("threads", [1]), "threads"),
         runtimes={name: _runtime(name, entry) for name, entry in entries.items()},
@@ -119,22 +121,22 @@ def _runtime(name: str, data: Any) -> RuntimeConfig:
     options = known.get("options", {})
     enabled = known.get("enabled", True)
     if not isinstance(python, str) or (python and not Path(python).is_absolute()):
-        raise UsageError(f"{where}.python must be the absolute path of an interpreter")
+        raise AgentUsageError(f"{where}.python must be the absolute path of an interpreter")
     if not isinstance(options, dict):
-        raise UsageError(f"{where}.options must be an object")
+        raise AgentUsageError(f"{where}.options must be an object")
     if "threads" in options:
-        raise UsageError(f"{where}.options.threads: thread counts are set at the top, for all")
+        raise AgentUsageError(f"{where}.options.threads: thread counts are set at the top, for all")
     if not isinstance(enabled, bool):
-        raise UsageError(f"{where}.enabled must be true or false")
+        raise AgentUsageError(f"{where}.enabled must be true or false")
     return RuntimeConfig(python, options, enabled)
 
 
 def _object(data: Any, where: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise UsageError(f"{where} must be an object")
+        raise AgentUsageError(f"{where} must be an object")
     for key in data:
         if key not in keys:
-            raise UsageError(f"{where} has an unknown key {key!r}; known: {', '.join(keys)}")
+            raise AgentUsageError(f"{where} has an unknown key {key!r}; known: {', '.join(keys)}")
     return data
 
 
@@ -144,5 +146,5 @@ def _threads(values: Any, where: str) -> tuple[int, ...]:
         isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_THREADS
         for value in values
     ):
-        raise UsageError(f"{where} must be a list of thread counts from 1 to {MOST_THREADS}")
+        raise AgentUsageError(f"{where} must be a list of thread counts from 1 to {MOST_THREADS}")
     return tuple(dict.fromkeys(values))

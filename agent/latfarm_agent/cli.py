@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NoReturn, Sequence
 
 from latfarm_agent import __version__
-from latfarm_agent.errors import AgentError, UsageError
+from latfarm_agent.errors import AgentUsageError, LatfarmAgentError
 from latfarm_agent.files.folders import write_whole
 
 if TYPE_CHECKING:
     from latfarm_agent.bench.measuring import MeasuringBench
-    from latfarm_agent.service.tls import TlsFiles
+    from latfarm_agent.service.tls import AgentTlsFiles
 
 SERVE_EXAMPLES = """\
 examples:
@@ -83,7 +83,7 @@ def main(
         if args.command == "work":
             return _work(args, make_bench or _real_bench)
         return _describe(args, make_bench or _real_bench)
-    except AgentError as error:
+    except LatfarmAgentError as error:
         print(f"latfarm-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -216,10 +216,10 @@ def _serve(
     from latfarm_protos.trust.http_port import HttpPort
 
     from latfarm_agent.service.lifetime import Ending
-    from latfarm_agent.service.server import Config, Server
+    from latfarm_agent.service.server import AgentServer, ServiceConfig
 
     state_dir = args.state_dir or default_state_dir(args.name)
-    config = Config(
+    config = ServiceConfig(
         state_dir=state_dir,
         listen=args.listen,
         tls=_tls_files(args),
@@ -232,12 +232,12 @@ def _serve(
     )
     ending = Ending()
     metrics_server: HttpPort | None = None
-    server: Server | None = None
+    server: AgentServer | None = None
     served = False
     try:
         if args.exit_with_parent is not None:
             ending.follow_parent(args.exit_with_parent or parent_pid)
-        server = Server(config, lambda: make_bench(args, state_dir / "bench"))
+        server = AgentServer(config, lambda: make_bench(args, state_dir / "bench"))
         server.start()
         if args.metrics_port is not None:
             host = args.listen.rpartition(":")[0]
@@ -271,7 +271,7 @@ def _work(
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot use {work_dir}: {error.strerror or error}") from error
+        raise AgentUsageError(f"cannot use {work_dir}: {error.strerror or error}") from error
     ending = Ending()
     try:
         bench = make_bench(args, work_dir)
@@ -338,7 +338,7 @@ def _describe(
 def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     if getattr(args, "bench", None) is not None:
         if args.simulate or args.adb or args.config or args.threads or args.cpu is not None:
-            raise UsageError("--bench: what measures is told to `latfarm-agent work` there")
+            raise AgentUsageError("--bench: what measures is told to `latfarm-agent work` there")
         from latfarm_agent.link.remote import RemoteBench
 
         return RemoteBench(args.bench)
@@ -350,7 +350,9 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
         config = dataclasses.replace(config, threads=parse_threads(args.threads))
     if args.adb is not None:
         if args.simulate is not None or args.cpu is not None:
-            raise UsageError("--adb: a phone has no --simulate, and its cores are in its --config")
+            raise AgentUsageError(
+                "--adb: a phone has no --simulate, and its cores are in its --config"
+            )
         from latfarm_agent.bench.phone import phone_bench
 
         return phone_bench(args.adb, args.name, args.hardware, work_dir, config)
@@ -359,15 +361,15 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     )
 
 
-def _tls_files(args: argparse.Namespace) -> TlsFiles | None:
+def _tls_files(args: argparse.Namespace) -> AgentTlsFiles | None:
     given = [args.tls_cert, args.tls_key, args.tls_ca]
     if not any(given):
         return None
-    from latfarm_agent.service.tls import TlsFiles
+    from latfarm_agent.service.tls import AgentTlsFiles
 
     if not all(given):
-        raise UsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
-    return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca, args.tls_revoked)
+        raise AgentUsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
+    return AgentTlsFiles(args.tls_cert, args.tls_key, args.tls_ca, args.tls_revoked)
 
 
 def default_state_dir(name: str) -> Path:
@@ -377,7 +379,7 @@ def default_state_dir(name: str) -> Path:
         UsageError: the name is no file name.
     """
     if not name or name in (".", "..") or "/" in name:
-        raise UsageError(f"--name {name!r} is no file name: give --state-dir too")
+        raise AgentUsageError(f"--name {name!r} is no file name: give --state-dir too")
     home = os.environ.get("LATFARM_HOME")
     if home:
         return Path(home) / "agents" / name

@@ -32,21 +32,21 @@ A measurement that fails is no exception: it is a `Result` with an outcome.
 from __future__ import annotations
 
 
-class AgentError(Exception):
+class LatfarmAgentError(Exception):
     """Root of all errors raised on purpose by this distribution."""
 
     code = "AGENT_ERROR"
     exit_code = 1
 
 
-class UsageError(AgentError):
+class AgentUsageError(LatfarmAgentError):
     """A wrong flag or file: says what was given and the remedy."""
 
     code = "USAGE"
     exit_code = 2
 
 
-class StateError(AgentError):
+class StateError(LatfarmAgentError):
     """The state directory is damaged or cannot be written."""
 
     code = "STATE"
@@ -58,13 +58,13 @@ class StateBusyError(StateError):
     code = "STATE_BUSY"
 
 
-class DiskFullError(StateError):
+class AgentDiskFullError(StateError):
     """No space is left for a blob or a result."""
 
     code = "DISK_FULL"
 
 
-class RequestError(AgentError):
+class RequestError(LatfarmAgentError):
     """A request contradicts itself or this board."""
 
     code = "INVALID_REQUEST"
@@ -100,31 +100,31 @@ class RequestConflictError(RequestError):
     code = "REQUEST_CONFLICT"
 
 
-class LeaseError(AgentError):
+class LeaseRefusedError(LatfarmAgentError):
     """The caller may not use the board now."""
 
     code = "LEASE"
 
 
-class LeaseHeldError(LeaseError):
+class LeaseHeldError(LeaseRefusedError):
     """Somebody else holds the lease; the message names the holder."""
 
     code = "LEASE_HELD"
 
 
-class LeaseLostError(LeaseError):
+class LeaseLostError(LeaseRefusedError):
     """The token is older than the newest one granted, expired, or was never granted."""
 
     code = "LEASE_LOST"
 
 
-class BlobNotFoundError(AgentError):
+class BlobNotFoundError(LatfarmAgentError):
     """The blob is not here, or not whole."""
 
     code = "BLOB_NOT_FOUND"
 
 
-class LimitError(AgentError):
+class LimitError(LatfarmAgentError):
     """A bound of this agent is reached."""
 
     code = "LIMIT"
@@ -148,13 +148,13 @@ class BusyError(LimitError):
     code = "BUSY"
 
 
-class UploadSupersededError(AgentError):
+class UploadSupersededError(LatfarmAgentError):
     """A newer upload of the same blob took over: ask how much is here and resume."""
 
     code = "UPLOAD_SUPERSEDED"
 
 
-class UnavailableError(AgentError):
+class UnavailableError(LatfarmAgentError):
     """The board takes no work now."""
 
     code = "UNAVAILABLE"

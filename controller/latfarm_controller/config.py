@@ -34,7 +34,7 @@ def _absolute(path: Path) -> Path:
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
-class Config(BaseModel):
+class ControllerConfig(BaseModel):
     """What can be set. Times in milliseconds; every path is absolute."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -171,7 +171,7 @@ class Config(BaseModel):
 
 def load_config(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
-) -> Config:
+) -> ControllerConfig:
     """Put the settings together; a flag that is None was not given.
 
     Args:
@@ -186,7 +186,7 @@ def load_config(
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = {
         name: environ[PREFIX + name.upper()]
-        for name in Config.model_fields
+        for name in ControllerConfig.model_fields
         if environ.get(PREFIX + name.upper())
     }
     home = given.get("home") or variables.get("home") or user_data_dir("latfarm", appauthor=False)
@@ -205,7 +205,7 @@ def load_config(
     if "home" in given or "home" in variables:
         origins["home"] = "command line" if "home" in given else "environment"
     try:
-        return Config.model_validate(values)
+        return ControllerConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError("; ".join(_story(fault, origins) for fault in error.errors())) from error
 
@@ -229,10 +229,12 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _refuse_unknown(names: Iterable[str], origin: str) -> None:
     for name in names:
-        if name not in Config.model_fields:
-            near = get_close_matches(name, Config.model_fields, n=1)
+        if name not in ControllerConfig.model_fields:
+            near = get_close_matches(name, ControllerConfig.model_fields, n=1)
             known = (
-                f"did you mean {near[0]}?" if near else f"known: {', '.join(Config.model_fields)}"
+                f"did you mean {near[0]}?"
+                if near
+                else f"known: {', '.join(ControllerConfig.model_fields)}"
             )
             raise UsageError(f"{origin}: no setting {name!r}; {known}")
 

@@ -31,7 +31,7 @@ from latfarm_predictors.errors import BundleError
 from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import DAMAGE, as_json, packed, state_of_files
 from latfarm_predictors.files.fitted_cache import FittedCache
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import BASELINES_PART, predictor_of
 
@@ -189,7 +189,7 @@ class _Baselines:
         self._arrays = arrays
         self._path = path
 
-    def __call__(self) -> State:
+    def __call__(self) -> ModelState:
         """Their state.
 
         Raises:

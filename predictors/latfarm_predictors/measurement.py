@@ -77,7 +77,7 @@ PUBLISH = Settings(
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTime:
+class ProfiledLayer:
     """One layer as the runtime's own profiler reports it."""
 
     name: str
@@ -120,7 +120,7 @@ class Measurement:
     compile_ms: float | None = None
     first_run_ms: float | None = None
     unstable: bool = False
-    layers: tuple[LayerTime, ...] = ()
+    layers: tuple[ProfiledLayer, ...] = ()
     memory_bytes: int = 0
     board_ms: float = 0.0
     energy_mj: float | None = None
@@ -158,7 +158,7 @@ class Measurement:
         fields = dict(data)
         fields["outcome"] = Outcome(fields["outcome"])
         fields["session_ms"] = tuple(fields["session_ms"])
-        fields["layers"] = tuple(LayerTime(**layer) for layer in fields["layers"])
+        fields["layers"] = tuple(ProfiledLayer(**layer) for layer in fields["layers"])
         fields["settings"] = Settings(**fields["settings"])
         return Measurement(**fields)
 

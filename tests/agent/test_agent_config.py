@@ -13,9 +13,9 @@ import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, parse_threads, read_config
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.cli import main
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import measure
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 TELLING = '''
 """A runtime that says what it was made with, by the conditions of what it measures."""
@@ -66,7 +66,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
                 tmp_path / "work",
                 runtimes={"telling": "telling:Telling"},
                 search_path=[plugins],
-                limits=Limits(busy_wait_s=0.0),
+                limits=WorkerLimits(busy_wait_s=0.0),
                 config=config,
             )
         )
@@ -120,7 +120,7 @@ def test_a_file_gives_threads_and_runtimes(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, data: object, says: str) -> None:
     path = written(tmp_path, data)
-    with pytest.raises(UsageError, match=says) as raised:
+    with pytest.raises(AgentUsageError, match=says) as raised:
         read_config(path)
     assert str(path) in str(raised.value)
 
@@ -140,7 +140,7 @@ def test_the_command_line_says_what_is_wrong(
 def test_thread_counts_are_read() -> None:
     assert parse_threads("4, 1,4") == (4, 1)
     for wrong in ("", "1,,2", "-1", "0", "99999"):
-        with pytest.raises(UsageError, match="--threads"):
+        with pytest.raises(AgentUsageError, match="--threads"):
             parse_threads(wrong)
 
 

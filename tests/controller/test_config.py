@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from latfarm_controller.config import LONGEST_RAY_DIR, Config, load_config
+from latfarm_controller.config import LONGEST_RAY_DIR, ControllerConfig, load_config
 from latfarm_controller.errors import UsageError
 
 
@@ -103,7 +103,7 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
 
 def test_paths_lie_below_the_home() -> None:
     home = Path("/srv/latfarm")
-    config = Config(home=home)
+    config = ControllerConfig(home=home)
     for path in (
         config.config_file,
         config.store_file,
@@ -120,15 +120,15 @@ def test_paths_lie_below_the_home() -> None:
 
 
 def test_rays_folder_is_never_too_long_for_its_sockets() -> None:
-    assert Config(home=Path("/srv/latfarm")).ray_dir == Path("/srv/latfarm/ray")
-    deep = Config(home=Path("/srv") / ("long" * 20))
+    assert ControllerConfig(home=Path("/srv/latfarm")).ray_dir == Path("/srv/latfarm/ray")
+    deep = ControllerConfig(home=Path("/srv") / ("long" * 20))
     assert len(os.fsencode(deep.ray_dir)) <= LONGEST_RAY_DIR
-    assert deep.ray_dir == Config(home=deep.home).ray_dir
-    assert deep.ray_dir != Config(home=deep.home / "other").ray_dir
+    assert deep.ray_dir == ControllerConfig(home=deep.home).ray_dir
+    assert deep.ray_dir != ControllerConfig(home=deep.home / "other").ray_dir
 
 
 def test_the_controllers_socket_has_a_path_that_sockets_can_have(tmp_path: Path) -> None:
-    config = Config(home=tmp_path / ("deep" * 30))
+    config = ControllerConfig(home=tmp_path / ("deep" * 30))
     config.make_dirs()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(config.socket_file))
@@ -141,7 +141,7 @@ def test_folders_are_made_for_their_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    config = Config(home=tmp_path / "home")
+    config = ControllerConfig(home=tmp_path / "home")
     config.make_dirs()
     config.make_dirs()
     for folder in (config.home, config.bundles_dir, config.logs_dir, config.ray_dir):
@@ -150,13 +150,13 @@ def test_folders_are_made_for_their_owner_alone(
 
 
 def test_folders_that_cannot_be_made(tmp_path: Path) -> None:
-    config = Config(home=tmp_path / "home")
+    config = ControllerConfig(home=tmp_path / "home")
     (tmp_path / "home").touch()
     with pytest.raises(UsageError, match="LATFARM_HOME"):
         config.make_dirs()
 
 
 def test_settings_cannot_be_changed_afterwards(tmp_path: Path) -> None:
-    config = Config(home=tmp_path)
+    config = ControllerConfig(home=tmp_path)
     with pytest.raises(ValueError, match="frozen"):
         setattr(config, "lease_ms", 1)  # noqa: B010

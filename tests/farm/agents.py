@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from latfarm_controller.agents.client import AgentClient, Patience
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 
 from tests.farm import wheels
 from tests.farm.virtual_board import VirtualBoard
@@ -46,7 +46,7 @@ class Farm:
         made = ("-keyout", folder / "ca.key", "-out", self.ca, "-days", "2")
         _openssl(*new, *made, "-subj", "/CN=farm")
 
-    def issue(self, name: str, role: str = "agent") -> TlsFiles:
+    def issue(self, name: str, role: str = "agent") -> ControllerTlsFiles:
         """A key and a certificate for `name`."""
         stem = self._folder / name
         key, ask, cert = (stem.with_suffix(kind) for kind in (".key", ".csr", ".pem"))
@@ -56,14 +56,14 @@ class Farm:
         names.write_text(f"subjectAltName=DNS:{name},URI:urn:latfarm:role:{role}\n")
         signer = ("-CA", self.ca, "-CAkey", self._folder / "ca.key", "-CAcreateserial")
         _openssl("x509", "-req", "-in", ask, *signer, "-out", cert, "-days", "2", "-extfile", names)
-        return TlsFiles(self.ca, cert, key)
+        return ControllerTlsFiles(self.ca, cert, key)
 
 
 def _openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
 
 
-def serve(board: VirtualBoard, farm: Farm, options: Sequence[str] = ()) -> TlsFiles:
+def serve(board: VirtualBoard, farm: Farm, options: Sequence[str] = ()) -> ControllerTlsFiles:
     """Run the agent that `wheels.install` brought as a service of the board.
 
     Returns once it has answered.
@@ -88,16 +88,16 @@ def serve(board: VirtualBoard, farm: Farm, options: Sequence[str] = ()) -> TlsFi
     board.write("/etc/systemd/system/latfarm-agent.service", unit)
     board.run("systemctl daemon-reload && systemctl enable --quiet --now latfarm-agent")
     ours = farm.issue("controller", "controller")
-    tls = TlsFiles(ours.ca, ours.cert, ours.key, server_name=board.name)
+    tls = ControllerTlsFiles(ours.ca, ours.cert, ours.key, server_name=board.name)
     asyncio.run(_describe(board, tls))
     return tls
 
 
-def client(board: VirtualBoard, tls: TlsFiles | None) -> AgentClient:
+def client(board: VirtualBoard, tls: ControllerTlsFiles | None) -> AgentClient:
     """A patient client of the board's agent."""
     return AgentClient(f"{board.address}:{PORT}", "test", tls, patience=PATIENCE)
 
 
-async def _describe(board: VirtualBoard, tls: TlsFiles) -> None:
+async def _describe(board: VirtualBoard, tls: ControllerTlsFiles) -> None:
     async with client(board, tls) as asking:
         await asking.describe()

@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import pytest
 from latfarm_controller import builders
-from latfarm_controller.agents.board import Stage
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.board import MeasuringStage
+from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
@@ -42,7 +42,7 @@ SETTINGS = Settings(sessions=1, warmup_ms=1.0, min_runs=5, max_runs=20, max_ms=5
 @dataclass(frozen=True)
 class Served:
     board: VirtualBoard
-    tls: TlsFiles
+    tls: ControllerTlsFiles
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[M
         await client.acquire(120_000)
         await client.upload(sha256, data)
 
-        def on_stage(stage: Stage) -> None:
+        def on_stage(stage: MeasuringStage) -> None:
             if stage.name == "timing" and pending:
                 served.board.filter(pending.pop())
                 asyncio.get_running_loop().call_later(AWAY_S, served.board.restore)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient, Patience
-from latfarm_controller.agents.tls import TlsFiles, home_files
+from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import CertificateError
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -51,7 +51,7 @@ class Enrolled:
 
     board: VirtualBoard
     controller: Controller
-    tls: TlsFiles
+    tls: ControllerTlsFiles
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def enrolled(
         assert played.well, played.out
         ours = home_files(controller.home / "tls")
         assert ours is not None
-        yield Enrolled(board, controller, TlsFiles(ours.ca, ours.cert, ours.key, NAME))
+        yield Enrolled(board, controller, ControllerTlsFiles(ours.ca, ours.cert, ours.key, NAME))
 
 
 def network() -> Graph:
@@ -152,9 +152,11 @@ def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = agents.Farm(tmp_path / "other").issue("controller", "controller")
     address = f"{enrolled.board.address}:{agents.PORT}"
-    known = TlsFiles(enrolled.tls.ca, stranger.cert, stranger.key, enrolled.tls.server_name)
+    known = ControllerTlsFiles(
+        enrolled.tls.ca, stranger.cert, stranger.key, enrolled.tls.server_name
+    )
 
-    async def call(tls: TlsFiles | None) -> None:
+    async def call(tls: ControllerTlsFiles | None) -> None:
         async with AgentClient(address, "me", tls, patience=Patience(call_ms=5_000.0)) as client:
             await client.describe()
 

@@ -13,7 +13,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from latfarm_controller.metrics.metrics import Metrics
+from latfarm_controller.metrics.metrics import ControllerMetrics
 
 from tests.farm import debs, enrolment
 from tests.farm.conftest import MakeBoards
@@ -105,7 +105,7 @@ def test_one_run_sets_up_all_but_grafana_and_says_so(machine: VirtualBoard) -> N
 
 def test_the_controller_beside_it_is_scraped_and_watched(machine: VirtualBoard) -> None:
     machine.run("mkdir /srv/page")
-    machine.write("/srv/page/metrics", Metrics().text())
+    machine.write("/srv/page/metrics", ControllerMetrics().text())
     machine.run(SERVE)
     query = "http://127.0.0.1:9090/api/v1/query?query="
     up = query + "up%7Bjob=%22latfarm-controller%22%7D"

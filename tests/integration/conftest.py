@@ -23,7 +23,7 @@ import psutil
 import pytest
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from onnx import TensorProto, helper, numpy_helper
 
 LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
@@ -242,7 +242,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 def remove_short_folder(home: Path) -> None:
     """What a killed command of exactly this home left where socket paths are short."""
-    ray_dir = Config(home=home).ray_dir
+    ray_dir = ControllerConfig(home=home).ray_dir
     if not ray_dir.is_relative_to(home):
         shutil.rmtree(ray_dir.parent, ignore_errors=True)
 

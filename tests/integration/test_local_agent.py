@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from latfarm_controller.agents.board import BoardInfo, Stage
+from latfarm_controller.agents.board import BoardInfo, MeasuringStage
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -107,7 +107,7 @@ def test_describe(agent: LocalAgent) -> None:
 def test_from_question_to_stored_answer(agent: LocalAgent, tmp_path: Path) -> None:
     request = ask()
     sha256, data = model(request)
-    stages: list[Stage] = []
+    stages: list[MeasuringStage] = []
 
     async def main() -> None:
         async with AgentClient(agent.address, "test") as client:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from latfarm_agent.service.metrics import Metrics as AgentMetrics
-from latfarm_agent.service.tls import TlsFiles
-from latfarm_controller.config import Config
+from latfarm_agent.service.metrics import AgentMetrics as AgentMetrics
+from latfarm_agent.service.tls import AgentTlsFiles
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.watch import FarmState, QueueState
-from latfarm_controller.metrics.metrics import Metrics as ControllerMetrics
-from latfarm_controller.metrics.state import CertificateCollector, StoreCollector
+from latfarm_controller.metrics.metrics import ControllerMetrics as ControllerMetrics
+from latfarm_controller.metrics.state import ControllerCertificateCollector, StoreCollector
 from prometheus_client import CollectorRegistry
 
 PROMETHEUS = frozenset({"up", "ALERTS"})
@@ -34,14 +34,14 @@ def metrics() -> set[str]:
     """All names of series that may be scraped, from the registries themselves."""
     nowhere = Path("/nonexistent")
     agent = AgentMetrics()
-    agent.watch_files(Path("/"), TlsFiles(nowhere, nowhere, nowhere))
+    agent.watch_files(Path("/"), AgentTlsFiles(nowhere, nowhere, nowhere))
     agent.conditions.saw(
         {"temperature_c": "40", "clock_mhz": "1000", "throttling": "0", "load_1m": "0.1"}
     )
     controller = ControllerMetrics()
     controller.farm.saw(FarmState({"p": QueueState(1, 1, 1.0)}, {"b": "ready"}))
     controller.registry.register(StoreCollector(Path("/store.duckdb")))
-    controller.registry.register(CertificateCollector(Config(home=nowhere)))
+    controller.registry.register(ControllerCertificateCollector(ControllerConfig(home=nowhere)))
     return names_of(agent.registry) | names_of(controller.registry) | PROMETHEUS
 
 

@@ -13,15 +13,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from latfarm_controller.api.server import Server
-from latfarm_controller.config import Config
+from latfarm_controller.api.server import ControllerServer
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.watch import FarmState, QueueState
 from latfarm_controller.metrics import accuracy as metrics_accuracy
 from latfarm_controller.metrics import port as metrics_port
 from latfarm_controller.metrics.births import Births
 from latfarm_controller.metrics.labels import MOST_VALUES, Few
-from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, Metrics
+from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -47,12 +47,12 @@ def measurement(
     return Measurement(**fields)  # type: ignore[arg-type]
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(PREFIX + name, labels)
 
 
 def test_it_tells_what_happened() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     metrics.dispatched("p", 3.0)
     metrics.built(5, 2, 0.5)
     metrics.measured("b", measurement(), 1.5)
@@ -84,7 +84,7 @@ def test_it_tells_what_happened() -> None:
 
 
 def test_a_burst_of_failures_between_two_scrapes_is_a_rise() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     failed = {"platform": "p", "outcome": "model_error", "error_code": "MODEL_UNSUPPORTED"}
     bad = measurement(None, outcome=Outcome.MODEL_ERROR, error_code="MODEL_UNSUPPORTED")
     for _ in range(37):
@@ -109,7 +109,7 @@ def test_a_series_that_comes_again_begins_again() -> None:
 
 
 def test_names_are_conventional_and_each_has_its_help() -> None:
-    families = list(text_string_to_metric_families(Metrics().text()))
+    families = list(text_string_to_metric_families(ControllerMetrics().text()))
     assert len(families) > 15
     for family in families:
         assert re.fullmatch(r"(latfarm_controller|process)_[a-z_]+", family.name)
@@ -120,7 +120,7 @@ def test_names_are_conventional_and_each_has_its_help() -> None:
 def test_labels_stay_few() -> None:
     few = Few(3)
     assert [few(name) for name in "abcdab"] == ["a", "b", "c", "other", "a", "b"]
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     for number in range(MOST_VALUES + 50):
         metrics.measured(f"b{number}", measurement(platform=f"p{number}"), 1.0)
     assert metrics.text().count(f"{PREFIX}board_busy_seconds_total{{") == MOST_VALUES + 1
@@ -128,7 +128,7 @@ def test_labels_stay_few() -> None:
 
 
 def test_only_the_newest_campaigns_have_series() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     for number in range(MOST_CAMPAIGNS + 5):
         metrics.delivered(f"kernels-{number}", measurement())
         metrics.delivered("kernels-0", measurement())  # goes on, and so stays
@@ -140,7 +140,7 @@ def test_only_the_newest_campaigns_have_series() -> None:
 
 
 def test_a_shift_of_the_sentinel_shows_and_goes() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     where = {"platform": "p", "board": "b"}
 
     def shift(*times_ms: float) -> float:
@@ -188,7 +188,7 @@ class Predictor:
         return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
 
 
-async def eventually(metrics: Metrics, name: str, **labels: str) -> float:
+async def eventually(metrics: ControllerMetrics, name: str, **labels: str) -> float:
     async with asyncio.timeout(30):
         while (found := value(metrics, name, **labels)) is None:
             await asyncio.sleep(0.01)
@@ -205,9 +205,11 @@ async def read(url: str) -> str:
 
 def test_the_port_shows_farm_store_and_disk(tmp_path: Path) -> None:
     async def run() -> None:
-        metrics = Metrics()
+        metrics = ControllerMetrics()
         healthy = True
-        observer = Observer(Config(home=tmp_path), metrics, Farm(), Store(tmp_path / "store"))
+        observer = Observer(
+            ControllerConfig(home=tmp_path), metrics, Farm(), Store(tmp_path / "store")
+        )
         port = MetricsPort(0, metrics, observer, lambda: healthy)
         port.open()
         try:
@@ -241,12 +243,14 @@ def test_predictions_are_compared_while_no_board_here_times(
     monkeypatch.setattr(metrics_port, "LOOK_S", 0.01)
     path = tmp_path / "bundles" / "p" / "0001.zip"
     monkeypatch.setattr(bundles, "newest", lambda _folder: {"p": path})
-    metrics, farm = Metrics(), Farm()
+    metrics, farm = ControllerMetrics(), Farm()
     metrics.accuracy._open[path] = Predictor()  # type: ignore[assignment]
     where = {"platform": "p", "purpose": "network"}
 
     async def run() -> None:
-        observer = Observer(Config(home=tmp_path), metrics, farm, Store(tmp_path / "store"))
+        observer = Observer(
+            ControllerConfig(home=tmp_path), metrics, farm, Store(tmp_path / "store")
+        )
         looking = asyncio.create_task(observer.run())
         farm.quiet = True
         for latency_ms in (2.5, 4.0):
@@ -267,7 +271,7 @@ def test_predictions_are_compared_while_no_board_here_times(
 
 
 def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     where = {"platform": "p", "purpose": "left_out"}
     assert value(metrics, "prediction_error_ratio_count", **where) is None
     metrics.measured("b", measurement(), 1.0)
@@ -284,7 +288,7 @@ def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
 
 
 def test_what_cannot_be_compared_is_counted(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = ControllerMetrics()
     for _ in range(metrics_accuracy.MOST_WAITING + 3):
         metrics.network_measured(graph(), measurement(purpose="network"))
     failed = measurement(None, "network", outcome=Outcome.MODEL_ERROR)
@@ -296,10 +300,10 @@ def test_what_cannot_be_compared_is_counted(tmp_path: Path) -> None:
 
 
 def test_only_a_controller_that_serves_opens_a_port(tmp_path: Path) -> None:
-    config = Config(home=tmp_path / "home", local_agent=False, metrics_port=0)
+    config = ControllerConfig(home=tmp_path / "home", local_agent=False, metrics_port=0)
 
     async def run(public: bool) -> tuple[str, str]:
-        server = await Server.open(config, public=public)
+        server = await ControllerServer.open(config, public=public)
         try:
             url = server.metrics_url
             return url, await read(url) if url else ""

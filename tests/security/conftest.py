@@ -11,9 +11,9 @@ import grpc
 import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.api.server import Server
+from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.shell.connect import remote_channel
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 
 HERE = Path(__file__).parent
 
@@ -22,21 +22,23 @@ class Home:
     """A home with an authority."""
 
     def __init__(self, folder: Path) -> None:
-        self.config = Config(home=folder, local_agent=False)
+        self.config = ControllerConfig(home=folder, local_agent=False)
         self.authority = Authority(self.config.tls_dir)
         self.authority.init()
         Registry(self.config.boards_file).add("toy", "127.0.0.1:1")
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Server]:
+    async def serving(self) -> AsyncIterator[ControllerServer]:
         """A controller that listens on loopback, for whoever has a certificate."""
-        server = await Server.open(self.config, listen="127.0.0.1:0")
+        server = await ControllerServer.open(self.config, listen="127.0.0.1:0")
         try:
             yield server
         finally:
             await server.close()
 
-    def client(self, name: str, role: str, *, days: int = 365, ca: Path | None = None) -> Config:
+    def client(
+        self, name: str, role: str, *, days: int = 365, ca: Path | None = None
+    ) -> ControllerConfig:
         """The settings of somebody else's machine, with a certificate of ours."""
         cert = self.authority.issue(name, role, days=days)
         return self.config.model_copy(
@@ -48,7 +50,7 @@ class Home:
         )
 
 
-def channel(server: Server, config: Config) -> grpc.Channel:
+def channel(server: ControllerServer, config: ControllerConfig) -> grpc.Channel:
     """A channel as the command line makes it."""
     return remote_channel(config.model_copy(update={"controller": server.outside}))
 
@@ -57,7 +59,7 @@ def copied(made: Home, folder: Path) -> Home:
     """A home of the same authority, which knows who was made so far."""
     shutil.copytree(made.config.home, folder)
     copy = Home.__new__(Home)
-    copy.config = Config(home=folder, local_agent=False)
+    copy.config = ControllerConfig(home=folder, local_agent=False)
     copy.authority = Authority(copy.config.tls_dir)
     return copy
 

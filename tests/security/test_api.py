@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 from latfarm_controller.api import roles
-from latfarm_controller.api.server import Server
+from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.shell.connect import ControllerClient
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.identity import OPERATOR, VIEWER
@@ -40,7 +40,7 @@ def test_a_path_that_is_no_text_leaves_the_controller_well(home: Home) -> None:
     """gRPC's asynchronous server would end its main loop; see `outside.py`."""
     ada = home.client("ada", OPERATOR)
 
-    def look(server: Server) -> None:
+    def look(server: ControllerServer) -> None:
         host, _, port = server.outside.rpartition(":")
         files = Files(ada.tls_cert or Path(), ada.tls_key or Path(), ada.tls_ca or Path())
         with (
@@ -62,7 +62,7 @@ def test_what_has_no_role_is_nobodys() -> None:
     assert roles.refusal("agent", f"/{roles.SERVICE}/ListBoards") is not None
 
 
-def served(home: Home, look: Callable[[Server], Any]) -> Any:
+def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
     """What `look` finds, in a thread beside the serving loop."""
 
     async def play() -> Any:
@@ -87,7 +87,7 @@ def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
 
 
 def test_a_viewer_reads_and_an_operator_acts(home: Home) -> None:
-    def look(server: Server) -> dict[str, dict[str, grpc.StatusCode]]:
+    def look(server: ControllerServer) -> dict[str, dict[str, grpc.StatusCode]]:
         found = {}
         for role in (VIEWER, OPERATOR):
             with channel(server, home.client(f"a-{role}", role)) as opened:
@@ -105,7 +105,7 @@ def test_a_viewer_reads_and_an_operator_acts(home: Home) -> None:
 def test_boards_and_controllers_have_no_business_here(
     home: Home, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def look(server: Server) -> set[grpc.StatusCode]:
+    def look(server: ControllerServer) -> set[grpc.StatusCode]:
         # An agent's certificate is for serving alone; OpenSSL refuses it in the handshake.
         with channel(server, home.client(f"a-{role}", role)) as opened:
             return {code_of(opened, method) for method in METHODS}
@@ -143,7 +143,7 @@ def test_who_is_not_known_hears_why_and_the_log_says_it(
     if case == "revoked":
         own_home.authority.revoke("eve")
 
-    def look(server: Server) -> str:
+    def look(server: ControllerServer) -> str:
         if case == "missing":
             ca = grpc.ssl_channel_credentials(own_home.authority.cert.read_bytes())
             with grpc.secure_channel(server.outside, ca) as opened:
@@ -164,7 +164,7 @@ def test_a_controller_that_is_not_the_farms_is_not_spoken_to(home: Home, tmp_pat
     other = Home(tmp_path / "other")
     config = home.client("ada", OPERATOR)
 
-    def look(server: Server) -> None:
+    def look(server: ControllerServer) -> None:
         with channel(server, config):
             pytest.fail("spoke to a stranger")
 
@@ -177,7 +177,7 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
 ) -> None:
     ada = home.client("ada", OPERATOR)
 
-    def drain(server: Server) -> None:
+    def drain(server: ControllerServer) -> None:
         with channel(server, ada) as opened:
             client = ControllerClient(opened)
             assert client.drain_board("toy", "new fan").standing == "drained"
@@ -185,7 +185,7 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
             with pytest.raises(UsageError, match="no board 'toys'; there are: toy"):
                 client.drain_board("toys", "")
 
-    def resume(server: Server) -> list[pb.BoardEvent]:
+    def resume(server: ControllerServer) -> list[pb.BoardEvent]:
         with channel(server, ada) as opened:
             client = ControllerClient(opened)
             (status,) = client.boards()
@@ -277,9 +277,9 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def test_listening_for_others_needs_certificates(tmp_path: Path) -> None:
-    config = Config(home=tmp_path, local_agent=False)
+    config = ControllerConfig(home=tmp_path, local_agent=False)
     for address in ("0.0.0.0:0", "127.0.0.1:0"):
         with pytest.raises(UsageError, match="latfarm certs init"):
-            asyncio.run(Server.open(config, listen=address))
+            asyncio.run(ControllerServer.open(config, listen=address))
     with pytest.raises(UsageError, match="no HOST:PORT"):
-        asyncio.run(Server.open(Home(tmp_path / "other").config, listen="nowhere"))
+        asyncio.run(ControllerServer.open(Home(tmp_path / "other").config, listen="nowhere"))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 
 from benchmarks.fuzz_ports import PROFILE, started, wait_for
 from tests.integration.conftest import write_model
@@ -71,7 +71,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         address = wait_for(
             lambda: port.read_text().strip() if port.exists() else "", board, "the agent"
         )
-        tls = TlsFiles(authority.cert, home / "tls/controller.crt", home / "tls/controller.key")
+        tls = ControllerTlsFiles(
+            authority.cert, home / "tls/controller.crt", home / "tls/controller.key"
+        )
         Registry(home / "boards.json").add("toy", address, tls)
         serve = [*latfarm, "serve", "--listen", "127.0.0.1:0"]
         with started(serve, home, **settings) as controller:

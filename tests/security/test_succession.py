@@ -14,9 +14,9 @@ from pathlib import Path
 import grpc
 import pytest
 from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.succession import Step, Succession
-from latfarm_controller.agents.tls import TlsFiles, meet_board
-from latfarm_controller.api.server import Server
+from latfarm_controller.agents.succession import Succession, SuccessionStep
+from latfarm_controller.agents.tls import ControllerTlsFiles, meet_board
+from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.main import run
 from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.errors import CertificateError, ControllerError, UsageError
@@ -26,27 +26,29 @@ from latfarm_protos.trust.identity import CONTROLLER
 from tests.security.conftest import Home, channel
 
 
-def outsider(folder: Path, home: Home, name: str, role: str) -> TlsFiles:
+def outsider(folder: Path, home: Home, name: str, role: str) -> ControllerTlsFiles:
     """Somebody on another machine: a folder with a certificate, its key and the authority."""
     folder.mkdir()
-    files = TlsFiles(folder / "ca.crt", folder / "own.crt", folder / "own.key", server_name=name)
+    files = ControllerTlsFiles(
+        folder / "ca.crt", folder / "own.crt", folder / "own.key", server_name=name
+    )
     give_certificate(files, home, name, role)
     give_authority(files, home)
     return files
 
 
-def give_certificate(files: TlsFiles, home: Home, name: str, role: str) -> None:
+def give_certificate(files: ControllerTlsFiles, home: Home, name: str, role: str) -> None:
     made = home.authority.issue(name, role)
     shutil.copy(made.with_suffix(".key"), files.key)
     shutil.copy(made, files.cert)
 
 
-def give_authority(files: TlsFiles, home: Home) -> None:
+def give_authority(files: ControllerTlsFiles, home: Home) -> None:
     shutil.copy(home.authority.cert, files.ca)
 
 
 @asynccontextmanager
-async def board_behind_gate(files: TlsFiles) -> AsyncIterator[str]:
+async def board_behind_gate(files: ControllerTlsFiles) -> AsyncIterator[str]:
     """Where an agent would answer: a gate before a server that has nothing to offer."""
     gate = Gate(files.files, (CONTROLLER,))
     server = grpc.aio.server()
@@ -66,10 +68,10 @@ class Farm:
     """A controller and a board that both serve all the time, and a viewer."""
 
     home: Home
-    server: Server
+    server: ControllerServer
     address: str
-    board: TlsFiles
-    viewer: TlsFiles
+    board: ControllerTlsFiles
+    viewer: ControllerTlsFiles
     stations: list[str] = field(default_factory=list)
 
     async def step(self, name: str, does: Callable[[], object] | None = None) -> None:
@@ -80,7 +82,7 @@ class Farm:
         await self.meet()
         self.stations.append(name)
 
-    def read(self, files: TlsFiles) -> None:
+    def read(self, files: ControllerTlsFiles) -> None:
         """What a viewer does, with the certificate in these files."""
         config = self.home.config.model_copy(
             update={"tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca}
@@ -92,14 +94,14 @@ class Farm:
         """What the controller does before it calls a board."""
         tls = self.home.config.tls_dir
         ours = (tls / "ca.crt", tls / "controller.crt", tls / "controller.key")
-        await meet_board(self.address, TlsFiles(*ours, server_name="board-7"))
+        await meet_board(self.address, ControllerTlsFiles(*ours, server_name="board-7"))
 
 
 def test_nobody_is_kept_out_while_the_authority_changes(own_home: Home, tmp_path: Path) -> None:
     succession = Succession(own_home.authority)
     board = outsider(tmp_path / "board", own_home, "board-7", "agent")
     viewer = outsider(tmp_path / "ada", own_home, "ada", "viewer")
-    late = TlsFiles(viewer.ca, tmp_path / "late.crt", tmp_path / "late.key")
+    late = ControllerTlsFiles(viewer.ca, tmp_path / "late.crt", tmp_path / "late.key")
     shutil.copy(viewer.cert, late.cert)
     shutil.copy(viewer.key, late.key)
     old_board = board.cert.read_text(), board.key.read_text()
@@ -133,7 +135,7 @@ def test_nobody_is_kept_out_while_the_authority_changes(own_home: Home, tmp_path
                 await farm.meet()
 
     asyncio.run(play())
-    assert succession.step is Step.SINGLE
+    assert succession.step is SuccessionStep.SINGLE
     assert len(succession.trusted()) == 1
 
 
@@ -203,7 +205,7 @@ def test_an_interrupted_switch_is_done_again(authority: Authority) -> None:
     # As it was between its two halves: the new order of certificates, the keys of before.
     (authority.folder / "ca-next.key").write_bytes(key)
     authority.key.write_bytes(old)
-    assert succession.step is Step.BEGUN
+    assert succession.step is SuccessionStep.BEGUN
     succession.switch()
     assert succession.trusted()[0] == signing
     assert authority.key.read_bytes() == key

@@ -22,15 +22,22 @@ from latfarm_agent.bench.platforms import Platforms
 from latfarm_agent.bench.readiness import Monitor, Readiness
 from latfarm_agent.bench.results import fail, fill
 from latfarm_agent.bench.seats import Seat, measuring_cores
-from latfarm_agent.board.conditions import Sensors, Standing, fingerprint, shares, shown, spoiled_by
-from latfarm_agent.errors import AgentError, UsageError
+from latfarm_agent.board.conditions import (
+    BoardReadiness,
+    Sensors,
+    fingerprint,
+    shares,
+    shown,
+    spoiled_by,
+)
+from latfarm_agent.errors import AgentUsageError, LatfarmAgentError
 from latfarm_agent.files.folders import remove
 from latfarm_agent.runtimes import base
-from latfarm_agent.runtimes.simulated.cost import Profile
+from latfarm_agent.runtimes.simulated.cost import BoardProfile
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
-from latfarm_agent.worker.pool import Limits, Workers
-from latfarm_agent.worker.rules import Settings, SettingsError
+from latfarm_agent.worker.pool import WorkerLimits, Workers
+from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.worker import FOLDER_PREFIX, WorkerFailure
 
 _SIMULATED = "simulated"
@@ -69,18 +76,18 @@ class Bench:
         search_path: Sequence[Path] = (),
         config: AgentConfig | None = None,
         sensors: Sensors | None = None,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         root: Path = Path("/"),
     ) -> None:
         self._board_name = board_name
         self._hardware_name = hardware or board_name
         self._simulate = Path(simulate).absolute() if simulate else None
-        self._profile: Profile | None = None
+        self._profile: BoardProfile | None = None
         if self._simulate is not None:
             try:
-                self._profile = Profile.read(self._simulate)
+                self._profile = BoardProfile.read(self._simulate)
             except (OSError, ValueError) as error:
-                raise UsageError(f"--simulate: {error}") from error
+                raise AgentUsageError(f"--simulate: {error}") from error
         config = config or AgentConfig()
         self._driven = sensors is not None
         on_host = not (self._simulate or self._driven)
@@ -114,7 +121,7 @@ class Bench:
         }
         if self._simulate:
             configured[_SIMULATED] = RuntimeConfig(options={"profile": str(self._simulate)})
-        limits = limits or Limits()
+        limits = limits or WorkerLimits()
         memory = own.hardware()["memory_bytes"]
         if not limits.memory_bytes and memory.isdigit():
             limits = replace(limits, memory_bytes=int(memory) * 8 // 10)
@@ -210,7 +217,7 @@ class Bench:
             fail(result, failure.code, failure.message)
         except SettingsError as error:
             fail(result, "SETTINGS_INVALID", str(error))
-        except AgentError as error:
+        except LatfarmAgentError as error:
             fail(result, error.code, str(error))
         except Exception as error:
             fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
@@ -239,7 +246,9 @@ class Bench:
     ) -> None:
         if self._closing.is_set():
             raise WorkerFailure("CANCELLED", "the agent is shutting down")
-        asked = Settings(**{name: getattr(request.settings, name) for name in Settings().to_json()})
+        asked = TimingSettings(
+            **{name: getattr(request.settings, name) for name in TimingSettings().to_json()}
+        )
         settings = rules.effective(asked)
         result.settings.CopyFrom(pb.Settings(**settings.to_json()))
         platform = self._platforms.find(request.platform, self._workers.found())
@@ -249,7 +258,7 @@ class Bench:
         if not model_path.is_file():
             raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
         conditions: dict[str, str] = {"runtime_version": platform.version}
-        standing = Standing()
+        standing = BoardReadiness()
         if spec.real_time:
             standing = sensors.standing()
             conditions.update(standing.told)

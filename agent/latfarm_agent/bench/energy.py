@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent.board.conditions import Sensors, shown
-from latfarm_agent.power.gpu import Nvml
+from latfarm_agent.power.gpu import NvmlPower
 from latfarm_agent.power.integration import (
     COUNTER,
     EnergyUnavailable,
@@ -33,7 +33,7 @@ RESTING = "resting"
 _TICKS_A_SECOND = 100.0
 
 
-def _host_nvml() -> Nvml | None:
+def _host_nvml() -> NvmlPower | None:
     from latfarm_agent.nvidia.nvml import open_nvml
 
     return open_nvml()
@@ -136,7 +136,7 @@ class EnergyMeter:
         self,
         root: Path,
         config: PowerConfig | None = None,
-        nvml: Callable[[], Nvml | None] | None = None,
+        nvml: Callable[[], NvmlPower | None] | None = None,
     ) -> None:
         if nvml is None:
             nvml = _host_nvml if Path(root) == Path("/") else lambda: None

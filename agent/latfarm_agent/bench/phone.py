@@ -7,16 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latfarm_agent.board.conditions import UNKNOWN, CoreTicks, Reading, Sensors, Standing, shown
-from latfarm_agent.errors import UsageError
+from latfarm_agent.board.conditions import (
+    UNKNOWN,
+    BoardReadiness,
+    CoreTicks,
+    SensorReading,
+    Sensors,
+    shown,
+)
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
 from latfarm_agent.phones.rules import PhoneRules, mode, unfit
-from latfarm_agent.phones.state import DYNAMIC, STATIC, Identity, PhoneState
+from latfarm_agent.phones.state import DYNAMIC, STATIC, PhoneIdentity, PhoneState
 
 if TYPE_CHECKING:
     from latfarm_agent.agent_config import AgentConfig
     from latfarm_agent.bench.bench import Bench
-    from latfarm_agent.worker.pool import Limits
+    from latfarm_agent.worker.pool import WorkerLimits
 
 RUNTIME = "adb"
 """Name of the runtime in the configuration."""
@@ -43,25 +50,25 @@ class PhoneSensors(Sensors):
         self._device = device
         self._rules = rules or PhoneRules()
         device.ready()
-        self._identity = Identity.read(device.shell(STATIC).text)
+        self._identity = PhoneIdentity.read(device.shell(STATIC).text)
         self._state = PhoneState()
         self._look()
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """Fastest cluster's clock, temperature, and what throttles; unknown while it is away."""
         try:
             state = self._look()
         except AdbError:
-            return Reading(None, None, None)
+            return SensorReading(None, None, None)
         clocks = state.clocks_mhz
         throttles = [value for value in (state.thermal_status, state.capped) if value is not None]
-        return Reading(
+        return SensorReading(
             max(clocks.values()) if clocks else None,
             state.temperature_c,
             sum(throttles) if throttles else None,
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> BoardReadiness:
         """Whether the phone may be measured, and what must not change meanwhile.
 
         Raises:
@@ -75,7 +82,7 @@ class PhoneSensors(Sensors):
         told["battery_percent"] = shown(state.battery_percent)
         told["battery_c"] = shown(state.battery_c)
         told["thermal_status"] = shown(state.thermal_status)
-        return Standing(mode(state), told, unfit(state, self._rules, self._identity.home))
+        return BoardReadiness(mode(state), told, unfit(state, self._rules, self._identity.home))
 
     def lost(self) -> str:
         """Why the phone does not answer; empty: it does."""
@@ -142,7 +149,7 @@ class PhoneSensors(Sensors):
         Raises:
             DeviceLostError: so it is.
         """
-        found = Identity.read(self._device.shell(STATIC).text)
+        found = PhoneIdentity.read(self._device.shell(STATIC).text)
         if found.serial != self._identity.serial:
             raise DeviceLostError(
                 f"{self._device.serial} is another phone now: "
@@ -166,7 +173,7 @@ def phone_bench(
     hardware: str | None,
     work_dir: Path,
     config: AgentConfig,
-    limits: Limits | None = None,
+    limits: WorkerLimits | None = None,
 ) -> Bench:
     """A bench that measures on the phone with a serial, and on nothing else.
 
@@ -186,12 +193,12 @@ def phone_bench(
 
     entry = config.runtimes.get(RUNTIME)
     if entry is None or set(config.runtimes) != {RUNTIME}:
-        raise UsageError(
+        raise AgentUsageError(
             f"--adb: --config must have the runtime {RUNTIME!r} and no other: "
             "it names the benchmark binaries of the phone"
         )
     if "serial" in entry.options:
-        raise UsageError(f"runtimes.{RUNTIME}.options.serial: give it as --adb")
+        raise AgentUsageError(f"runtimes.{RUNTIME}.options.serial: give it as --adb")
     rules = PhoneRules.from_json(entry.options.get("rules", {}))
     adb = str(entry.options.get("adb", ""))
     device = AdbDevice(serial, adb, timeout_s=_ANSWER_S, starts_server=True)

@@ -10,8 +10,8 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import fingerprint
 from latfarm_agent.runtimes.base import PlatformSpec
-from latfarm_agent.runtimes.simulated.cost import Profile
-from latfarm_agent.worker.pool import Found
+from latfarm_agent.runtimes.simulated.cost import BoardProfile
+from latfarm_agent.worker.pool import DiscoveredRuntime
 from latfarm_agent.worker.worker import WorkerFailure
 
 
@@ -42,7 +42,7 @@ class Platforms:
         hardware: Mapping[str, str],
         software: Mapping[str, str],
         seats: Mapping[int, Seat],
-        profile: Profile | None,
+        profile: BoardProfile | None,
     ) -> None:
         self._hardware_name = hardware_name
         self._hardware = hardware
@@ -50,7 +50,7 @@ class Platforms:
         self._seats = seats
         self._profile = profile
 
-    def listed(self, found: Mapping[str, Found]) -> list[pb.Runtime]:
+    def listed(self, found: Mapping[str, DiscoveredRuntime]) -> list[pb.Runtime]:
         """Runtimes by name with their platforms; missing ones say why."""
         return [
             pb.Runtime(
@@ -73,7 +73,7 @@ class Platforms:
             for name, entry in sorted(found.items())
         ]
 
-    def find(self, wanted: str, found: Mapping[str, Found]) -> Platform:
+    def find(self, wanted: str, found: Mapping[str, DiscoveredRuntime]) -> Platform:
         """A platform by its full name.
 
         Raises:
@@ -112,7 +112,7 @@ class Platforms:
             parts["core_mask"] = seat.core_mask
         return fingerprint(parts)
 
-    def _named(self, runtime: str, entry: Found) -> dict[str, Platform]:
+    def _named(self, runtime: str, entry: DiscoveredRuntime) -> dict[str, Platform]:
         """The platforms of a runtime by their full names."""
         return {
             spec.name if spec.whole_name else f"{self._hardware_name}-{spec.name}": Platform(
@@ -122,7 +122,7 @@ class Platforms:
         }
 
 
-def _frozen(profile: Profile) -> dict[str, object]:
+def _frozen(profile: BoardProfile) -> dict[str, object]:
     """A profile with its sets in a fixed order, so that equal profiles hash alike."""
     return {
         name: sorted(value) if isinstance(value, frozenset) else value

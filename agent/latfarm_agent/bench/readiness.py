@@ -9,7 +9,7 @@ from typing import Callable, Sequence
 from latfarm_agent.board.conditions import (
     UNKNOWN,
     CoreTicks,
-    Reading,
+    SensorReading,
     Sensors,
     shares,
     shown,
@@ -57,7 +57,7 @@ class Readiness:
         if ticks is not None:
             self._last_ticks = (time.monotonic(), ticks)
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """The sensors now; the coolest reading ever counts as idle."""
         reading = self._sensors.read()
         if reading.temperature_c is not None:
@@ -144,7 +144,7 @@ class Monitor:
     """Logs the sensors once a second while runs are timed."""
 
     def __init__(self, sensors: Sensors, *, active: bool) -> None:
-        self.samples: list[Reading] = []
+        self.samples: list[SensorReading] = []
         self._sensors = sensors
         self._timing = False
         self._ended = threading.Event()

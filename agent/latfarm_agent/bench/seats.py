@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from latfarm_agent.bench.readiness import Readiness
 from latfarm_agent.board.conditions import Sensors
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ def measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
     allowed = sorted(os.sched_getaffinity(0))
     if cpu is not None:
         if cpu not in allowed:
-            raise UsageError(f"--cpu {cpu}: this process may use {', '.join(map(str, allowed))}")
+            raise AgentUsageError(
+                f"--cpu {cpu}: this process may use {', '.join(map(str, allowed))}"
+            )
         others = [core for core in reversed(allowed) if core != cpu]
         return tuple(sorted([cpu, *others[: threads - 1]]))
     # With one core there is nothing to choose; with no spare one the agent itself would disturb.

@@ -54,7 +54,7 @@ def shares(before: CoreTicks | None, after: CoreTicks | None) -> Shares:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SensorReading:
     """One look at the sensors of the measuring cores.
 
     `throttles`: a counter that rises, or a state that is above zero, when the board throttles.
@@ -66,7 +66,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Standing:
+class BoardReadiness:
     """Whether a board may be measured now.
 
     `mode`: what must not change while it is measured; `told`: what a result says of it; `unfit`:
@@ -77,7 +77,7 @@ class Standing:
     told: Mapping[str, str] = field(default_factory=dict)
     unfit: str = ""
 
-    def changes(self, after: Standing) -> str:
+    def changes(self, after: BoardReadiness) -> str:
         """What is known to have changed of `mode`, in one line; empty: nothing."""
         found = [
             f"{name.replace('_', ' ')}: {was} -> {after.mode[name]}"
@@ -104,13 +104,13 @@ class Sensors:
         self._core = min(cores) if cores else 0
         self._cpufreq = root / f"sys/devices/system/cpu/cpu{self._core}/cpufreq"
 
-    def read(self) -> Reading:
+    def read(self) -> SensorReading:
         """Clock, temperature and throttling now."""
-        return Reading(self.clock_mhz(), self.temperature_c(), self.throttles())
+        return SensorReading(self.clock_mhz(), self.temperature_c(), self.throttles())
 
-    def standing(self) -> Standing:
+    def standing(self) -> BoardReadiness:
         """Whether the board may be measured: a host always may."""
-        return Standing()
+        return BoardReadiness()
 
     def lost(self) -> str:
         """Why the board does not answer; empty: it does, as the host that we run on must."""
@@ -319,7 +319,7 @@ def thermally_steady(
 
 
 def spoiled_by(
-    begin: Reading, samples: Sequence[Reading], end: Reading, *, clock: bool
+    begin: SensorReading, samples: Sequence[SensorReading], end: SensorReading, *, clock: bool
 ) -> str | None:
     """Why a measurement must be rejected: throttling, or (with `clock`) a clock drop above 2 %.
 

@@ -30,7 +30,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import write_whole
 from latfarm_agent.nvidia import tegra
 
@@ -52,7 +52,7 @@ class Settled(str, Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SettingOutcome:
     """One setting: what was wanted, what was read before and after. `path`: of its file."""
 
     name: str
@@ -99,19 +99,19 @@ def read_wanted(path: Path) -> Wanted:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise AgentUsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise UsageError(f"{path}: is no JSON: {error}") from error
+        raise AgentUsageError(f"{path}: is no JSON: {error}") from error
     if not isinstance(data, dict) or set(data) - set(_KEYS):
-        raise UsageError(f"{path}: must be an object with the keys {', '.join(_KEYS)}")
+        raise AgentUsageError(f"{path}: must be an object with the keys {', '.join(_KEYS)}")
     mode = data.get("power_mode")
     if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int)):
-        raise UsageError(f"{path}: power_mode must be a number, as nvpmodel counts")
+        raise AgentUsageError(f"{path}: power_mode must be a number, as nvpmodel counts")
     try:
         files = tuple(FileSetting(**_checked(entry)) for entry in data.get("files", []))
     except (TypeError, ValueError) as error:
         text = f"{path}: files need name, paths and either value or value_of: {error}"
-        raise UsageError(text) from error
+        raise AgentUsageError(text) from error
     flags = bool(data.get("required", False)), bool(data.get("jetson_clocks", False))
     return Wanted(flags[0], files, mode, flags[1])
 
@@ -123,7 +123,7 @@ def apply(
     change: str = "set",
     root: Path = Path("/"),
     run: ToolRunner | None = None,
-) -> list[Outcome]:
+) -> list[SettingOutcome]:
     """Settle a board; one outcome for each file and tool.
 
     Args:
@@ -135,7 +135,7 @@ def apply(
     """
     run = run or _run
     kept = _kept(before)
-    outcomes: list[Outcome] = []
+    outcomes: list[SettingOutcome] = []
     for setting in wanted.files:
         outcomes += _files(setting, kept, change, root)
     if change != "undo":
@@ -152,13 +152,15 @@ def apply(
     return [_strict(outcome) for outcome in outcomes]
 
 
-def _files(setting: FileSetting, kept: Mapping[str, str], change: str, root: Path) -> list[Outcome]:
+def _files(
+    setting: FileSetting, kept: Mapping[str, str], change: str, root: Path
+) -> list[SettingOutcome]:
     paths = sorted(root.glob(setting.paths.lstrip("/")))
     if not paths:
         detail = f"there is no {setting.paths}"
         told = setting.value or setting.value_of
-        return [Outcome(setting.name, told, "", "", Settled.ABSENT, setting.paths, detail)]
-    found: list[Outcome] = []
+        return [SettingOutcome(setting.name, told, "", "", Settled.ABSENT, setting.paths, detail)]
+    found: list[SettingOutcome] = []
     for path in paths:
         shown = "/" + str(path.relative_to(root))
         value = setting.value
@@ -178,15 +180,15 @@ def _files(setting: FileSetting, kept: Mapping[str, str], change: str, root: Pat
             with contextlib.suppress(OSError):
                 before = _text(path)
             found.append(
-                Outcome(setting.name, value, before, before, Settled.FAILED, shown, detail)
+                SettingOutcome(setting.name, value, before, before, Settled.FAILED, shown, detail)
             )
             continue
         state = _state(before, after, value, change)
-        found.append(Outcome(setting.name, value, before, after, state, shown))
+        found.append(SettingOutcome(setting.name, value, before, after, state, shown))
     return found
 
 
-def _power_mode(number: int, change: str, run: ToolRunner) -> Outcome:
+def _power_mode(number: int, change: str, run: ToolRunner) -> SettingOutcome:
     """Source: NVIDIA, "Jetson Linux Developer Guide", chapter "Platform Power and Performance"."""
 
     def read() -> str:
@@ -202,13 +204,13 @@ def _power_mode(number: int, change: str, run: ToolRunner) -> Outcome:
     except FileNotFoundError:
         return _no_tool("power mode", str(number), "nvpmodel")
     except OSError as error:
-        return Outcome("power mode", str(number), "", "", Settled.FAILED, detail=str(error))
+        return SettingOutcome("power mode", str(number), "", "", Settled.FAILED, detail=str(error))
     detail = "" if after == str(number) or change == "check" else "it may need a reboot"
     state = _state(before, after, str(number), change)
-    return Outcome("power mode", str(number), before, after, state, detail=detail)
+    return SettingOutcome("power mode", str(number), before, after, state, detail=detail)
 
 
-def _jetson_clocks(change: str, run: ToolRunner) -> Outcome:
+def _jetson_clocks(change: str, run: ToolRunner) -> SettingOutcome:
     def read() -> str:
         clocks = tegra.read_clocks(run(["jetson_clocks", "--show"]))
         if not clocks:
@@ -223,8 +225,10 @@ def _jetson_clocks(change: str, run: ToolRunner) -> Outcome:
     except FileNotFoundError:
         return _no_tool("clocks", "locked", "jetson_clocks")
     except OSError as error:
-        return Outcome("clocks", "locked", "", "", Settled.FAILED, detail=str(error))
-    return Outcome("clocks", "locked", before, after, _state(before, after, "locked", change))
+        return SettingOutcome("clocks", "locked", "", "", Settled.FAILED, detail=str(error))
+    return SettingOutcome(
+        "clocks", "locked", before, after, _state(before, after, "locked", change)
+    )
 
 
 def _state(before: str, after: str, value: str, change: str) -> Settled:
@@ -233,15 +237,15 @@ def _state(before: str, after: str, value: str, change: str) -> Settled:
     return Settled.DIFFERS if change == "check" else Settled.FAILED
 
 
-def _strict(outcome: Outcome) -> Outcome:
+def _strict(outcome: SettingOutcome) -> SettingOutcome:
     if outcome.state is not Settled.ABSENT:
         return outcome
     fields = (outcome.name, outcome.wanted, outcome.before, outcome.found)
-    return Outcome(*fields, Settled.FAILED, outcome.path, outcome.detail)
+    return SettingOutcome(*fields, Settled.FAILED, outcome.path, outcome.detail)
 
 
-def _no_tool(name: str, value: str, tool: str) -> Outcome:
-    return Outcome(name, value, "", "", Settled.ABSENT, detail=f"there is no {tool}")
+def _no_tool(name: str, value: str, tool: str) -> SettingOutcome:
+    return SettingOutcome(name, value, "", "", Settled.ABSENT, detail=f"there is no {tool}")
 
 
 def _run(arguments: list[str], data: str = "") -> str:

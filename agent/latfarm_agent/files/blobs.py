@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from latfarm_agent.errors import (
+    AgentDiskFullError,
     BlobNotFoundError,
     BlobTooLargeError,
     DigestError,
-    DiskFullError,
     OffsetError,
 )
 from latfarm_agent.files.digests import file_digest
@@ -271,7 +271,7 @@ class BlobStore:
                         f"blob needs {over_limit} bytes more than this board's limit of "
                         f"{self._max_total_bytes} bytes leaves beside the blobs in use"
                     )
-                raise DiskFullError(f"the board's disk lacks {over_disk} bytes for this blob")
+                raise AgentDiskFullError(f"the board's disk lacks {over_disk} bytes for this blob")
 
     def _evict_oldest(self, keep: str) -> bool:
         oldest: list[tuple[int, Path]] = [

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise AgentUsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable
 
-from latfarm_agent.errors import DiskFullError, SpoolFullError
+from latfarm_agent.errors import AgentDiskFullError, SpoolFullError
 
 VERSION = 1
 SUFFIX = ".result"
@@ -41,7 +41,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _SpooledResult:
     path: Path
     size_bytes: int
 
@@ -63,7 +63,7 @@ class Spool:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
-        self._known: dict[str, _Known] = {}  # oldest first
+        self._known: dict[str, _SpooledResult] = {}  # oldest first
         self._total_bytes = 0
         self._take_over()
 
@@ -117,9 +117,9 @@ class Spool:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
                 text = f"cannot keep the result of {entry.request_id}: {error.strerror or error}"
-                raise DiskFullError(text) from error
+                raise AgentDiskFullError(text) from error
             self._forget(entry.request_id)
-            self._add(entry.request_id, _Known(path, len(data)))
+            self._add(entry.request_id, _SpooledResult(path, len(data)))
 
     def get(self, request_id: str) -> Entry | None:
         """The result of a request; None where there is none, or it is damaged."""
@@ -160,17 +160,19 @@ class Spool:
                 try:
                     stat = path.stat()
                     entry = _read(path)
-                    found.append((stat.st_mtime_ns, entry.request_id, _Known(path, stat.st_size)))
+                    found.append(
+                        (stat.st_mtime_ns, entry.request_id, _SpooledResult(path, stat.st_size))
+                    )
                 except (OSError, ValueError) as error:
                     self._set_aside(path, error)
         for _, request_id, known in sorted(found, key=lambda item: item[:2]):
             self._add(request_id, known)
 
-    def _add(self, request_id: str, known: _Known) -> None:
+    def _add(self, request_id: str, known: _SpooledResult) -> None:
         self._known[request_id] = known
         self._total_bytes += known.size_bytes
 
-    def _forget(self, request_id: str) -> _Known | None:
+    def _forget(self, request_id: str) -> _SpooledResult | None:
         known = self._known.pop(request_id, None)
         self._total_bytes -= known.size_bytes if known is not None else 0
         return known

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Callable, Iterator
 
 from latfarm_agent.errors import (
+    AgentDiskFullError,
     DigestError,
-    DiskFullError,
     ForbiddenFormatError,
     RequestError,
     UploadSupersededError,
@@ -162,7 +162,7 @@ class Upload:
                 if error.errno not in NO_SPACE:
                     raise
                 self._discard()
-                raise DiskFullError("the board's disk is full") from error
+                raise AgentDiskFullError("the board's disk is full") from error
             self._digest.update(data)
             self.received_bytes += len(data)
 
@@ -248,5 +248,5 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise DiskFullError(f"no space left on the disk of {path}") from error
+            raise AgentDiskFullError(f"no space left on the disk of {path}") from error
         raise

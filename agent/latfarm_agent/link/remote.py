@@ -19,7 +19,7 @@ from typing import Callable
 from latfarm_protos.error_codes import OUTCOMES
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_agent.errors import StateError, UsageError
+from latfarm_agent.errors import AgentUsageError, StateError
 from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import printable
@@ -60,7 +60,9 @@ class RemoteBench:
     ) -> None:
         self._path = str(Path(path).absolute())
         if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
-            raise UsageError(f"--bench {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is")
+            raise AgentUsageError(
+                f"--bench {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is"
+            )
         self._start_timeout_ms = start_timeout_ms
         self._return_timeout_ms = return_timeout_ms
         self._closing = threading.Event()

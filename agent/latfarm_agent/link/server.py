@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import remove
 from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
 from latfarm_agent.worker.channel import Message
@@ -181,10 +181,12 @@ def _copy(file: int, target: Path) -> None:
 
 def _listen(path: Path) -> socket.socket:
     if len(os.fsencode(str(path))) > MAX_PATH_BYTES:
-        raise UsageError(f"--socket {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is")
+        raise AgentUsageError(
+            f"--socket {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is"
+        )
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
         if knock.connect_ex(str(path)) == 0:
-            raise UsageError(f"--socket {path}: another process serves there")
+            raise AgentUsageError(f"--socket {path}: another process serves there")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -199,5 +201,5 @@ def _listen(path: Path) -> socket.socket:
         listener.listen(MOST_CONNECTIONS)
     except OSError as error:
         listener.close()
-        raise UsageError(f"--socket {path}: {error.strerror or error}") from error
+        raise AgentUsageError(f"--socket {path}: {error.strerror or error}") from error
     return listener

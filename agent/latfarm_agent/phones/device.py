@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from latfarm_agent.errors import AgentError
+from latfarm_agent.errors import LatfarmAgentError
 from latfarm_agent.phones.process import OutputTooLargeError, converse
 
 ROOT = "/data/local/tmp/latfarm"
@@ -38,7 +38,7 @@ _SERVER_PORT = 5037
 _RECONNECT_S = 20.0
 
 
-class AdbError(AgentError):
+class AdbError(LatfarmAgentError):
     """The phone did not do what it was asked, and no model is at fault."""
 
     code = "DEVICE_FAILED"
@@ -63,7 +63,7 @@ class DeviceTimeoutError(AdbError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandOutput:
     """What a command on the phone printed (both streams, in order), and its exit code."""
 
     code: int
@@ -138,7 +138,7 @@ class AdbDevice:
                 self._client(["-s", self.serial, "wait-for-device"], min(left, 2.0))
             state = self._state()
 
-    def shell(self, script: str, *, timeout_s: float = 0.0, guarded: bool = False) -> Answer:
+    def shell(self, script: str, *, timeout_s: float = 0.0, guarded: bool = False) -> CommandOutput:
         """Run a script in the phone's shell.
 
         Args:
@@ -161,7 +161,7 @@ class AdbDevice:
         begin = text.rfind(f"\n{mark} ")
         end = re.fullmatch(rf"\n{mark} (\d{{1,3}})\s*", text[begin:]) if begin >= 0 else None
         if end:
-            return Answer(int(end[1]), text[:begin])
+            return CommandOutput(int(end[1]), text[:begin])
         if code is None:
             self._silent = True
             raise DeviceTimeoutError(f"{self.serial}: no answer within {limit_s:.0f} s")

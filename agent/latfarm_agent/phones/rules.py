@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.state import PhoneState
 
 _PACKAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+")
@@ -47,10 +47,10 @@ class PhoneRules:
         """
         known = tuple(PhoneRules.__dataclass_fields__)
         if not isinstance(data, dict):
-            raise UsageError("adb: rules must be an object")
+            raise AgentUsageError("adb: rules must be an object")
         for name in data:
             if name not in known:
-                raise UsageError(f"adb: rules.{name} is unknown; known: {', '.join(known)}")
+                raise AgentUsageError(f"adb: rules.{name} is unknown; known: {', '.join(known)}")
         for name, low, high in (
             ("min_battery_percent", 0, 100),
             ("max_battery_c", 0, 100),
@@ -59,15 +59,15 @@ class PhoneRules:
             value = data.get(name, low)
             right = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not right or not low <= value <= high:
-                raise UsageError(f"adb: rules.{name} must be a number from {low} to {high}")
+                raise AgentUsageError(f"adb: rules.{name} must be a number from {low} to {high}")
         for name, words in (("charging", ("any", "yes", "no")), ("screen", ("any", "on", "off"))):
             if data.get(name, "any") not in words:
-                raise UsageError(f"adb: rules.{name} must be one of {', '.join(words)}")
+                raise AgentUsageError(f"adb: rules.{name} must be one of {', '.join(words)}")
         foreground = data.get("foreground", "home")
         if not isinstance(foreground, str) or not (
             foreground in ("home", "any") or _PACKAGE.fullmatch(foreground)
         ):
-            raise UsageError('adb: rules.foreground must be "home", "any" or a package name')
+            raise AgentUsageError('adb: rules.foreground must be "home", "any" or a package name')
         return PhoneRules(**data)
 
 

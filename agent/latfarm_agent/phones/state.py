@@ -23,7 +23,7 @@ echo '{MARK}cores'; cat /sys/devices/system/cpu/present
 echo '{MARK}home'; cmd package resolve-activity --brief -a android.intent.action.MAIN \
 -c android.intent.category.HOME
 """
-"""Script whose text `Identity.read` takes."""
+"""Script whose text `PhoneIdentity.read` takes."""
 
 DYNAMIC = f"""\
 echo '{MARK}battery'; dumpsys battery
@@ -69,7 +69,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Identity:
+class PhoneIdentity:
     """What does not change while a phone is up; empty where it is not known.
 
     `build` names the system software with all its patches. `home`: package of the launcher.
@@ -88,7 +88,7 @@ class Identity:
     home: str = ""
 
     @staticmethod
-    def read(text: str) -> Identity:
+    def read(text: str) -> PhoneIdentity:
         """From the text of `STATIC`."""
         told = sections(text)
         props = dict(_PROPERTY.findall(told.get("props", "")))
@@ -100,7 +100,7 @@ class Identity:
         memory = re.search(r"MemTotal:\s+(\d{1,12}) kB", told.get("memory", ""))
         present = re.match(r"\s*0-(\d{1,3})\s*$", told.get("cores", ""))
         home = _COMPONENT.search(told.get("home", ""))
-        return Identity(
+        return PhoneIdentity(
             serial=first("ro.serialno", "ro.boot.serialno"),
             model=name if name.lower().startswith(maker.lower()) else f"{maker} {name}".strip(),
             android=first("ro.build.version.release"),

@@ -11,7 +11,7 @@ from typing import Protocol
 from latfarm_agent.power.integration import COUNTER, POWER
 
 
-class Nvml(Protocol):
+class NvmlPower(Protocol):
     """What is asked of NVML; `nvml.open_nvml` gives it."""
 
     def power_mw(self, index: int, /) -> float | None:
@@ -26,7 +26,7 @@ class Nvml(Protocol):
 class NvmlRail:
     """One GPU. `step`: a counter of whole millijoules."""
 
-    def __init__(self, nvml: Nvml, index: int) -> None:
+    def __init__(self, nvml: NvmlPower, index: int) -> None:
         self.name = f"nvml:{index}"
         self._nvml = nvml
         self._index = index
@@ -45,7 +45,7 @@ class NvmlRail:
         return "" if self.read() is not None else f"{self.name} tells neither energy nor power"
 
 
-def find_nvml(nvml: Nvml | None) -> list[NvmlRail]:
+def find_nvml(nvml: NvmlPower | None) -> list[NvmlRail]:
     """A rail for each GPU that tells its energy or power, up to the first that does neither."""
     rails: list[NvmlRail] = []
     while nvml is not None:

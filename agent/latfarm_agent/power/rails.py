@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Mapping, Protocol, Sequence
 
-from latfarm_agent.errors import UsageError
-from latfarm_agent.power.gpu import Nvml, find_nvml
+from latfarm_agent.errors import AgentUsageError
+from latfarm_agent.power.gpu import NvmlPower, find_nvml
 from latfarm_agent.power.hwmon import find_hwmon, whole_of
 from latfarm_agent.power.integration import COUNTER, Record
 from latfarm_agent.power.rapl import find_rapl
@@ -67,22 +67,24 @@ class PowerConfig:
             UsageError: a key or value that is wrong, and what belongs there.
         """
         if not isinstance(data, Mapping):
-            raise UsageError('power must be an object, as {"rails": ["rapl:package-0"], "hz": 50}')
+            raise AgentUsageError(
+                'power must be an object, as {"rails": ["rapl:package-0"], "hz": 50}'
+            )
         for key in data:
             if key not in ("rails", "hz"):
-                raise UsageError(f"power has an unknown key {key!r}; known: rails, hz")
+                raise AgentUsageError(f"power has an unknown key {key!r}; known: rails, hz")
         rails, hz = data.get("rails", [AUTO]), data.get("hz", 50.0)
         if isinstance(rails, str):
             rails = [rails]
         good = isinstance(rails, list) and rails and all(isinstance(n, str) and n for n in rails)
         if not good:
-            raise UsageError('power.rails must be a list of names, or "auto" or "none"')
+            raise AgentUsageError('power.rails must be a list of names, or "auto" or "none"')
         if len(rails) > 1 and (AUTO in rails or NONE in rails):
-            raise UsageError(f'power.rails: "{AUTO}" and "{NONE}" stand alone')
+            raise AgentUsageError(f'power.rails: "{AUTO}" and "{NONE}" stand alone')
         if isinstance(hz, bool) or not isinstance(hz, (int, float)):
-            raise UsageError("power.hz must be a number of samples a second")
+            raise AgentUsageError("power.hz must be a number of samples a second")
         if not LEAST_HZ <= hz <= MOST_HZ:
-            raise UsageError(f"power.hz must be from {LEAST_HZ:.0f} to {MOST_HZ:.0f}")
+            raise AgentUsageError(f"power.hz must be from {LEAST_HZ:.0f} to {MOST_HZ:.0f}")
         return PowerConfig(tuple(rails), float(hz))
 
 
@@ -99,12 +101,12 @@ class Rails:
         self,
         root: Path,
         config: PowerConfig | None = None,
-        nvml: Callable[[], Nvml | None] = lambda: None,
+        nvml: Callable[[], NvmlPower | None] = lambda: None,
     ) -> None:
         self._root = root
         self.config = config or PowerConfig()
         self._open_nvml = nvml
-        self._nvml: Nvml | None = None
+        self._nvml: NvmlPower | None = None
         self._nvml_opened = False
 
     def found(self) -> dict[str, Rail]:
@@ -169,7 +171,7 @@ class Rails:
             "battery's gauge"
         )
 
-    def _gpu(self) -> Nvml | None:
+    def _gpu(self) -> NvmlPower | None:
         if not self._nvml_opened:
             self._nvml, self._nvml_opened = self._open_nvml(), True
         return self._nvml

@@ -68,7 +68,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """A GPU as the driver describes it. `integrated`: it shares the host's memory, as on Jetsons.
 
     `driver`: the newest CUDA version that the driver speaks, such as "12.6".
@@ -200,7 +200,7 @@ class Cuda:
         """Give a graph back."""
         self._call("cuGraphExecDestroy", graph)
 
-    def _describe(self, index: int) -> Device:
+    def _describe(self, index: int) -> CudaDevice:
         code = self._functions["cuInit"](0)
         if code:
             raise RuntimeFailure(
@@ -219,7 +219,7 @@ class Cuda:
         version = self._integer("cuDriverGetVersion")
         total = _size()
         self._call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
-        return Device(
+        return CudaDevice(
             index=index,
             name=self._text("cuDeviceGetName", device),
             capability=(

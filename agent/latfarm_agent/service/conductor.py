@@ -20,12 +20,12 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
 from latfarm_agent.bench.measuring import MeasuringBench
-from latfarm_agent.errors import DiskFullError, RequestError, StateError
+from latfarm_agent.errors import AgentDiskFullError, RequestError, StateError
 from latfarm_agent.files.blobs import BlobStore, check_sha256
 from latfarm_agent.files.spool import Entry, Spool
 from latfarm_agent.service.jobs import LiveJob
-from latfarm_agent.service.metrics import Metrics
-from latfarm_agent.service.offer import Offer
+from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.service.tokens import TokenFile
 from latfarm_agent.service.verdicts import failure, fill_in, judge
 from latfarm_agent.session.messages import (
@@ -37,17 +37,17 @@ from latfarm_agent.session.messages import (
     Event,
     GrantLease,
     Instruction,
-    Job,
     JoinJob,
     MeasurementFinished,
+    MeasurementJob,
     MeasureRequested,
     PersistToken,
     Refuse,
     ReleaseRequested,
     RenewRequested,
     ReplayResult,
+    SessionState,
     StartJob,
-    State,
     StopRequested,
     Ticked,
 )
@@ -79,10 +79,10 @@ class Conductor:
         blobs: BlobStore,
         spool: Spool,
         tokens: TokenFile,
-        metrics: Metrics,
+        metrics: AgentMetrics,
         *,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
-        on_state: Callable[[State], None] | None = None,
+        on_state: Callable[[SessionState], None] | None = None,
     ) -> None:
         self.blobs = blobs
         self._bench = bench
@@ -95,10 +95,10 @@ class Conductor:
         self._state = session.state
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._live: dict[Job, LiveJob] = {}
+        self._live: dict[MeasurementJob, LiveJob] = {}
         self._starts: queue.Queue[LiveJob | None] = queue.Queue()
         self._stopped = False
-        self._offer = Offer(bench)
+        self._offer = BoardOffer(bench)
         self._threads = [
             threading.Thread(target=self._run_jobs, name="board", daemon=True),
             threading.Thread(target=self._watch_clock, name="clock", daemon=True),
@@ -113,7 +113,7 @@ class Conductor:
         metrics.conditions.set_source(self._conditions)
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """What the board is doing, as of the last event."""
         return self._state
 
@@ -219,7 +219,7 @@ class Conductor:
             raise RequestError("request_id must be 1 to 128 printable ASCII characters, no spaces")
         check_sha256(request.blob_sha256)
         self._offer.check(request.platform)
-        job = Job(request.request_id, request.token, _question(request, profile))
+        job = MeasurementJob(request.request_id, request.token, _question(request, profile))
         with self._lock:
             answered = self._final_entry(job)
             if answered is not None:
@@ -260,7 +260,9 @@ class Conductor:
 
     # Under the lock
 
-    def _request_job(self, job: Job, candidate: LiveJob | None, entry: Entry | None) -> LiveJob:
+    def _request_job(
+        self, job: MeasurementJob, candidate: LiveJob | None, entry: Entry | None
+    ) -> LiveJob:
         if entry is None and job not in self._live:
             self._spool.check_room(coming=len(self._live) + 1)
         answered = entry.question if entry is not None else None
@@ -273,7 +275,7 @@ class Conductor:
         self._metrics.replayed()
         return LiveJob.finished(job, pb.MeasureRequest(), pb.Result.FromString(entry.payload))
 
-    def _final_entry(self, job: Job) -> Entry | None:
+    def _final_entry(self, job: MeasurementJob) -> Entry | None:
         entry = self._spool.get(job.request_id)
         return None if entry is None or entry.again else entry
 
@@ -423,7 +425,7 @@ class Conductor:
         )
         try:
             self._spool.put(entry)
-        except DiskFullError:
+        except AgentDiskFullError:
             # Whoever listens still gets it; only a lost connection costs measuring again.
             logger.exception("a result is sent without being spooled")
             self._metrics.spool_failed()

@@ -11,7 +11,7 @@ from typing import Callable, Iterator
 
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_agent.session.messages import Job
+from latfarm_agent.session.messages import MeasurementJob
 
 MAX_EVENTS = 1000  # a listener that comes late misses the oldest stages, never the result
 
@@ -26,7 +26,9 @@ class LiveJob:
         model_path: the blob, in use until the job ends.
     """
 
-    def __init__(self, job: Job, request: pb.MeasureRequest, profile: bool, model_path: Path):
+    def __init__(
+        self, job: MeasurementJob, request: pb.MeasureRequest, profile: bool, model_path: Path
+    ):
         self.job = job
         self.request = request
         self.profile = profile
@@ -41,7 +43,7 @@ class LiveJob:
         self._done = False
 
     @staticmethod
-    def finished(job: Job, request: pb.MeasureRequest, result: pb.Result) -> LiveJob:
+    def finished(job: MeasurementJob, request: pb.MeasureRequest, result: pb.Result) -> LiveJob:
         """A job that was over before it was asked for: its only event is the result."""
         live = LiveJob(job, request, profile=False, model_path=Path())
         live.publish(pb.MeasureEvent(result=result))

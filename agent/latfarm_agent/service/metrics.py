@@ -26,14 +26,14 @@ from prometheus_client import (
 )
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.service.metrics_conditions import (
-    CertificateCollector,
+    AgentCertificateCollector,
     ConditionsCollector,
     DiskCollector,
 )
-from latfarm_agent.service.tls import TlsFiles
-from latfarm_agent.session.messages import State
+from latfarm_agent.service.tls import AgentTlsFiles
+from latfarm_agent.session.messages import SessionState
 
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 KNOWN_STAGES = (
@@ -56,7 +56,7 @@ MOST_CODES = 50
 """Error codes with a series of their own: a runtime of a third party may invent any number."""
 
 
-class Metrics:
+class AgentMetrics:
     """The metrics of one agent, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class Metrics:
             ["state"],
             registry=self.registry,
         )
-        self._now = State.IDLE
-        self.set_state(State.IDLE)
+        self._now = SessionState.IDLE
+        self.set_state(SessionState.IDLE)
         self.queue_length = self._gauge(
             "latfarm_agent_queue_length", "Requests that wait for the board."
         )
@@ -180,12 +180,12 @@ class Metrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: SessionState) -> None:
         """The board is in this state now."""
-        if state is State.QUARANTINED and self._now is not state:
+        if state is SessionState.QUARANTINED and self._now is not state:
             self._quarantines.inc()
         self._now = state
-        for other in State:
+        for other in SessionState:
             self._state.labels(other.value).set(1 if other is state else 0)
 
     def measured(
@@ -249,18 +249,18 @@ class Metrics:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry).decode()
 
-    def watch_files(self, state_dir: Path, tls: TlsFiles | None) -> None:
+    def watch_files(self, state_dir: Path, tls: AgentTlsFiles | None) -> None:
         """Tell of the file system of `state_dir`, and when certificates end."""
         self.registry.register(DiskCollector(state_dir))
         if tls is not None:
             files = {"agent": tls.cert, "authority": tls.ca}
-            self.registry.register(CertificateCollector(files))
+            self.registry.register(AgentCertificateCollector(files))
 
     def serve(
         self,
         host: str,
         port: int,
-        tls: TlsFiles | None = None,
+        tls: AgentTlsFiles | None = None,
         healthy: Callable[[], bool] = lambda: True,
     ) -> HttpPort:
         """Answer /metrics and /-/healthy, over mutual TLS where files are given.
@@ -281,6 +281,6 @@ class Metrics:
             return HttpPort(host, port, pages, files, self.turned_away)
         except (OSError, OverflowError, TlsFileError, RevokedError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UsageError(
+            raise AgentUsageError(
                 f"cannot serve metrics on {host}:{port}: {reason}; give another --metrics-port"
             ) from error

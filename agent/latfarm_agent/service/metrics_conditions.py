@@ -101,7 +101,7 @@ class DiskCollector(Collector):
         )
 
 
-class CertificateCollector(Collector):
+class AgentCertificateCollector(Collector):
     """When the agent's certificates end, read from their files: rotation shows at once."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:

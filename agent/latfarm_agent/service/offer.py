@@ -10,7 +10,7 @@ from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.errors import UnknownPlatformError
 
 
-class Offer:
+class BoardOffer:
     """The last look at the board. Thread-safe; nothing was seen before the first `look`."""
 
     def __init__(self, bench: MeasuringBench) -> None:

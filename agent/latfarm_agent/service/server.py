@@ -1,6 +1,6 @@
 """The gRPC server's life: composed, listening, told to stop, gone.
 
-`Agent` puts the parts together over a state directory; `Server` listens for it.
+`Agent` puts the parts together over a state directory; `AgentServer` listens for it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Callable, Iterator
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from latfarm_protos.trust.calls import Guard
+from latfarm_protos.trust.calls import CallGuard
 from latfarm_protos.trust.gate import peer_refusal
 from latfarm_protos.trust.http_port import HttpPort
 from latfarm_protos.trust.identity import Refusal
 from latfarm_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from latfarm_agent.bench.measuring import MeasuringBench
-from latfarm_agent.errors import RequestError, StateError, UsageError
+from latfarm_agent.errors import AgentUsageError, RequestError, StateError
 from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.spool import Spool
 from latfarm_agent.service.conductor import Conductor
-from latfarm_agent.service.metrics import Metrics
+from latfarm_agent.service.metrics import AgentMetrics
 from latfarm_agent.service.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
-from latfarm_agent.service.tls import TlsFiles, open_gate
+from latfarm_agent.service.tls import AgentTlsFiles, open_gate
 from latfarm_agent.service.tokens import StateLock, TokenFile
-from latfarm_agent.session.messages import State
-from latfarm_agent.session.session import Limits, Session
+from latfarm_agent.session.messages import SessionState
+from latfarm_agent.session.session import Session, SessionLimits
 
 SERVICE_NAME = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 MAX_RECEIVE_BYTES = 16 << 20
@@ -57,19 +57,19 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Config:
+class ServiceConfig:
     """How an agent serves. Sizes in bytes."""
 
     state_dir: Path
     listen: str = "127.0.0.1:0"
-    tls: TlsFiles | None = None
+    tls: AgentTlsFiles | None = None
     insecure: bool = False
     reflection: bool = False
     max_blob_bytes: int = 4 << 30
     max_cache_bytes: int = 4 << 30
     max_spooled: int = 10_000
     max_upload_bytes_per_s: int = MAX_UPLOAD_BYTES_PER_S
-    limits: Limits = field(default_factory=Limits)
+    limits: SessionLimits = field(default_factory=SessionLimits)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -80,11 +80,11 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{address!r} is no HOST:PORT; give for example 127.0.0.1:50051")
+        raise AgentUsageError(f"{address!r} is no HOST:PORT; give for example 127.0.0.1:50051")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if ":" in host:
-        raise UsageError(f"{address!r}: write an IPv6 address as [HOST]:PORT")
+        raise AgentUsageError(f"{address!r}: write an IPv6 address as [HOST]:PORT")
     return host, int(port)
 
 
@@ -97,7 +97,7 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-class Server:
+class AgentServer:
     """An agent that listens. `start` once, `stop` once.
 
     Args:
@@ -113,19 +113,19 @@ class Server:
 
     def __init__(
         self,
-        config: Config,
+        config: ServiceConfig,
         make_bench: Callable[[], MeasuringBench],
-        metrics: Metrics | None = None,
+        metrics: AgentMetrics | None = None,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._config = config
         self._host, self._asked_port = split_address(config.listen)
         if config.tls is None and not is_loopback(self._host) and not config.insecure:
-            raise UsageError(
+            raise AgentUsageError(
                 f"{config.listen} can be reached from outside: give --tls-cert, --tls-key and "
                 "--tls-ca, or --insecure if everybody there may use this board"
             )
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or AgentMetrics()
         self._gate = None if config.tls is None else open_gate(config.tls, self.metrics.turned_away)
         self.port = 0
         self._stopping = False
@@ -151,7 +151,7 @@ class Server:
         self._server = grpc.server(
             self._pool,
             options=OPTIONS,
-            interceptors=(Guard(self._refusal, RequestError),),
+            interceptors=(CallGuard(self._refusal, RequestError),),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         servicer = AgentServicer(
@@ -201,7 +201,7 @@ class Server:
         self.conductor.start()
         self.port = self._take_port()
         if self.port == 0:
-            raise UsageError(
+            raise AgentUsageError(
                 f"cannot listen on {self._config.listen}: in use, not an address of this board, "
                 "or not allowed; give another --listen"
             )
@@ -243,7 +243,7 @@ class Server:
             self._host,
             port,
             self._config.tls,
-            lambda: self.conductor.state is not State.QUARANTINED,
+            lambda: self.conductor.state is not SessionState.QUARANTINED,
         )
 
     def stop(self, grace_s: float = 10.0) -> None:
@@ -258,10 +258,10 @@ class Server:
             self._gate.close()
         self._lock.close()
 
-    def _set_health(self, state: State) -> None:
+    def _set_health(self, state: SessionState) -> None:
         if self._stopping:
             return
-        quarantined = state is State.QUARANTINED
+        quarantined = state is SessionState.QUARANTINED
         status = health_pb2.HealthCheckResponse.ServingStatus
         for name in ("", SERVICE_NAME):
             self._health.set(name, status.NOT_SERVING if quarantined else status.SERVING)

@@ -18,16 +18,16 @@ from latfarm_protos.v1 import agent_pb2_grpc
 from latfarm_agent import errors
 from latfarm_agent.files.uploads import BlobStatus, Pace, Upload
 from latfarm_agent.service.conductor import Conductor
-from latfarm_agent.service.metrics import Metrics
+from latfarm_agent.service.metrics import AgentMetrics
 
-STATUS_CODES: Mapping[type[errors.AgentError], grpc.StatusCode] = {
-    errors.AgentError: grpc.StatusCode.INTERNAL,
+STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
+    errors.LatfarmAgentError: grpc.StatusCode.INTERNAL,
     errors.StateError: grpc.StatusCode.INTERNAL,
-    errors.DiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.AgentDiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.RequestError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.OffsetError: grpc.StatusCode.OUT_OF_RANGE,
     errors.RequestConflictError: grpc.StatusCode.ALREADY_EXISTS,
-    errors.LeaseError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LeaseRefusedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.LeaseHeldError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.BlobNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -43,7 +43,7 @@ MAX_UPLOAD_BYTES_PER_S = 256 << 20
 logger = logging.getLogger(__name__)
 
 
-def status_of(error: errors.AgentError) -> grpc.StatusCode:
+def status_of(error: errors.LatfarmAgentError) -> grpc.StatusCode:
     """The status of an error: its own in the catalogue, or that of its nearest ancestor."""
     for kind in type(error).__mro__:
         if kind in STATUS_CODES:
@@ -60,7 +60,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     def __init__(
         self,
         conductor: Conductor,
-        metrics: Metrics,
+        metrics: AgentMetrics,
         *,
         upload_bytes_per_s: float = MAX_UPLOAD_BYTES_PER_S,
     ) -> None:
@@ -113,7 +113,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             begun_s = time.monotonic()
             try:
                 status = self._receive(request_iterator)
-            except errors.AgentError:
+            except errors.LatfarmAgentError:
                 self._metrics.uploaded("refused")
                 raise
             except Exception:
@@ -197,7 +197,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """Turn our errors into statuses and any other into INTERNAL without its insides."""
         try:
             yield
-        except errors.AgentError as error:
+        except errors.LatfarmAgentError as error:
             self._metrics.failed(method, error.code)
             logger.info("%s refused: %s", method, error)
             context.set_trailing_metadata(((ERROR_KEY, error.code),))

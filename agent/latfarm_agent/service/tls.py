@@ -14,14 +14,14 @@ from latfarm_protos.trust.gate import Gate
 from latfarm_protos.trust.identity import CONTROLLER
 from latfarm_protos.trust.revoked import RevokedError
 
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 
 ALLOWED = (CONTROLLER,)
 """Roles that may call an agent: people's commands go through a controller."""
 
 
 @dataclass(frozen=True)
-class TlsFiles:
+class AgentTlsFiles:
     """PEM files: this board's certificate and key, and the CA that signs its clients'.
 
     `revoked_file`: who is shut out; None: `revoked.json` beside the CA.
@@ -47,7 +47,7 @@ class TlsFiles:
             server_context(self.files)
             return self.cert.read_bytes(), self.key.read_bytes(), self.ca.read_bytes()
         except (TlsFileError, OSError) as error:
-            raise UsageError(str(error)) from error
+            raise AgentUsageError(str(error)) from error
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
         """Differs when a file was replaced or written.
@@ -58,10 +58,10 @@ class TlsFiles:
         try:
             return self.files.stamp()
         except TlsFileError as error:
-            raise UsageError(str(error)) from error
+            raise AgentUsageError(str(error)) from error
 
 
-def open_gate(tls: TlsFiles, on_refused: Callable[[str], None]) -> Gate:
+def open_gate(tls: AgentTlsFiles, on_refused: Callable[[str], None]) -> Gate:
     """The gate of an agent.
 
     Args:
@@ -74,4 +74,4 @@ def open_gate(tls: TlsFiles, on_refused: Callable[[str], None]) -> Gate:
     try:
         return Gate(tls.files, ALLOWED, on_refused)
     except (TlsFileError, RevokedError) as error:
-        raise UsageError(str(error)) from error
+        raise AgentUsageError(str(error)) from error

@@ -8,7 +8,7 @@ from latfarm_protos.error_codes import INFRASTRUCTURE_ERROR
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION
-from latfarm_agent.service.offer import Offer
+from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.session.messages import Verdict
 
 HOT_CODES = ("THROTTLED", "NOT_READY")
@@ -22,7 +22,7 @@ HARMLESS_CODES = (
 )
 
 
-def failure(request: pb.MeasureRequest, offer: Offer, code: str, message: str) -> pb.Result:
+def failure(request: pb.MeasureRequest, offer: BoardOffer, code: str, message: str) -> pb.Result:
     """The result of a measurement that the agent itself ended, or never began."""
     result = pb.Result(
         outcome=INFRASTRUCTURE_ERROR,
@@ -34,7 +34,9 @@ def failure(request: pb.MeasureRequest, offer: Offer, code: str, message: str) -
     return result
 
 
-def fill_in(result: pb.Result, request: pb.MeasureRequest, offer: Offer, busy_s: float) -> None:
+def fill_in(
+    result: pb.Result, request: pb.MeasureRequest, offer: BoardOffer, busy_s: float
+) -> None:
     """Say what is the agent's to say, and what a bench left open."""
     board, _ = offer.seen
     result.request_id = request.request_id

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Union
 
-from latfarm_agent.errors import AgentError
+from latfarm_agent.errors import LatfarmAgentError
 
 
-class State(Enum):
+class SessionState(Enum):
     """What the board is doing, as `Describe` reports it."""
 
     IDLE = "idle"
@@ -29,7 +29,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Job:
+class MeasurementJob:
     """One measurement under one lease. `question` is a digest of all that is asked."""
 
     request_id: str
@@ -80,7 +80,7 @@ class MeasureRequested:
     """The holder asks a question; `answered` is the question that the spool has a result for."""
 
     now_ms: float
-    job: Job
+    job: MeasurementJob
     answered: str | None = None
 
 
@@ -89,7 +89,7 @@ class MeasurementFinished:
     """The running measurement ended, and its result is in the spool."""
 
     now_ms: float
-    job: Job
+    job: MeasurementJob
     verdict: Verdict
 
 
@@ -124,7 +124,7 @@ Event = Union[
 class Refuse:
     """Answer the caller with this error; nothing changed."""
 
-    error: AgentError
+    error: LatfarmAgentError
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,14 @@ class EndLease:
 class AdmitJob:
     """A new job: the caller listens to it; it starts with its own instruction, now or later."""
 
-    job: Job
+    job: MeasurementJob
 
 
 @dataclass(frozen=True)
 class JoinJob:
     """The same question is queued or running: the caller listens to that job."""
 
-    job: Job
+    job: MeasurementJob
 
 
 @dataclass(frozen=True)
@@ -176,14 +176,14 @@ class ReplayResult:
 class StartJob:
     """Measure now: the board is free."""
 
-    job: Job
+    job: MeasurementJob
 
 
 @dataclass(frozen=True)
 class CancelJob:
     """Stop the running measurement; `MeasurementFinished` follows when it has stopped."""
 
-    job: Job
+    job: MeasurementJob
     code: str
     message: str
 
@@ -192,7 +192,7 @@ class CancelJob:
 class DropJob:
     """A queued job will never run."""
 
-    job: Job
+    job: MeasurementJob
     code: str
     message: str
 

@@ -41,17 +41,17 @@ from latfarm_agent.session.messages import (
     GrantLease,
     Holding,
     Instruction,
-    Job,
     JoinJob,
     MeasurementFinished,
+    MeasurementJob,
     MeasureRequested,
     PersistToken,
     Refuse,
     ReleaseRequested,
     RenewRequested,
     ReplayResult,
+    SessionState,
     StartJob,
-    State,
     StopRequested,
     Verdict,
 )
@@ -63,7 +63,7 @@ MAX_HOLDER_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Limits:
+class SessionLimits:
     """Bounds of a session; times in milliseconds."""
 
     max_ttl_ms: int = 3_600_000
@@ -76,29 +76,29 @@ class Limits:
 class Session:
     """The state machine. Not thread-safe: one caller at a time."""
 
-    def __init__(self, last_token: int = 0, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, last_token: int = 0, limits: SessionLimits | None = None) -> None:
+        self._limits = limits or SessionLimits()
         self._last_token = last_token
         self._now_ms = float("-inf")
         self._lease: Holding | None = None
-        self._running: Job | None = None
+        self._running: MeasurementJob | None = None
         self._cancelled = False
-        self._queue: deque[Job] = deque()
+        self._queue: deque[MeasurementJob] = deque()
         self._cool_until_ms: float | None = None
         self._quarantined_until_ms: float | None = None
         self._faults = 0
         self._stopping = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """What the board is doing, as of the last event."""
         if self._quarantined_until_ms is not None:
-            return State.QUARANTINED
+            return SessionState.QUARANTINED
         if self._running is not None:
-            return State.RUNNING
+            return SessionState.RUNNING
         if self._cool_until_ms is not None:
-            return State.COOLING
-        return State.IDLE if self._lease is None else State.LEASED
+            return SessionState.COOLING
+        return SessionState.IDLE if self._lease is None else SessionState.LEASED
 
     @property
     def lease(self) -> Holding | None:
@@ -111,12 +111,12 @@ class Session:
         return self._last_token
 
     @property
-    def running(self) -> Job | None:
+    def running(self) -> MeasurementJob | None:
         """The job on the board."""
         return self._running
 
     @property
-    def queued(self) -> list[Job]:
+    def queued(self) -> list[MeasurementJob]:
         """The jobs that wait for the board, in order."""
         return list(self._queue)
 

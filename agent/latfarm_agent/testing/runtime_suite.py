@@ -19,7 +19,7 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.worker import keeper, rules
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 QUICK = pb.Settings(
     tier="survey",
@@ -46,7 +46,7 @@ LONG = pb.Settings(
 )
 """Settings that keep a worker busy until something happens to it."""
 
-PATIENT = Limits(busy_wait_s=0.0)
+PATIENT = WorkerLimits(busy_wait_s=0.0)
 """Tests share their cores: nobody waits for a quiet one."""
 
 
@@ -129,7 +129,7 @@ class RuntimeSuite:
     folder: Path
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         """A bench that offers the runtime, working in `directory`, within `limits`."""
         raise NotImplementedError
 

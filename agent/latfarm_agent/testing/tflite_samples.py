@@ -23,7 +23,7 @@ _INT8_OUTPUTS = {
 _VERSIONS = {"BROADCAST_TO": 2}
 
 
-class Writer:
+class SampleWriter:
     """A model in the making; tensors are numbers, and an operator gives the tensor that it makes.
 
     `dtype` "int8": activations and weights are quantised, one scale per output channel of a
@@ -164,7 +164,7 @@ def _count(shape: Dims) -> int:
     return count
 
 
-def _cnn(w: Writer) -> None:
+def _cnn(w: SampleWriter) -> None:
     same: Fields = {"padding": 0, "strideW": 1, "strideH": 1}
     pool: Fields = {**same, "strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
     x = w.input([1, 8, 8, 3])
@@ -180,7 +180,7 @@ def _cnn(w: Writer) -> None:
     w.output(w.op("SOFTMAX", [x], [1, 6], "SoftmaxOptions", beta=1.0))
 
 
-def _moves(w: Writer) -> None:
+def _moves(w: SampleWriter) -> None:
     x = w.input([1, 4, 4, 4])
     pad = w.ints(0, 0, 1, 1, 1, 1, 0, 0, shape=[4, 2])
     x = w.op("PAD", [x, pad], [1, 6, 6, 4], "PadOptions")
@@ -209,7 +209,7 @@ def _moves(w: Writer) -> None:
     w.output(w.op("SHAPE", [x], [4], "ShapeOptions", "INT32", outType=2), x)
 
 
-def _math(w: Writer) -> None:
+def _math(w: SampleWriter) -> None:
     shape = [1, 4, 4, 6]
     x, y = w.input(shape), w.input([4, 6])
     x = w.op("ADD", [x, y], shape, "AddOptions")
@@ -245,14 +245,14 @@ def _math(w: Writer) -> None:
     w.output(x, best, place, values)
 
 
-def _top(w: Writer, inputs: Sequence[int]) -> tuple[int, int]:
+def _top(w: SampleWriter, inputs: Sequence[int]) -> tuple[int, int]:
     values, indices = w.op("TOPK_V2", inputs, [[1, 4, 3], [1, 4, 3]], "TopKV2Options")
     w._graphs[-1].tensors[indices].type = w.schema.TensorType.INT32
     w._graphs[-1].tensors[indices].quantization = None
     return values, indices
 
 
-def _upsampling(w: Writer) -> None:
+def _upsampling(w: SampleWriter) -> None:
     x = w.input([1, 4, 4, 3])
     up = [w.ints(1, 8, 8, 2), w.weight(2, 3, 3, 3, axis=0), x]
     same: Fields = {"padding": 0, "strideW": 2, "strideH": 2}
@@ -264,7 +264,7 @@ def _upsampling(w: Writer) -> None:
     w.output(x)
 
 
-def _indices(w: Writer) -> None:
+def _indices(w: SampleWriter) -> None:
     ids = w.input([3], "INT32")
     table = w.weight(7, 5)
     x = w.op("EMBEDDING_LOOKUP", [ids, table], [3, 5])
@@ -280,7 +280,7 @@ def _indices(w: Writer) -> None:
     w.output(x, wide)
 
 
-def _recurrent(w: Writer) -> None:
+def _recurrent(w: SampleWriter) -> None:
     x = w.input([1, 4, 3])
     weights = [w.weight(5, 3) for _ in range(4)] + [w.weight(5, 5) for _ in range(4)]
     biases = [w.weight(5) for _ in range(4)]
@@ -293,7 +293,7 @@ def _recurrent(w: Writer) -> None:
     w.output(w.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [1, 4, 5], name, **options))
 
 
-def _branches(w: Writer) -> None:
+def _branches(w: SampleWriter) -> None:
     x, count = w.input([2, 3]), w.input([], "INT32")
     limit = w.ints(3, shape=[])
     smaller = w.op("LESS", [count, limit], [], "LessOptions", "BOOL")
@@ -315,7 +315,7 @@ def _branches(w: Writer) -> None:
     w.output(w.op("ADD", [x, x], [2, 3], "AddOptions"))
 
 
-_SAMPLES: Mapping[str, tuple[Callable[[Writer], None], Sequence[str]]] = {
+_SAMPLES: Mapping[str, tuple[Callable[[SampleWriter], None], Sequence[str]]] = {
     "cnn": (_cnn, ("fp32", "int8")),
     "moves": (_moves, ("fp32", "int8")),
     "math": (_math, ("fp32", "int8")),
@@ -331,7 +331,7 @@ def samples() -> dict[str, bytes]:
     found = {}
     for name, (write, dtypes) in _SAMPLES.items():
         for dtype in dtypes:
-            writer = Writer(dtype)
+            writer = SampleWriter(dtype)
             write(writer)
             found[f"{name}-{dtype}"] = writer.finish()
     return found

@@ -51,7 +51,7 @@ class Excess:
     message: str
 
 
-class Guard:
+class ProcessGuard:
     """Watches a worker's family during one request.
 
     Args:

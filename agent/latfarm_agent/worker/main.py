@@ -22,13 +22,13 @@ from latfarm_agent.runtimes.base import Job, Prepared, Runtime, RuntimeFailure
 from latfarm_agent.worker import channel, keeper, replies, rules
 from latfarm_agent.worker.caches import CacheFlusher, last_level_bytes
 from latfarm_agent.worker.channel import Message
-from latfarm_agent.worker.measure import SessionTimes, Watch, measure_session, profile
+from latfarm_agent.worker.measure import LoopWatch, SessionTimes, measure_session, profile
 from latfarm_agent.worker.measure_energy import run_for_energy
 from latfarm_agent.worker.surroundings import Surroundings
 
 
 @dataclass(frozen=True)
-class Config:
+class WorkerConfig:
     """What a worker is told when it starts. `cpus`: cores to pin to; empty: where the agent runs.
 
     `memory_bytes`: bound on private memory, `file_bytes`: on the size of a file that it writes; 0
@@ -53,17 +53,17 @@ class Config:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def loads(text: str) -> Config:
+    def loads(text: str) -> WorkerConfig:
         """Read what `dumps` wrote."""
         data = json.loads(text)
         for name in ("search_path", "cpus", "describe_threads"):
             data[name] = tuple(data[name])
-        return Config(**data)
+        return WorkerConfig(**data)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve requests until the pipe closes."""
-    config = Config.loads(arguments[0])
+    config = WorkerConfig.loads(arguments[0])
     _limit(resource.RLIMIT_CORE, 0)  # the core of a crashed runtime would fill a board's disk
     keeper.fork_under_keeper(config.agent_pid)
     keeper.leave_shared_memory()
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, config.cpus)
     sys.path[:0] = list(config.search_path)
-    server = _Server(config, lambda message: channel.send(replies, message))
+    server = _RequestServer(config, lambda message: channel.send(replies, message))
     server.start()
     while True:
         request = channel.receive(requests)
@@ -96,10 +96,10 @@ def main(arguments: Sequence[str]) -> int:
         server.handle(request)
 
 
-class _Server:
+class _RequestServer:
     """Handles requests one after another; each ends in exactly one "done" or "error" event."""
 
-    def __init__(self, config: Config, send: Callable[[Message], None]) -> None:
+    def __init__(self, config: WorkerConfig, send: Callable[[Message], None]) -> None:
         self._config = config
         self._write = send
         self._pid = os.getpid()
@@ -174,8 +174,8 @@ class _Server:
         runtime = self._runtime
         if runtime is None:
             raise RuntimeFailure("RUNTIME_MISSING", f"{self._config.runtime} did not load")
-        settings = rules.Settings.from_json(request["settings"])
-        watch = Watch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
+        settings = rules.TimingSettings.from_json(request["settings"])
+        watch = LoopWatch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
         _reset_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
         sessions: list[SessionTimes] = []

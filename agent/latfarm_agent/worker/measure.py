@@ -14,7 +14,7 @@ from typing import Any, Callable, cast
 from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime, RuntimeFailure
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.replies import LONGEST_MS
-from latfarm_agent.worker.rules import Settings
+from latfarm_agent.worker.rules import TimingSettings
 
 _PROFILE_RUNS = 30
 _BEATS_A_TIMEOUT = 4
@@ -60,7 +60,7 @@ class SessionTimes:
 
 
 @dataclass(frozen=True)
-class Watch:
+class LoopWatch:
     """Whom the loop tells how it goes, so that a hang is seen from outside.
 
     `stage(name, session, patience_ms)`: a stage begins; silence for longer than `patience_ms` from
@@ -80,7 +80,7 @@ def _loop() -> None:
 class _Timer:
     """Times single runs, by the runtime's own clock where it has one, and the core beside them."""
 
-    def __init__(self, runtime: Runtime, prepared: Prepared, watch: Watch, timeout_ms: float):
+    def __init__(self, runtime: Runtime, prepared: Prepared, watch: LoopWatch, timeout_ms: float):
         self._run = runtime.run
         clocks: dict[str, Callable[[], int] | None] = {
             "thread": time.thread_time_ns,
@@ -186,7 +186,7 @@ class _Runs:
         """The probe's time on an undisturbed core, as far as is known."""
         return rules.fastest(self._timer.probes_us, self._known_us)
 
-    def kept(self, min_runs: int) -> rules.Kept:
+    def kept(self, min_runs: int) -> rules.KeptRuns:
         """What counts so far."""
         slow = rules.slowdown(self._timer.probes_us, self._before, self.fastest_us)
         return rules.kept(self.times_ms, self.preempted, slow, min_runs)
@@ -195,8 +195,8 @@ class _Runs:
 def measure_session(
     runtime: Runtime,
     job: Job,
-    settings: Settings,
-    watch: Watch,
+    settings: TimingSettings,
+    watch: LoopWatch,
     known_us: float = 0.0,
     afterwards: Callable[[Prepared], None] | None = None,
 ) -> SessionTimes:
@@ -263,7 +263,7 @@ def measure_session(
 
 
 def profile(
-    runtime: Runtime, job: Job, run_ms: float, settings: Settings, watch: Watch
+    runtime: Runtime, job: Job, run_ms: float, settings: TimingSettings, watch: LoopWatch
 ) -> list[LayerTime]:
     """Per-kernel times by the runtime's own profiler.
 
@@ -285,7 +285,7 @@ def profile(
     return list(runtime.profile(job, runs))
 
 
-def _warm_up(timer: _Timer, settings: Settings, *, settles: bool) -> list[float]:
+def _warm_up(timer: _Timer, settings: TimingSettings, *, settles: bool) -> list[float]:
     runs_ms: list[float] = []
     while not rules.warm(runs_ms, timer.elapsed_ms, settings, settles=settles):
         runs_ms.append(timer()[0])
@@ -303,7 +303,7 @@ def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: fl
     return runs.kept(count).quick_ms
 
 
-def _time(timer: _Timer, settings: Settings, step: int, known_us: float) -> _Runs:
+def _time(timer: _Timer, settings: TimingSettings, step: int, known_us: float) -> _Runs:
     runs = _Runs(timer, known_us)
     check = 1
     while True:

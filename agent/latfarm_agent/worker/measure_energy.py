@@ -13,8 +13,8 @@ from typing import Any, Callable
 
 from latfarm_agent.runtimes.base import EnergyAccount, Prepared, Runtime, RuntimeFailure
 from latfarm_agent.worker import rules
-from latfarm_agent.worker.measure import Watch
-from latfarm_agent.worker.rules import Settings
+from latfarm_agent.worker.measure import LoopWatch
+from latfarm_agent.worker.rules import TimingSettings
 
 _SLACK_MS = 10_000.0
 _BEATS_A_TIMEOUT = 4
@@ -55,7 +55,7 @@ class _Stand:
 
 
 def run_for_energy(
-    runtime: Runtime, prepared: Prepared, session: int, settings: Settings, watch: Watch
+    runtime: Runtime, prepared: Prepared, session: int, settings: TimingSettings, watch: LoopWatch
 ) -> dict[str, Any]:
     """Rest, run for at least `settings.energy_ms`, rest: the spans as plain JSON types.
 
@@ -80,7 +80,7 @@ def run_for_energy(
 
 
 def _spans(
-    runtime: Runtime, stand: _Stand, session: int, settings: Settings, watch: Watch
+    runtime: Runtime, stand: _Stand, session: int, settings: TimingSettings, watch: LoopWatch
 ) -> list[list[Any]]:
     spans: list[list[Any]] = []
 
@@ -118,7 +118,9 @@ def _spans(
 class _BackToBack:
     """Runs without anything in between but a look at the clock."""
 
-    def __init__(self, runtime: Runtime, stand: _Stand, watch: Watch, settings: Settings) -> None:
+    def __init__(
+        self, runtime: Runtime, stand: _Stand, watch: LoopWatch, settings: TimingSettings
+    ) -> None:
         self._run = runtime.run
         self._now_s = stand.now_s
         self._beat = watch.beat

@@ -21,7 +21,7 @@ from latfarm_agent.worker import replies
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.guard import Bounds
 from latfarm_agent.worker.launcher import Launcher
-from latfarm_agent.worker.main import Config
+from latfarm_agent.worker.main import WorkerConfig
 from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS
 from latfarm_agent.worker.worker import Worker, WorkerFailure
 
@@ -29,7 +29,7 @@ _DISK_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredRuntime:
     """What discovery learned about one runtime; `missing` is empty where it is there.
 
     `threads`: of each of its platforms, how many. `lacking`: why it does not offer some of the
@@ -44,7 +44,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """Bounds of a worker.
 
     `memory_bytes`: private memory, and all memory of what it forked, 0 for 80 % of the board's.
@@ -91,7 +91,7 @@ class Workers:
         work_dir: Path,
         cores: Mapping[int, tuple[int, ...]],
         search_path: Sequence[Path],
-        limits: Limits,
+        limits: WorkerLimits,
         closing: threading.Event,
     ) -> None:
         self._runtimes = runtimes
@@ -107,9 +107,9 @@ class Workers:
         self._launcher = Launcher()
         self._workers: dict[str, tuple[int, Worker]] = {}
         self._looking = threading.Lock()
-        self._found: dict[str, Found] | None = None
+        self._found: dict[str, DiscoveredRuntime] | None = None
 
-    def found(self) -> Mapping[str, Found]:
+    def found(self) -> Mapping[str, DiscoveredRuntime]:
         """All runtimes by name; looked for once, each in a process of its own, all at once."""
         with self._looking:
             if self._found is None and not self._closing.is_set():
@@ -171,24 +171,24 @@ class Workers:
                 worker.close()
                 del self._workers[other]
 
-    def _look(self, name: str) -> Found:
+    def _look(self, name: str) -> DiscoveredRuntime:
         try:
             worker = self._start(name, next(iter(self._cores)), self._closing.is_set)
         except WorkerFailure as failure:
-            return Found(missing=failure.message)
+            return DiscoveredRuntime(missing=failure.message)
         hello = worker.hello
         worker.close()
         threads = tuple(int(data.pop("threads")) for data in hello["platforms"])
         platforms = tuple(PlatformSpec(**data) for data in hello["platforms"])
         lacking = replies.printable(hello.get("lacking", ""))
-        return Found(hello["version"], "", platforms, threads, lacking)
+        return DiscoveredRuntime(hello["version"], "", platforms, threads, lacking)
 
     def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
         configured = self._configured.get(name, RuntimeConfig())
         cache = self._work_dir / "cache" / name
         if cache.is_dir() and used(cache).size_bytes > self._limits.cache_bytes:
             remove(cache)
-        config = Config(
+        config = WorkerConfig(
             runtime=self._runtimes[name],
             agent_pid=os.getpid(),
             options=dict(configured.options, threads=threads),

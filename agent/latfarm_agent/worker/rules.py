@@ -57,7 +57,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class TimingSettings:
     """How to measure, as in `agent.proto`. Times in milliseconds, counts are for one session."""
 
     tier: str = "survey"
@@ -96,12 +96,12 @@ class Settings:
         return dict(self.__dict__)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Settings:
+    def from_json(data: Mapping[str, Any]) -> TimingSettings:
         """Read what `to_json` wrote."""
-        return Settings(**data)
+        return TimingSettings(**data)
 
 
-def effective(asked: Settings) -> Settings:
+def effective(asked: TimingSettings) -> TimingSettings:
     """What is really done for what was asked: unset values filled, the publish tier's floors held.
 
     `sessions` 0 means that nothing was set of the timed part: the survey tier's defaults.
@@ -110,14 +110,14 @@ def effective(asked: Settings) -> Settings:
         SettingsError: an unknown tier, or a value out of bounds.
     """
     if asked.sessions == 0:
-        asked = replace(Settings(), tier=asked.tier or "survey", energy_ms=asked.energy_ms)
+        asked = replace(TimingSettings(), tier=asked.tier or "survey", energy_ms=asked.energy_ms)
     settings = replace(
         asked,
         tier=asked.tier or "survey",
         min_runs=max(1, asked.min_runs),
-        max_runs=asked.max_runs or Settings.max_runs,
-        compile_timeout_ms=asked.compile_timeout_ms or Settings.compile_timeout_ms,
-        run_timeout_ms=asked.run_timeout_ms or Settings.run_timeout_ms,
+        max_runs=asked.max_runs or TimingSettings.max_runs,
+        compile_timeout_ms=asked.compile_timeout_ms or TimingSettings.compile_timeout_ms,
+        run_timeout_ms=asked.run_timeout_ms or TimingSettings.run_timeout_ms,
     )
     if settings.tier == "publish":
         settings = replace(
@@ -154,7 +154,7 @@ def effective(asked: Settings) -> Settings:
     return settings
 
 
-def rest_ms(settings: Settings) -> float:
+def rest_ms(settings: TimingSettings) -> float:
     """How long the board rests before and after the runs for energy: a quarter of these, each."""
     return min(max(250.0, settings.energy_ms / 4), MOST_REST_MS)
 
@@ -206,7 +206,9 @@ def settled(values: Sequence[float]) -> bool:
     return abs(now - before) <= AGREEMENT * max(now, before)
 
 
-def warm(values: Sequence[float], elapsed_ms: float, settings: Settings, *, settles: bool) -> bool:
+def warm(
+    values: Sequence[float], elapsed_ms: float, settings: TimingSettings, *, settles: bool
+) -> bool:
     """Whether to stop warming up after these run times, the first run of the session left out.
 
     At least one run, then `warmup_runs` and `warmup_ms` and two medians that agree, or the cap.
@@ -256,7 +258,7 @@ def slowdown(probes_us: Sequence[float], before: Sequence[int], fastest_us: floa
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRuns:
     """The runs that count, in order, with the core's slowdown beside each.
 
     `preempted_kept`: most runs lost the core, so those stayed among them.
@@ -277,16 +279,16 @@ def kept(
     preempted: Sequence[bool],
     slow: Sequence[float],
     min_runs: int,
-) -> Kept:
+) -> KeptRuns:
     """Drop preempted runs, unless fewer than half of all, or of `min_runs`, would remain."""
     chosen = [index for index, bad in enumerate(preempted) if not bad]
     too_few = len(chosen) * 2 < max(len(runs_ms), min_runs) and len(chosen) < len(runs_ms)
     if too_few:
         chosen = list(range(len(runs_ms)))
-    return Kept([runs_ms[i] for i in chosen], [slow[i] for i in chosen], too_few)
+    return KeptRuns([runs_ms[i] for i in chosen], [slow[i] for i in chosen], too_few)
 
 
-def enough(found: Kept, runs: int, elapsed_ms: float, settings: Settings) -> bool:
+def enough(found: KeptRuns, runs: int, elapsed_ms: float, settings: TimingSettings) -> bool:
     """Whether a session may stop after `runs` timed runs, of which `found` would count.
 
     It stops at `max_runs`; at `max_ms` with `min_runs`; as soon as `min_runs` made the median
@@ -304,14 +306,14 @@ def enough(found: Kept, runs: int, elapsed_ms: float, settings: Settings) -> boo
     return elapsed_ms + elapsed_ms / runs > OVERTIME * settings.max_ms
 
 
-def next_check(runs: int, settings: Settings) -> int:
+def next_check(runs: int, settings: TimingSettings) -> int:
     """At how many runs to look again: sorting after each run would cost more than short runs do."""
     if runs < settings.min_runs or runs < 10:
         return runs + 1
     return runs + min(max(1, runs // 8), max(1, settings.max_runs - runs))
 
 
-def stride(run_ms: float, settings: Settings) -> int:
+def stride(run_ms: float, settings: TimingSettings) -> int:
     """Every how many runs one is recorded.
 
     1, except where a publish session of very short runs would record more than `max_runs` before

@@ -21,9 +21,9 @@ from typing import Any, Callable, Mapping
 from latfarm_agent.files.folders import remove
 from latfarm_agent.worker import channel, replies
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message
-from latfarm_agent.worker.guard import Bounds, Guard, busy, family
+from latfarm_agent.worker.guard import Bounds, ProcessGuard, busy, family
 from latfarm_agent.worker.launcher import Launcher
-from latfarm_agent.worker.main import Config
+from latfarm_agent.worker.main import WorkerConfig
 from latfarm_agent.worker.replies import ReplyError
 from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS, Talk
 
@@ -68,7 +68,7 @@ class Worker:
     def __init__(
         self,
         launcher: Launcher,
-        config: Config,
+        config: WorkerConfig,
         directory: Path,
         *,
         python: str = "",
@@ -164,7 +164,7 @@ class Worker:
         self.requests += 1
         self._read_errors()
         self._tail.clear()  # what the models before printed explains nothing about this one
-        guard = Guard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
+        guard = ProcessGuard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
         try:
             channel.send(self._requests_fd, dict(message, question=self.requests))
         except OSError as error:
@@ -204,7 +204,7 @@ class Worker:
                     stream.close()
 
     def _start(self, timeout_ms: float, cancelled: Callable[[], bool]) -> Message:
-        guard = Guard(self.pid, self._bounds, (self._folder,))
+        guard = ProcessGuard(self.pid, self._bounds, (self._folder,))
         found = self._wait(timeout_ms, lambda _: None, cancelled, None, guard)
         try:
             return replies.hello(found)
@@ -233,7 +233,7 @@ class Worker:
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
         settings: Mapping[str, Any] | None,
-        guard: Guard,
+        guard: ProcessGuard,
     ) -> Message:
         """Wait for the answer to the request at hand; `settings` None: for the first hello."""
         talk = Talk(self.requests, patience_ms, settings)
@@ -261,7 +261,7 @@ class Worker:
                     self.close()
                     raise WorkerFailure("CANCELLED", f"cancelled while {talk.doing}")
 
-    def _judge(self, guard: Guard, talk: Talk) -> None:
+    def _judge(self, guard: ProcessGuard, talk: Talk) -> None:
         excess = guard.excess()
         if excess is not None:
             self.close()

@@ -84,7 +84,7 @@ class BoardInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class MeasuringStage:
     """A measurement entered a stage: waiting, loading, warming, timing, cold, profiling..."""
 
     name: str

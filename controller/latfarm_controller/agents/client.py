@@ -23,9 +23,9 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
 from latfarm_controller.agents import wire
-from latfarm_controller.agents.board import BoardInfo, Lease, Stage
+from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
 from latfarm_controller.agents.status import as_error, cut
-from latfarm_controller.agents.tls import TlsFiles, check_open, is_revoked, meet_board
+from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
 from latfarm_controller.errors import AgentError, AgentLostError, LeaseError, UsageError
 
 CHUNK_BYTES = 1 << 20
@@ -92,7 +92,7 @@ class AgentClient:
         self,
         address: str,
         holder: str,
-        tls: TlsFiles | None = None,
+        tls: ControllerTlsFiles | None = None,
         *,
         patience: Patience | None = None,
         insecure: bool = False,
@@ -197,7 +197,7 @@ class AgentClient:
         self,
         request: wire.Request,
         sha256: str,
-        on_stage: Callable[[Stage], None] | None = None,
+        on_stage: Callable[[MeasuringStage], None] | None = None,
     ) -> Measurement:
         """Ask the board how long a model takes.
 
@@ -214,9 +214,9 @@ class AgentClient:
         deadline_s = time.monotonic() + budget_ms(request.settings) / 1e3
         fruitless = 0
         while True:
-            heard: list[Stage] = []
+            heard: list[MeasuringStage] = []
 
-            def hear(stage: Stage, heard: list[Stage] = heard) -> None:
+            def hear(stage: MeasuringStage, heard: list[MeasuringStage] = heard) -> None:
                 heard.append(stage)
                 if on_stage is not None:
                     on_stage(stage)
@@ -282,7 +282,7 @@ class AgentClient:
             self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
         return self._agent
 
-    async def _prove(self, tls: TlsFiles) -> None:
+    async def _prove(self, tls: ControllerTlsFiles) -> None:
         """Have a channel to a board that was met: a new one where either side has changed."""
         if self._proof is not None and is_revoked(self._proof, tls):
             await self._hang_up()
@@ -372,7 +372,7 @@ class AgentClient:
         method: str,
         message: pb.MeasureRequest,
         deadline_s: float,
-        on_stage: Callable[[Stage], None],
+        on_stage: Callable[[MeasuringStage], None],
     ) -> pb.Result:
         """Read one stream to its result."""
         left_s = max(deadline_s - time.monotonic(), 0.001)
@@ -416,7 +416,7 @@ class AgentClient:
                 raise _CutError(str(error)) from error
 
 
-def _stamp(tls: TlsFiles) -> object:
+def _stamp(tls: ControllerTlsFiles) -> object:
     try:
         return tls.files.stamp()
     except TlsFileError as error:

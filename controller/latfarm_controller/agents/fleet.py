@@ -16,7 +16,7 @@ from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
-    from latfarm_controller.config import Config
+    from latfarm_controller.config import ControllerConfig
 
 LOCAL = "local"
 DESCRIBE_MS = 5_000.0
@@ -36,7 +36,7 @@ class BoardView:
 class Fleet:
     """Knows the boards and starts the local agent when it is first needed. One event loop's."""
 
-    def __init__(self, config: Config, holder: str) -> None:
+    def __init__(self, config: ControllerConfig, holder: str) -> None:
         self._config = config
         self._holder = holder
         self._local: LocalAgent | None = None

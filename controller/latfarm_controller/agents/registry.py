@@ -13,7 +13,7 @@ from typing import Any
 
 from latfarm_predictors.whole_file import written_whole
 
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import UsageError
 
 VERSION = 1
@@ -31,7 +31,7 @@ class BoardEntry:
 
     name: str
     address: str
-    tls: TlsFiles | None = None
+    tls: ControllerTlsFiles | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Registry:
         self,
         name: str,
         address: str,
-        tls: TlsFiles | None = None,
+        tls: ControllerTlsFiles | None = None,
         *,
         replace: bool = False,
         insecure: bool = False,
@@ -175,13 +175,13 @@ class Registry:
         except UsageError as error:
             raise UsageError(f"{self.path}: {error}") from error
 
-    def _tls(self, data: Any) -> TlsFiles | None:
+    def _tls(self, data: Any) -> ControllerTlsFiles | None:
         if data is None:
             return None
         # Relative to the inventory, so that a folder with both can be moved.
         folder = self.path.parent
         fields = _object(data)
-        return TlsFiles(
+        return ControllerTlsFiles(
             folder / _text(fields["ca"]),
             folder / _text(fields["cert"]),
             folder / _text(fields["key"]),

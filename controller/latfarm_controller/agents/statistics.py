@@ -47,7 +47,7 @@ class SessionSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class MeasurementSummary:
     """The figures of a measurement, named as in `Measurement`; None where nothing was measured.
 
     `slowdown`, `uncorrected_ms`: median slowdown of the core, and the latency before it was taken
@@ -109,7 +109,9 @@ def undisturbed(
     return np.asarray(runs_ms / np.maximum(slowdown, 1.0) ** power)
 
 
-def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONENT) -> Summary:
+def summarise(
+    sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONENT
+) -> MeasurementSummary:
     """Figures over all sessions; a session without accepted runs adds to none of the run figures.
 
     The latency is the median of the sessions' medians: repeats in fresh sessions say more than
@@ -129,7 +131,7 @@ def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONEN
     compile_ms = _median([session.compile_ms for session in sessions if session.compile_ms > 0])
     cold_ms = _median(cold)
     if not timed:
-        return Summary(
+        return MeasurementSummary(
             rejected_runs=rejected,
             load_ms=load_ms,
             compile_ms=compile_ms,
@@ -149,7 +151,7 @@ def summarise(sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONEN
     latency_ms = float(np.median(session_ms))
     mad_ms = float(np.median(np.abs(runs - np.median(runs))))
     spread_ms = max(session_ms) - min(session_ms)
-    return Summary(
+    return MeasurementSummary(
         latency_ms=latency_ms,
         mad_ms=mad_ms,
         min_ms=float(runs.min()),

@@ -31,7 +31,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re
 _NAME = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
 
 
-class Step(StrEnum):
+class SuccessionStep(StrEnum):
     """How far the change is."""
 
     SINGLE = "single"
@@ -61,12 +61,12 @@ class Succession:
         self._next_key = authority.folder / "ca-next.key"
 
     @property
-    def step(self) -> Step:
+    def step(self) -> SuccessionStep:
         """The last step that was done."""
         if len(self._certificates()) < 2:
-            return Step.SINGLE
+            return SuccessionStep.SINGLE
         # Between the two halves of `switch` the key is still to come: it is not done.
-        return Step.BEGUN if self._next_key.exists() else Step.SWITCHED
+        return SuccessionStep.BEGUN if self._next_key.exists() else SuccessionStep.SWITCHED
 
     def trusted(self) -> list[Trusted]:
         """The authorities that are trusted, the one that signs first."""
@@ -74,7 +74,7 @@ class Succession:
 
     def begin(self, *, days: int = CA_DAYS) -> None:
         """Make the next authority and trust it; the present one still signs."""
-        self._expect(Step.SINGLE, "a change of authority is under way")
+        self._expect(SuccessionStep.SINGLE, "a change of authority is under way")
         (old,) = self._certificates()
         if not self._authority.key.exists():
             raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
@@ -90,7 +90,7 @@ class Succession:
 
         This machine's own certificate is issued anew, for the names that it had.
         """
-        self._expect(Step.BEGUN, "there is no next authority to switch to: begin first")
+        self._expect(SuccessionStep.BEGUN, "there is no next authority to switch to: begin first")
         first, second = self._certificates()
         with self._scratch() as scratch:
             mine = self._public(scratch, self._next_key)
@@ -112,7 +112,9 @@ class Succession:
         Raises:
             UsageError: as all methods, or there are such certificates.
         """
-        self._expect(Step.SWITCHED, "the next authority does not sign yet: begin and switch first")
+        self._expect(
+            SuccessionStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
+        )
         left = self.left_behind()
         if left and not force:
             raise UsageError(
@@ -135,7 +137,7 @@ class Succession:
                 if one.state == "valid" and not self._signed(scratch, signer, one.path)
             ]
 
-    def _expect(self, step: Step, otherwise: str) -> None:
+    def _expect(self, step: SuccessionStep, otherwise: str) -> None:
         if self.step is not step:
             raise UsageError(f"{self._authority.cert}: {otherwise} (state: {self.step})")
 

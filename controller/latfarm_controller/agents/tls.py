@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ControllerTlsFiles:
     """PEM files: our certificate with its key, and the authority that signed the board's.
 
     `server_name` is the name in the board's certificate where the address is another. Who is
@@ -39,12 +39,14 @@ class TlsFiles:
         return Files(self.cert, self.key, self.ca)
 
 
-def home_files(folder: Path) -> TlsFiles | None:
+def home_files(folder: Path) -> ControllerTlsFiles | None:
     """The controller's own files in a home's `tls` folder; None where there are none.
 
     Each board's certificate is for the address or name by which the board is called.
     """
-    files = TlsFiles(folder / "ca.crt", folder / "controller.crt", folder / "controller.key")
+    files = ControllerTlsFiles(
+        folder / "ca.crt", folder / "controller.crt", folder / "controller.key"
+    )
     return files if files.cert.exists() else None
 
 
@@ -62,7 +64,7 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_open(address: str, tls: TlsFiles | None, insecure: bool) -> None:
+def check_open(address: str, tls: ControllerTlsFiles | None, insecure: bool) -> None:
     """Refuse to speak in the clear to a board that is not on this machine.
 
     Raises:
@@ -76,7 +78,7 @@ def check_open(address: str, tls: TlsFiles | None, insecure: bool) -> None:
         )
 
 
-async def meet_board(address: str, tls: TlsFiles) -> Proof:
+async def meet_board(address: str, tls: ControllerTlsFiles) -> Proof:
     """Who answers at an address, proven both ways.
 
     Raises:
@@ -102,7 +104,7 @@ async def meet_board(address: str, tls: TlsFiles) -> Proof:
         raise AgentLostError(f"{address}: {error.strerror or error}") from error
 
 
-def is_revoked(proof: Proof, tls: TlsFiles) -> bool:
+def is_revoked(proof: Proof, tls: ControllerTlsFiles) -> bool:
     """Whether a board that was met is on the list by now.
 
     Raises:

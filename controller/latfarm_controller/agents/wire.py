@@ -9,15 +9,26 @@ from typing import Any, Protocol
 from latfarm_predictors.measurement import (
     ENERGY_CONDITION,
     ENERGY_UNAVAILABLE,
-    LayerTime,
     Measurement,
     Outcome,
+    ProfiledLayer,
     Settings,
 )
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo, Stage
-from latfarm_controller.agents.statistics import SessionSamples, Summary, exponent, summarise
+from latfarm_controller.agents.board import (
+    BoardInfo,
+    Lease,
+    MeasuringStage,
+    PlatformInfo,
+    RuntimeInfo,
+)
+from latfarm_controller.agents.statistics import (
+    MeasurementSummary,
+    SessionSamples,
+    exponent,
+    summarise,
+)
 from latfarm_controller.errors import UsageError
 
 
@@ -161,14 +172,14 @@ def lease_from_pb(message: pb.Lease) -> Lease:
     return Lease(message.token, message.ttl_ms)
 
 
-def stage_as_pb(stage: Stage) -> pb.Stage:
+def stage_as_pb(stage: MeasuringStage) -> pb.Stage:
     """A stage event."""
     return pb.Stage(name=stage.name, session=stage.session, elapsed_ms=stage.elapsed_ms)
 
 
-def stage_from_pb(message: pb.Stage) -> Stage:
+def stage_from_pb(message: pb.Stage) -> MeasuringStage:
     """A stage event."""
-    return Stage(message.name, message.session, message.elapsed_ms)
+    return MeasuringStage(message.name, message.session, message.elapsed_ms)
 
 
 def session_as_pb(session: SessionSamples) -> pb.Session:
@@ -189,14 +200,14 @@ def session_from_pb(message: pb.Session) -> SessionSamples:
     )
 
 
-def layer_as_pb(layer: LayerTime) -> pb.Layer:
+def layer_as_pb(layer: ProfiledLayer) -> pb.Layer:
     """A layer as the runtime's profiler reports it."""
     return pb.Layer(name=layer.name, op=layer.op, latency_ms=layer.latency_ms, device=layer.device)
 
 
-def layer_from_pb(message: pb.Layer) -> LayerTime:
+def layer_from_pb(message: pb.Layer) -> ProfiledLayer:
     """A layer as the runtime's profiler reports it."""
-    return LayerTime(message.name, message.op, message.latency_ms, message.device)
+    return ProfiledLayer(message.name, message.op, message.latency_ms, message.device)
 
 
 def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureRequest:
@@ -226,7 +237,7 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
     run) is the board's failure: an infrastructure error with a code that says so.
     """
     outcome, code, message = _outcome(result, request)
-    summary = Summary()
+    summary = MeasurementSummary()
     if outcome is not Outcome.INFRASTRUCTURE_ERROR or not code.startswith("RESULT_"):
         try:
             samples = [session_from_pb(session) for session in result.sessions]
@@ -302,7 +313,7 @@ def _no_energy(reason: str) -> dict[str, str]:
     return {ENERGY_CONDITION: f"{ENERGY_UNAVAILABLE}: {reason}"}
 
 
-def _correction(summary: Summary) -> dict[str, str]:
+def _correction(summary: MeasurementSummary) -> dict[str, str]:
     """Mean as timed, and how much the core's slowness changed the latency."""
     mean = {} if summary.mean_ms is None else {"mean_ms": f"{summary.mean_ms:.6g}"}
     if summary.slowdown is None or summary.uncorrected_ms is None:

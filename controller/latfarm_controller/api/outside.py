@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
-from latfarm_protos.trust.calls import Guard
+from latfarm_protos.trust.calls import CallGuard
 from latfarm_protos.trust.contexts import Files, TlsFileError
 from latfarm_protos.trust.gate import Gate, peer_refusal
 from latfarm_protos.trust.identity import Refusal
@@ -66,7 +66,7 @@ class Outside:
         self._server = grpc.server(
             self._pool,
             handlers=(_handlers(self._channel, self._name),),
-            interceptors=(Guard(self.refusal),),
+            interceptors=(CallGuard(self.refusal),),
             options=OPTIONS,
             maximum_concurrent_rpcs=MAX_CALLS,
         )

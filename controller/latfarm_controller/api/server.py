@@ -15,13 +15,13 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.service import MESSAGE_OPTIONS, ControllerService
 from latfarm_controller.app.app import Controller
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
 from latfarm_controller.farm.boards.links import ShardSettings
 from latfarm_controller.farm.farm import Farm, host_boot_id
 from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime
-from latfarm_controller.metrics.metrics import Metrics
+from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -32,10 +32,10 @@ MAX_CALLS = 512
 """Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
 
 
-class Server:
+class ControllerServer:
     """A controller behind its gRPC service on a Unix socket; holds the store's lock."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ControllerConfig) -> None:
         self._config = config
         self._lock = StoreLock(config.lock_file)
         self._store: Store | None = None
@@ -47,8 +47,13 @@ class Server:
 
     @classmethod
     async def open(
-        cls, config: Config, *, wait_s: float = 0.0, public: bool = False, listen: str = ""
-    ) -> Server:
+        cls,
+        config: ControllerConfig,
+        *,
+        wait_s: float = 0.0,
+        public: bool = False,
+        listen: str = "",
+    ) -> ControllerServer:
         """Take the store and serve.
 
         Args:
@@ -82,7 +87,7 @@ class Server:
             cpus=self._config.ray_cpus or 0,
         )
         settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
-        metrics = Metrics()
+        metrics = ControllerMetrics()
         farm = Farm(RayBackend(runtime), holder, settings=settings, watch=metrics)
         self._controller = Controller(self._config, self._store, fleet, farm, metrics)
         self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)

@@ -17,11 +17,11 @@ from latfarm_controller.app.board_control import BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.desk import BoardDesk
 from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.watch import Watch
+from latfarm_controller.farm.watch import FarmWatch
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
@@ -31,13 +31,18 @@ class Controller:
     """Runs campaigns on boards, keeps what they find, answers questions. One event loop's."""
 
     def __init__(
-        self, config: Config, store: Store, fleet: Fleet, farm: Farm, watch: Watch | None = None
+        self,
+        config: ControllerConfig,
+        store: Store,
+        fleet: Fleet,
+        farm: Farm,
+        watch: FarmWatch | None = None,
     ) -> None:
         self._bundles_dir = config.bundles_dir
         self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet
-        self._watch = watch or Watch()
+        self._watch = watch or FarmWatch()
         self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, watch=self._watch)

@@ -16,7 +16,7 @@ from latfarm_controller.farm.desk import BoardDesk, Reference
 from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY, Standing
-from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.scope import CampaignScope
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
 
@@ -150,7 +150,7 @@ class BoardControl:
         if graph is None:
             raise FarmError(f"the sentinel of {name} is not in the store any more")
         campaign = CheckCampaign(graph, reference.platform, reference.settings, board_id)
-        scope = Scope((reference.platform,), board_id)
+        scope = CampaignScope((reference.platform,), board_id)
         await self._pools.open(scope, asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"check-{campaign.nonce}",

@@ -22,8 +22,8 @@ from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.farm.driver import CampaignStatus, Driver
-from latfarm_controller.farm.scope import Scope
-from latfarm_controller.farm.watch import Watch
+from latfarm_controller.farm.scope import CampaignScope
+from latfarm_controller.farm.watch import FarmWatch
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
@@ -64,9 +64,9 @@ class CampaignRuns:
         driver: Driver,
         pools: Pools,
         bundles_dir: Path,
-        watch: Watch | None = None,
+        watch: FarmWatch | None = None,
     ) -> None:
-        self._watch = watch or Watch()
+        self._watch = watch or FarmWatch()
         self._store = store
         self._fleet = fleet
         self._driver = driver
@@ -305,9 +305,9 @@ class CampaignRuns:
             await asyncio.gather(*late, return_exceptions=True)
 
 
-def _scope(record: CampaignRecord) -> Scope:
+def _scope(record: CampaignRecord) -> CampaignScope:
     """Where a campaign measures."""
     if record.kind not in COMPARING:
-        return Scope((record.platform,))
+        return CampaignScope((record.platform,))
     names = tuple(found["name"] for found in record.config["offers"])
-    return Scope(names, record.config["board_id"])
+    return CampaignScope(names, record.config["board_id"])

@@ -8,7 +8,7 @@ from typing import Any
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
 from latfarm_controller.campaigns.engines.engines import EngineOptions
-from latfarm_controller.campaigns.engines.offers import Offer, choose, offer
+from latfarm_controller.campaigns.engines.offers import ComparedPlatform, choose, offer
 from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 
@@ -16,7 +16,7 @@ SIMULATED = "simulated"
 """The runtime of simulated boards: a real board lacks it, and nobody misses it there."""
 
 
-def offers_of(info: BoardInfo) -> Iterator[Offer]:
+def offers_of(info: BoardInfo) -> Iterator[ComparedPlatform]:
     """All platforms of a board."""
     for runtime in info.runtimes:
         for platform in runtime.platforms if runtime.available else ():
@@ -44,7 +44,7 @@ def compared(pattern: str, config: Mapping[str, Any], views: Sequence[BoardView]
         UsageError: no board offers such platforms, or several do and none is named.
     """
     options = read_options(EngineOptions, "engines", config)
-    found: list[tuple[BoardView, BoardInfo, list[Offer]]] = []
+    found: list[tuple[BoardView, BoardInfo, list[ComparedPlatform]]] = []
     for view in views:
         if view.info is None or options.board not in ("", view.entry.name, view.info.board_id):
             continue

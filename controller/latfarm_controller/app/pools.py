@@ -11,7 +11,7 @@ from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.desk import BoardDesk
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
-from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.scope import CampaignScope
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Pools:
         self._starting = asyncio.Lock()
         self._runs = False
 
-    async def boards_of(self, scope: Scope) -> list[BoardView]:
+    async def boards_of(self, scope: CampaignScope) -> list[BoardView]:
         """The reachable boards of a campaign.
 
         Raises:
@@ -52,7 +52,7 @@ class Pools:
             raise UsageError(f"no reachable board has the id {scope.board_id}: latfarm boards")
         return found
 
-    async def open(self, scope: Scope, cancel: asyncio.Event) -> None:
+    async def open(self, scope: CampaignScope, cancel: asyncio.Event) -> None:
         """Have the farm connected to all boards of the scope, and one of them joined.
 
         A board may still be leased to a controller that was killed: its lease runs out.
@@ -89,7 +89,7 @@ class Pools:
         if self._runs:
             await self._farm.stop()
 
-    def _joined(self, scope: Scope) -> bool:
+    def _joined(self, scope: CampaignScope) -> bool:
         return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)
 
     def _working(self, platform: str, views: list[BoardView]) -> list[BoardView]:

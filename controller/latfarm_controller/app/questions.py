@@ -22,7 +22,7 @@ from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
 from latfarm_controller.farm.driver import Driver
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
-from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.scope import CampaignScope
 from latfarm_controller.store.base import CampaignRecord, Store
 
 _Question = tuple[str, str, str, bool, bool]
@@ -114,7 +114,7 @@ class Questions:
         )
 
     async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
-        await self._pools.open(Scope((campaign.platform,)), asyncio.Event())
+        await self._pools.open(CampaignScope((campaign.platform,)), asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"query-{campaign.nonce}",
             name="query",

@@ -45,7 +45,7 @@ def _layout(fields: Fields) -> tuple[struct.Struct, bytes, tuple[int, ...]]:
     return packed, vtable, tuple(places)
 
 
-class Writer:
+class FlatbufferWriter:
     """A flatbuffer in the making, with a file identifier."""
 
     def __init__(self, identifier: bytes) -> None:

@@ -35,7 +35,7 @@ _bases = count(1)
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class ValueProfile:
     """Values at the quantiles (last axis; of size 1 for a constant) by index of a tensor's axes.
 
     An axis along which all indices are alike has size 1. Profiles of the same `base` vary together.
@@ -67,28 +67,28 @@ class Profile:
         found: Floats = np.square(self.points - self.mean[..., None]) @ MASS
         return found
 
-    def map(self, function: Callable[[Floats], Floats]) -> Profile:
+    def map(self, function: Callable[[Floats], Floats]) -> ValueProfile:
         """A function of every value."""
-        return Profile(function(self.points), self.base)
+        return ValueProfile(function(self.points), self.base)
 
-    def moved(self, function: Callable[[Floats], Floats]) -> Profile:
+    def moved(self, function: Callable[[Floats], Floats]) -> ValueProfile:
         """The same values elsewhere, strangers to those that stayed; keeps the last axis."""
         return elsewhere(function(self.points), self.base)
 
 
-def unrelated(points: Floats) -> Profile:
+def unrelated(points: Floats) -> ValueProfile:
     """A profile that varies with no other."""
-    return Profile(points, next(_bases))
+    return ValueProfile(points, next(_bases))
 
 
-def elsewhere(points: Floats, base: int) -> Profile:
+def elsewhere(points: Floats, base: int) -> ValueProfile:
     """Values that were moved: other elements of a tensor vary on their own, constants never do."""
-    return Profile(points, CONSTANT) if base == CONSTANT else unrelated(points)
+    return ValueProfile(points, CONSTANT) if base == CONSTANT else unrelated(points)
 
 
-def constant(data: NDArray[np.generic]) -> Profile:
+def constant(data: NDArray[np.generic]) -> ValueProfile:
     """The profile of known values; of too many, some axes are summed up."""
-    return limited(Profile(np.asarray(data, np.float64)[..., None], CONSTANT))
+    return limited(ValueProfile(np.asarray(data, np.float64)[..., None], CONSTANT))
 
 
 def normal(
@@ -96,13 +96,13 @@ def normal(
     variance: Floats,
     low: Floats | float | None = None,
     high: Floats | float | None = None,
-) -> Profile:
+) -> ValueProfile:
     """Normal values, within bounds if there are any."""
     mean, variance = np.broadcast_arrays(mean, variance)
     points = mean[..., None] + np.sqrt(np.maximum(variance, 0.0))[..., None] * QUANTILES
     if low is not None and high is not None:
         points = np.clip(points, np.asarray(low)[..., None], np.asarray(high)[..., None])
-    return Profile(points, next(_bases))
+    return ValueProfile(points, next(_bases))
 
 
 def drawn(mean: Floats, variance: Floats) -> Floats:
@@ -112,7 +112,7 @@ def drawn(mean: Floats, variance: Floats) -> Floats:
     return found
 
 
-def collapsed(profile: Profile, keep: Sequence[int]) -> Profile:
+def collapsed(profile: ValueProfile, keep: Sequence[int]) -> ValueProfile:
     """The mixture over all axes but those to keep, as a normal."""
     axes = tuple(a for a, n in enumerate(profile.shape) if a not in keep and n > 1)
     if not axes:
@@ -122,7 +122,7 @@ def collapsed(profile: Profile, keep: Sequence[int]) -> Profile:
     return normal(mean.mean(axes, keepdims=True), mixed)
 
 
-def limited(profile: Profile, most: int = MOST_ROWS) -> Profile:
+def limited(profile: ValueProfile, most: int = MOST_ROWS) -> ValueProfile:
     """The profile with as few rows as can be handled: the first axes are given up first."""
     found, axis = profile, 0
     while prod(found.shape) > most:
@@ -131,19 +131,19 @@ def limited(profile: Profile, most: int = MOST_ROWS) -> Profile:
     return found
 
 
-def joint(function: Callable[..., Floats], operands: Sequence[Profile]) -> Profile | None:
+def joint(function: Callable[..., Floats], operands: Sequence[ValueProfile]) -> ValueProfile | None:
     """A function of profiles that vary together; None if they do not."""
     bases = {operand.base for operand in operands} - {CONSTANT}
     if len(bases) > 1:
         return None
     return limited(
-        Profile(
+        ValueProfile(
             function(*(operand.points for operand in operands)), bases.pop() if bases else CONSTANT
         )
     )
 
 
-def added(first: Profile, second: Profile) -> Profile:
+def added(first: ValueProfile, second: ValueProfile) -> ValueProfile:
     """The sum of two profiles."""
     together = joint(np.add, (first, second))
     if together is not None:
@@ -151,12 +151,12 @@ def added(first: Profile, second: Profile) -> Profile:
     return limited(normal(first.mean + second.mean, first.variance + second.variance))
 
 
-def negated(profile: Profile) -> Profile:
+def negated(profile: ValueProfile) -> ValueProfile:
     """Minus a profile."""
     return profile.map(np.negative)
 
 
-def multiplied(first: Profile, second: Profile) -> Profile:
+def multiplied(first: ValueProfile, second: ValueProfile) -> ValueProfile:
     """The product of two profiles, within the products of their ends."""
     together = joint(np.multiply, (first, second))
     if together is not None:
@@ -174,10 +174,10 @@ def multiplied(first: Profile, second: Profile) -> Profile:
         for right in (second.points.min(-1), second.points.max(-1))
     ]
     low, high = np.minimum.reduce(ends), np.maximum.reduce(ends)
-    return limited(Profile(np.clip(points, low[..., None], high[..., None]), next(_bases)))
+    return limited(ValueProfile(np.clip(points, low[..., None], high[..., None]), next(_bases)))
 
 
-def averaged(profile: Profile, axes: Sequence[int], counts: Sequence[int]) -> Profile:
+def averaged(profile: ValueProfile, axes: Sequence[int], counts: Sequence[int]) -> ValueProfile:
     """The mean over axes, kept with size 1; `counts` are the tensor's sizes there.
 
     Along an axis of the profile values are independent. Along others (pixels, tokens) neighbours
@@ -210,15 +210,15 @@ def _order_matrix(strangers: float) -> Floats:
     return np.stack([np.interp(places, QUANTILES, row) for row in eye])
 
 
-def largest(profile: Profile, window: int) -> Profile:
+def largest(profile: ValueProfile, window: int) -> ValueProfile:
     """The largest of the values in a window, taken for strangers."""
     if profile.points.shape[-1] == 1 or window <= 1:
         return profile
     ordered = np.sort(profile.points, axis=-1)
-    return Profile(ordered @ _order_matrix(float(window)), next(_bases))
+    return ValueProfile(ordered @ _order_matrix(float(window)), next(_bases))
 
 
-def regrouped(profile: Profile, source: Sequence[int], target: Sequence[int]) -> Profile:
+def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int]) -> ValueProfile:
     """The profile of a tensor reshaped from `source` to `target`."""
     points: Floats = profile.points
     shape: list[int] = []
@@ -232,7 +232,7 @@ def regrouped(profile: Profile, source: Sequence[int], target: Sequence[int]) ->
             shape += [source[axis] for axis in left]
             kept += [target[axis] for axis in right]
     if prod(shape) > _MOST_FEATURES:
-        return Profile(
+        return ValueProfile(
             collapsed(profile, ()).points.reshape((1,) * len(target) + (-1,)), next(_bases)
         )
     full = np.broadcast_to(points, (*shape, points.shape[-1]))
@@ -267,7 +267,7 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
     return found
 
 
-def span(profile: Profile) -> tuple[float, float]:
+def span(profile: ValueProfile) -> tuple[float, float]:
     """The range, with zero in it, that 8 bits represent best: least squares of step and clipping.
 
     Banner et al. 2019, equation 6 (noise of the step, step^2 / 12, plus what is clipped), over a

@@ -17,7 +17,7 @@ from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, Paddin
 from latfarm_controller.campaigns.kernels.padding_profile import WithinPadsCampaign
 from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
-    Options,
+    CampaignOptions,
     SettingsChange,
     read_graphs,
     read_options,
@@ -25,7 +25,7 @@ from latfarm_controller.campaigns.options import (
 )
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
-from latfarm_controller.campaigns.profiles.insight import Asked, Choice, choose
+from latfarm_controller.campaigns.profiles.insight import Asked, InsightChoice, choose
 from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_controller.campaigns.sampling.sampling import SamplerName
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
@@ -42,7 +42,7 @@ MOST_HEADS = 400
 """And a head for each kernel, up to so many: it takes about as long as one does."""
 
 
-class CharacterizeOptions(Options):
+class CharacterizeOptions(CampaignOptions):
     """Configuration of a characterisation.
 
     `rules` (as JSON) are taken for the platform's instead of detecting them. The kernels' budget is
@@ -179,7 +179,7 @@ class CharacterizeCampaign(PlannedCampaign):
         self.within_pads: WithinPadsCampaign | None = None
         self.context: ContextCampaign | None = None
         self.heads: HeadsCampaign | None = None
-        self._insight: Choice | None = None
+        self._insight: InsightChoice | None = None
 
     def plan(self) -> Plan:
         """Fusion (with the overhead), then kernels cut by its rules, then networks."""

@@ -11,17 +11,17 @@ from pydantic import Field
 from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.options import (
-    Options,
+    CampaignOptions,
     SettingsChange,
     read_graphs,
     read_options,
     read_rules,
 )
 from latfarm_controller.campaigns.plans import Plan
-from latfarm_controller.campaigns.profiles.insight import Choice, Insight, chosen_insight
+from latfarm_controller.campaigns.profiles.insight import Insight, InsightChoice, chosen_insight
 
 
-class CoverOptions(Options):
+class CoverOptions(CampaignOptions):
     """Configuration.
 
     `kernels` (graphs as JSON) are measured in as many `passes`. `base` is the campaign whose
@@ -86,7 +86,7 @@ class CoverCampaign(KernelCampaign):
     def outcome(self) -> Mapping[str, Any]:
         """As of a kernel survey, with the insight, and what it adds to."""
         source = self._padding or self
-        insight = Choice("auto", self._cover.insight, f"as campaign {self._cover.base}")
+        insight = InsightChoice("auto", self._cover.insight, f"as campaign {self._cover.base}")
         found = {sample.kernel.kernel_id: sample.insight for sample in source.samples()}
         return {
             **super().outcome(),

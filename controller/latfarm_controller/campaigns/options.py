@@ -15,16 +15,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from latfarm_controller.errors import UsageError
 
 
-class Options(BaseModel):
+class CampaignOptions(BaseModel):
     """Base of all campaign configurations: immutable, unknown keys are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Chosen = TypeVar("Chosen", bound=Options)
+Chosen = TypeVar("Chosen", bound=CampaignOptions)
 
 
-class SettingsChange(Options):
+class SettingsChange(CampaignOptions):
     """The settings that a campaign changes from its default; see `measurement.Settings`."""
 
     tier: str | None = None

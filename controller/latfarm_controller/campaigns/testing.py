@@ -11,7 +11,7 @@ from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 
@@ -121,10 +121,10 @@ class SimulatedPlatform:
 
     def _layers(
         self, request: MeasurementRequest, kernels: Sequence[Kernel]
-    ) -> tuple[LayerTime, ...]:
+    ) -> tuple[ProfiledLayer, ...]:
         if not (self.profiles and request.profile):
             return ()
-        layers = [LayerTime(k.node_names[0], k.main.op, self._kernel_ms(k)) for k in kernels]
+        layers = [ProfiledLayer(k.node_names[0], k.main.op, self._kernel_ms(k)) for k in kernels]
         return tuple(layers[:1] if self.opaque else layers)
 
 

@@ -19,7 +19,7 @@ MACHINES = ("x86_64", "aarch64", "armv7l")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WheelTarget:
     """CPython `python` ("3.11") on Linux with glibc `glibc` ("2.36"), as `uname -m` calls `arch`.
 
     Raises:

@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
 
 from latfarm_controller.enrolment import wheels
 from latfarm_controller.enrolment.pruning import keep
-from latfarm_controller.enrolment.target import Target
+from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.enrolment.wheels import Wheel
 from latfarm_controller.errors import UsageError, WheelError
 
@@ -51,7 +51,7 @@ class Wheelhouse:
 
     release: str
     archive: Path
-    target: Target
+    target: WheelTarget
     runtimes: tuple[str, ...]
     left_out: dict[str, str]
     wheels: tuple[str, ...]
@@ -72,7 +72,7 @@ class Wheelhouse:
 
 
 def assemble(
-    target: Target, runtimes: Sequence[str], folder: Path, own: Path | None = None
+    target: WheelTarget, runtimes: Sequence[str], folder: Path, own: Path | None = None
 ) -> Wheelhouse:
     """Make a wheelhouse, or find it: what was fetched once is not fetched again.
 
@@ -138,7 +138,7 @@ def _source(name: str) -> Path:
 
 
 def _others(
-    mine: Sequence[Wheel], extras: Sequence[str], target: Target, folder: Path
+    mine: Sequence[Wheel], extras: Sequence[str], target: WheelTarget, folder: Path
 ) -> list[Wheel]:
     """Other people's wheels for a board, and pip."""
     pins = _pins(target)
@@ -162,7 +162,11 @@ def _others(
 
 
 def _complete(
-    mine: Sequence[Wheel], extras: Sequence[str], target: Target, pins: Sequence[str], folder: Path
+    mine: Sequence[Wheel],
+    extras: Sequence[str],
+    target: WheelTarget,
+    pins: Sequence[str],
+    folder: Path,
 ) -> None:
     """Fetch what pip left out: it asks its own Python whether a requirement's condition holds."""
     for _ in range(_MOST_ROUNDS):
@@ -174,7 +178,7 @@ def _complete(
     raise WheelError(f"no set of wheels for {target.tag} meets {', '.join(missing)}")
 
 
-def _left_out(agent: Wheel, extras: Sequence[str], target: Target) -> dict[str, str]:
+def _left_out(agent: Wheel, extras: Sequence[str], target: WheelTarget) -> dict[str, str]:
     found: dict[str, str] = {}
     for extra in extras:
         conditions = [
@@ -192,7 +196,7 @@ def _left_out(agent: Wheel, extras: Sequence[str], target: Target) -> dict[str, 
 def _pack(
     needed: Sequence[Wheel],
     pip: Wheel,
-    target: Target,
+    target: WheelTarget,
     extras: tuple[str, ...],
     left_out: dict[str, str],
     folder: Path,
@@ -232,7 +236,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _pins(target: Target) -> list[str]:
+def _pins(target: WheelTarget) -> list[str]:
     """The checkout's tested versions of what our distributions ask for themselves.
 
     Not of what those need in turn: whoever resolved them may disregard upper bounds on Python, and

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from latfarm_controller.enrolment.target import Target
+from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.errors import UsageError, WheelError
 
 _PIP_S = 1800.0
@@ -65,7 +65,7 @@ def build(sources: Sequence[Path], folder: Path) -> None:
     _pip("wheel", "--no-deps", f"--wheel-dir={folder}", *map(str, sources))
 
 
-def fetch(wanted: Sequence[str], target: Target, pins: Sequence[str], folder: Path) -> None:
+def fetch(wanted: Sequence[str], target: WheelTarget, pins: Sequence[str], folder: Path) -> None:
     """Fetch wheels for a board, and what they need, and that alone which fits it.
 
     Args:
@@ -87,7 +87,7 @@ def fetch(wanted: Sequence[str], target: Target, pins: Sequence[str], folder: Pa
 
 
 def closure(
-    roots: Iterable[Wheel], others: Iterable[Wheel], extras: Iterable[str], target: Target
+    roots: Iterable[Wheel], others: Iterable[Wheel], extras: Iterable[str], target: WheelTarget
 ) -> tuple[list[Wheel], list[str]]:
     """Which wheels are needed on the board, and requirements that none of them meets.
 

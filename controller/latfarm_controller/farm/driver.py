@@ -19,11 +19,11 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
 from latfarm_controller.errors import ControllerError, FarmError
-from latfarm_controller.farm.estimate import Estimate
+from latfarm_controller.farm.estimate import StageEstimate
 from latfarm_controller.farm.farm import Delivery, Farm, PutAside
 from latfarm_controller.farm.scheduling.messages import CAMPAIGN_PRIORITY
-from latfarm_controller.farm.scope import Scope, Tolerance, Utilisation
-from latfarm_controller.farm.watch import Watch
+from latfarm_controller.farm.scope import CampaignScope, Tolerance, Utilisation
+from latfarm_controller.farm.watch import FarmWatch
 from latfarm_controller.store.base import CampaignRecord, Store
 
 AHEAD_A_BOARD = 8
@@ -82,13 +82,13 @@ class Driver:
         *,
         clock_s: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
-        watch: Watch | None = None,
+        watch: FarmWatch | None = None,
     ) -> None:
         self.store = store
         self.farm = farm
         self.clock_s = clock_s
         self.patience_s = patience_s
-        self.watch = watch or Watch()
+        self.watch = watch or FarmWatch()
 
     async def run(
         self,
@@ -98,7 +98,7 @@ class Driver:
         cancel: asyncio.Event | None = None,
         *,
         priority: int = CAMPAIGN_PRIORITY,
-        scope: Scope | None = None,
+        scope: CampaignScope | None = None,
     ) -> CampaignRecord:
         """Run a campaign to its end; gives the record as stored last.
 
@@ -113,7 +113,7 @@ class Driver:
         Raises:
             StoreError: the store cannot be read or written.
         """
-        scope = scope or Scope((record.platform,))
+        scope = scope or CampaignScope((record.platform,))
         run = _Run(self, campaign, record, on_progress, cancel or asyncio.Event(), priority, scope)
         return await run.go()
 
@@ -129,7 +129,7 @@ class _Run:
         on_progress: OnProgress | None,
         cancel: asyncio.Event,
         priority: int,
-        scope: Scope,
+        scope: CampaignScope,
     ) -> None:
         self._scope = scope
         self._store, self._farm = driver.store, driver.farm
@@ -149,7 +149,7 @@ class _Run:
         self._flushed_s = self._started_s
         self._tolerance = Tolerance(self._farm, scope, driver.patience_s, driver.clock_s)
         self._utilisation = Utilisation(self._farm, scope, record.outcome.get("boards", {}))
-        self._estimate = Estimate()
+        self._estimate = StageEstimate()
         self._remembered = 0
         self._inbox = self._farm.listen(record.campaign_id)
         self._recent: OrderedDict[str, MeasurementRequest] = OrderedDict()

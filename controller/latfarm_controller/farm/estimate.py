@@ -7,7 +7,7 @@ from collections import deque
 WINDOW = 64
 
 
-class Estimate:
+class StageEstimate:
     """Remaining time of a stage from the last answers, for people: a guess, not a promise."""
 
     def __init__(self) -> None:

@@ -19,11 +19,11 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.links import (
-    Backend,
     BoardAway,
     BoardFound,
     BoardStatus,
-    Built,
+    BuiltModel,
+    FarmBackend,
     Order,
     Question,
     Shard,
@@ -48,7 +48,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Event,
     Instruction,
     LeaseExpired,
-    Model,
+    ModelSpec,
     Probe,
     ProbeAnswered,
     Quarantine,
@@ -62,7 +62,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
-from latfarm_controller.farm.watch import FarmState, QueueState, Watch
+from latfarm_controller.farm.watch import FarmState, FarmWatch, QueueState
 
 FEW_BOARDS = 4
 BOARDS_A_SHARD = 32
@@ -102,20 +102,20 @@ class Farm:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: FarmBackend,
         holder: str,
         *,
         policy: Policy | None = None,
         settings: ShardSettings | None = None,
         clock_s: Callable[[], float] = time.monotonic,
-        watch: Watch | None = None,
+        watch: FarmWatch | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings or ShardSettings(holder, host_boot_id())
         policy = replace(policy or Policy(), build_slots=backend.build_slots)
         self._scheduler = Scheduler(policy)
         self._clock_s = clock_s
-        self._watch = watch or Watch()
+        self._watch = watch or FarmWatch()
         self._asked_s: dict[str, float] = {}
         self._shards: list[Shard] = []
         self._roster = Roster()
@@ -281,7 +281,7 @@ class Farm:
         works = []
         for request in requests:
             info = self.platform(request.platform)
-            model = Model(request.graph.hash, info.model_format, info.dtype)
+            model = ModelSpec(request.graph.hash, info.model_format, info.dtype)
             self._requests[request.request_id] = request
             self._asked_s.setdefault(request.request_id, self._clock_s())
             self._models.need(model, request.graph)
@@ -386,9 +386,9 @@ class Farm:
         if request_ids:
             self._models.forget_graphs(self._scheduler.models())
 
-    async def _build(self, models: Sequence[Model]) -> None:
+    async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
-            if isinstance(answer, Built):
+            if isinstance(answer, BuiltModel):
                 self._events.put_nowait(BuildReady(answer.model, answer.size_bytes))
             else:
                 event = BuildFailed(answer.model, answer.message, answer.retryable)

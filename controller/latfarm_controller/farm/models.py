@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Sequence
 
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.farm.boards.links import Backend, Built, NotBuilt
-from latfarm_controller.farm.scheduling.messages import Model
-from latfarm_controller.farm.watch import Watch
+from latfarm_controller.farm.boards.links import BuiltModel, FarmBackend, NotBuilt
+from latfarm_controller.farm.scheduling.messages import ModelSpec
+from latfarm_controller.farm.watch import FarmWatch
 
 KEPT_BYTES = 64 << 20
 KEPT_MODELS = 1000
@@ -25,24 +25,26 @@ class Models:
         clock_s: any clock that never goes back.
     """
 
-    def __init__(self, backend: Backend, watch: Watch, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, backend: FarmBackend, watch: FarmWatch, clock_s: Callable[[], float]
+    ) -> None:
         self._backend = backend
         self._watch = watch
         self._clock_s = clock_s
-        self._graphs: dict[Model, Graph] = {}
-        self._built: dict[Model, Built] = {}
-        self._kept: OrderedDict[Model, Built] = OrderedDict()
+        self._graphs: dict[ModelSpec, Graph] = {}
+        self._built: dict[ModelSpec, BuiltModel] = {}
+        self._kept: OrderedDict[ModelSpec, BuiltModel] = OrderedDict()
         self._kept_bytes = 0
 
-    def need(self, model: Model, graph: Graph) -> None:
+    def need(self, model: ModelSpec, graph: Graph) -> None:
         """A request needs a model of this graph."""
         self._graphs[model] = graph
 
-    def built(self, model: Model) -> Built:
+    def built(self, model: ModelSpec) -> BuiltModel:
         """A model that was built and not released."""
         return self._built[model]
 
-    async def build(self, models: Sequence[Model]) -> list[Built | NotBuilt]:
+    async def build(self, models: Sequence[ModelSpec]) -> list[BuiltModel | NotBuilt]:
         """Build models that are needed, or take what is kept; one answer for each, in any order."""
         kept = [self._kept.pop(model) for model in models if model in self._kept]
         self._kept_bytes -= sum(built.size_bytes for built in kept)
@@ -51,13 +53,15 @@ class Models:
         begun_s = self._clock_s()
         answers = await self._backend.builder.build(jobs) if jobs else []
         if jobs:
-            failed = sum(not isinstance(answer, Built) for answer in answers)
+            failed = sum(not isinstance(answer, BuiltModel) for answer in answers)
             self._watch.built(len(jobs), failed, self._clock_s() - begun_s)
         told = [*kept, *answers]
-        self._built.update({answer.model: answer for answer in told if isinstance(answer, Built)})
+        self._built.update(
+            {answer.model: answer for answer in told if isinstance(answer, BuiltModel)}
+        )
         return told
 
-    def release(self, model: Model) -> None:
+    def release(self, model: ModelSpec) -> None:
         """Nobody needs a built model now; it is kept for a while: sentinels and repeats return."""
         built = self._built.pop(model)
         self._kept[model] = built
@@ -66,7 +70,7 @@ class Models:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= oldest.size_bytes
 
-    def forget_graphs(self, needed: Container[Model]) -> None:
+    def forget_graphs(self, needed: Container[ModelSpec]) -> None:
         """Forget the graphs of all models that are not needed."""
         for model in [model for model in self._graphs if model not in needed]:
             del self._graphs[model]

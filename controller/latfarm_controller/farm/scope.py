@@ -14,7 +14,7 @@ FAILURES_IN_A_ROW = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CampaignScope:
     """Where a campaign measures: one platform on all its boards, or several on one of them."""
 
     platforms: tuple[str, ...]
@@ -32,7 +32,7 @@ class Tolerance:
     """
 
     def __init__(
-        self, farm: Farm, scope: Scope, patience_s: float, clock_s: Callable[[], float]
+        self, farm: Farm, scope: CampaignScope, patience_s: float, clock_s: Callable[[], float]
     ) -> None:
         self._farm = farm
         self._scope = scope
@@ -85,7 +85,9 @@ class Utilisation:
         before: what the campaign's runs until now came to, as `boards` gave it.
     """
 
-    def __init__(self, farm: Farm, scope: Scope, before: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(
+        self, farm: Farm, scope: CampaignScope, before: Mapping[str, Mapping[str, float]]
+    ) -> None:
         self._farm = farm
         self._scope = scope
         self._before = before

@@ -38,7 +38,7 @@ class FarmState:
     boards: Mapping[str, str] = field(default_factory=dict)
 
 
-class Watch:
+class FarmWatch:
     """Hears of what happens; override what is of interest."""
 
     def built(self, models: int, failed: int, took_s: float) -> None:

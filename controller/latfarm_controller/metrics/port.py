@@ -15,11 +15,11 @@ from typing import Protocol
 from latfarm_protos.trust.http_port import HttpPort, Page
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.farm.watch import FarmState
-from latfarm_controller.metrics.metrics import Metrics
-from latfarm_controller.metrics.state import CertificateCollector, StoreCollector
+from latfarm_controller.metrics.metrics import ControllerMetrics
+from latfarm_controller.metrics.state import ControllerCertificateCollector, StoreCollector
 
 LOOPBACK = "127.0.0.1"
 LOOK_S = 2.0
@@ -55,7 +55,11 @@ class Observer:
     """Looks at farm and store now and then, and compares predictions while no board here times."""
 
     def __init__(
-        self, config: Config, metrics: Metrics, farm: WatchedFarm, store: CountedStore
+        self,
+        config: ControllerConfig,
+        metrics: ControllerMetrics,
+        farm: WatchedFarm,
+        store: CountedStore,
     ) -> None:
         self._bundles_dir = config.bundles_dir
         self._metrics = metrics
@@ -63,7 +67,7 @@ class Observer:
         self._store = store
         self._rows = StoreCollector(store.path)
         metrics.registry.register(self._rows)
-        metrics.registry.register(CertificateCollector(config))
+        metrics.registry.register(ControllerCertificateCollector(config))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -95,7 +99,7 @@ class MetricsPort:
     """
 
     def __init__(
-        self, port: int, metrics: Metrics, observer: Observer, healthy: Callable[[], bool]
+        self, port: int, metrics: ControllerMetrics, observer: Observer, healthy: Callable[[], bool]
     ) -> None:
         self._asked = port
         self._metrics = metrics

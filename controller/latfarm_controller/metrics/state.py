@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.farm.watch import BOARD_STATES, FarmState, QueueState
 from latfarm_controller.metrics.labels import OTHER, Few
@@ -101,10 +101,10 @@ class StoreCollector(Collector):
         yield from (free, total)
 
 
-class CertificateCollector(Collector):
+class ControllerCertificateCollector(Collector):
     """When the controller's certificates end, read from their files."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ControllerConfig) -> None:
         self._config = config
 
     def collect(self) -> Iterator[Metric]:

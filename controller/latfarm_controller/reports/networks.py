@@ -76,7 +76,7 @@ class NetworkRow:
 
 
 @dataclass(frozen=True)
-class Summary:
+class AccuracySummary:
     """The figures over all networks; shares, not per cent."""
 
     networks: int
@@ -88,12 +88,12 @@ class Summary:
     baseline_median_error: Mapping[str, float]
 
     @staticmethod
-    def of(rows: Sequence[NetworkRow]) -> Summary:
+    def of(rows: Sequence[NetworkRow]) -> AccuracySummary:
         """Over the rows, of which there must be one at least."""
         errors = [abs(row.error) for row in rows]
         noise = [row.noise for row in rows if row.noise is not None]
         names = sorted({name for row in rows for name in row.baseline_ms})
-        return Summary(
+        return AccuracySummary(
             networks=len(rows),
             median_error=median(errors),
             worst_error=max(errors),
@@ -212,7 +212,7 @@ def render(
         conditions: what the board was like, as (name, text).
         energies: of the networks, where they were measured and predicted.
     """
-    summary = Summary.of(rows)
+    summary = AccuracySummary.of(rows)
     coverage = rows[0].answer.coverage
     boxes = [
         (str(summary.networks), "networks never seen in training"),

@@ -12,7 +12,7 @@ from latfarm_predictors.graph.graph import Graph
 BATCH_ROWS = 500
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """What filling needs of a database connection."""
 
     def execute(self, query: str, parameters: Sequence[object] = ..., /) -> Any:
@@ -20,7 +20,7 @@ class Connection(Protocol):
         ...
 
 
-def network_hashes(connection: Connection) -> None:
+def network_hashes(connection: DatabaseConnection) -> None:
     """Give graphs that were kept before there were network hashes theirs."""
     hashes = [row[0] for row in connection.execute("SELECT hash FROM graphs").fetchall()]
     for first in range(0, len(hashes), BATCH_ROWS):
@@ -39,5 +39,5 @@ def network_hashes(connection: Connection) -> None:
             )
 
 
-FILLS: Mapping[int, Callable[[Connection], None]] = {3: network_hashes}
+FILLS: Mapping[int, Callable[[DatabaseConnection], None]] = {3: network_hashes}
 """By the version of the schema that needs it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store.fills import FILLS, Connection
+from latfarm_controller.store.fills import FILLS, DatabaseConnection
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
@@ -24,7 +24,7 @@ class Migration:
     version: int
     name: str
     sql: str
-    fill: Callable[[Connection], None] | None = None
+    fill: Callable[[DatabaseConnection], None] | None = None
 
 
 def known_migrations() -> list[Migration]:
@@ -46,7 +46,7 @@ def known_migrations() -> list[Migration]:
     return steps
 
 
-def schema_version(connection: Connection) -> int:
+def schema_version(connection: DatabaseConnection) -> int:
     """The version of the schema in the file; 0 for an empty one.
 
     Raises:
@@ -66,7 +66,7 @@ def schema_version(connection: Connection) -> int:
     return int(rows[0][0])
 
 
-def migrate(connection: Connection, steps: Sequence[Migration]) -> int:
+def migrate(connection: DatabaseConnection, steps: Sequence[Migration]) -> int:
     """Apply the steps that the file lacks; how many were applied.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.workload import graph_totals
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome, Settings
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer, Settings
 
 from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
 
@@ -145,7 +145,9 @@ def measurement_from_row(row: Sequence[Any]) -> Measurement:
         **plain,
         outcome=Outcome(outcome),
         session_ms=() if session_ms == "[]" else tuple(json.loads(session_ms)),
-        layers=() if layers == "[]" else tuple(LayerTime(**layer) for layer in json.loads(layers)),
+        layers=()
+        if layers == "[]"
+        else tuple(ProfiledLayer(**layer) for layer in json.loads(layers)),
         settings=_settings(settings),
         conditions=dict(_conditions(conditions)),
     )

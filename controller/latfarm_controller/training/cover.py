@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latfarm_controller.campaigns.cover import CoverCampaign
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import choose, next_path
@@ -71,7 +71,7 @@ def bases(store: Store, campaign_id: str) -> list[str]:
 
 
 def retrain(
-    config: Config, store: Store, platform: str, *, on_progress: OnProgress | None = None
+    config: ControllerConfig, store: Store, platform: str, *, on_progress: OnProgress | None = None
 ) -> Path:
     """Make a platform's bundle anew from the measurements that its newest was made from.
 

@@ -15,7 +15,7 @@ _RESIZING = WINDOWED | {"GlobalAveragePool", "Resize", "Gemm", "Flatten"}
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class NetworkStage:
     """Consecutive nodes on maps of one size.
 
     `size` is height and width of their maps, or what they have instead: the positions of a
@@ -31,7 +31,7 @@ class Stage:
     macs: int
 
 
-def stages(graph: Graph) -> list[Stage]:
+def stages(graph: Graph) -> list[NetworkStage]:
     """The stages of a network, in order.
 
     What happens in between on a single pixel (squeeze and excite) is part of the stage around it. A
@@ -59,7 +59,9 @@ def _size(graph: Graph, node: Node) -> tuple[int, ...]:
     return graph.type_of(node.outputs[0]).shape[2:]
 
 
-def _stage(graph: Graph, size: tuple[int, ...], nodes: Sequence[Node], counted: set[str]) -> Stage:
+def _stage(
+    graph: Graph, size: tuple[int, ...], nodes: Sequence[Node], counted: set[str]
+) -> NetworkStage:
     parameters = 0
     for node in nodes:
         # The mean and variance of a batch norm are stored, not trained.
@@ -69,7 +71,7 @@ def _stage(graph: Graph, size: tuple[int, ...], nodes: Sequence[Node], counted: 
             if weight is not None and weight.values is None and tensor not in counted:
                 counted.add(tensor)
                 parameters += weight.type.elements
-    return Stage(
+    return NetworkStage(
         size,
         nodes[0].name,
         nodes[-1].name,

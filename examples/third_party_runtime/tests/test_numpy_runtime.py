@@ -8,7 +8,7 @@ from pathlib import Path
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import RuntimeSuite
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 RUNTIMES = {"numpy": "latfarm_numpy.runtime:NumpyRuntime"}
 
@@ -29,7 +29,7 @@ class TestNumpy(RuntimeSuite):
     model_format = "graph-json"
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         """An agent's bench with our runtime alone."""
         return Bench("board", None, directory, runtimes=RUNTIMES, limits=limits)
 

@@ -29,7 +29,7 @@ from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear, Lookup
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.published.mnn_cost import MnnCost
@@ -39,7 +39,7 @@ from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import NetworkSample, Training
 
 if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import Kept
+    from latfarm_predictors.files.fitted_cache import FitCache
 
 __all__ = ["BASELINES", "Baselines", "KernelBaseline", "threads_of"]
 
@@ -55,7 +55,7 @@ class KernelBaseline(Protocol):
         """Latency in ms and log-sigma, each of shape (n,)."""
         ...
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned."""
         ...
 
@@ -78,9 +78,9 @@ class Baselines:
         self._kernels = dict(kernels or {})
         self._networks = dict(networks or {})
         self._seed = seed
-        self._later: Callable[[], State] | None = None
+        self._later: Callable[[], ModelState] | None = None
         self._per_type: dict[str, PerType] = {}
-        self._kept: Kept | None = None
+        self._kept: FitCache | None = None
         self._busy = Lock()
 
     @staticmethod
@@ -123,13 +123,13 @@ class Baselines:
         return Baselines(kernels, whole, seed)
 
     @staticmethod
-    def later(read: Callable[[], State]) -> Baselines:
+    def later(read: Callable[[], ModelState]) -> Baselines:
         """Baselines whose state `read` reads when the first of them is asked for."""
         baselines = Baselines()
         baselines._later = read
         return baselines
 
-    def keep_in(self, kept: Kept) -> None:
+    def keep_in(self, kept: FitCache) -> None:
         """Keep there what is fitted when first asked for, and look there before."""
         self._kept = kept
 
@@ -188,10 +188,10 @@ class Baselines:
         self._read()
         return self._found(self._networks, name)
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
         self._read()
-        return State(
+        return ModelState(
             "baselines",
             values={
                 "kernels": list(self._kernels),
@@ -205,7 +205,7 @@ class Baselines:
         )
 
     @staticmethod
-    def from_state(state: State) -> Baselines:
+    def from_state(state: ModelState) -> Baselines:
         """Read what `state` gave; a baseline that this version does not know is left out."""
         kernels: dict[str, KernelBaseline] = {}
         for name in state.values["kernels"]:
@@ -220,7 +220,7 @@ class Baselines:
         return Baselines(kernels, networks, int(state.values["seed"]))
 
     @staticmethod
-    def of_old(state: State, models: State, rules: FusionRules) -> Baselines:
+    def of_old(state: ModelState, models: ModelState, rules: FusionRules) -> Baselines:
         """From a predictor's state as bundles of version 1 hold it.
 
         Args:
@@ -245,7 +245,7 @@ class Baselines:
             networks[name] = model
         return Baselines(kernels, networks)
 
-    def __reduce__(self) -> tuple[Callable[[State], Baselines], tuple[State]]:
+    def __reduce__(self) -> tuple[Callable[[ModelState], Baselines], tuple[ModelState]]:
         """For pickle and copy."""
         return Baselines.from_state, (self.state(),)
 
@@ -275,7 +275,7 @@ def threads_of(platform: str) -> int:
     return max(int(found.group(1)), 1) if found else 1
 
 
-_READERS: Mapping[str, Callable[[State], KernelBaseline]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[ModelState], KernelBaseline]] = MappingProxyType(
     {
         "forest": GroupForests.from_state,
         "lookup": Lookup.from_state,

@@ -20,11 +20,11 @@ from latfarm_predictors.confidence.layer_confidence import LEAST_ROWS, LayerConf
 from latfarm_predictors.confidence.measures import PlatformConfidence, family_rows
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.samples import Training
 
 if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import Kept
+    from latfarm_predictors.files.fitted_cache import FitCache
 
 KIND = "evidence"
 TREES = 150
@@ -53,7 +53,7 @@ class Evidence:
     _fitted: dict[str, LayerConfidence] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _kept: list[Kept] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kept: list[FitCache] = field(default_factory=list, init=False, repr=False, compare=False)
     _fitting: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -71,7 +71,7 @@ class Evidence:
         """For pickle and copy: what was fitted can be fitted again."""
         return Evidence, (self.table, *(getattr(self, name) for name in _OWN))
 
-    def keep_in(self, kept: Kept) -> None:
+    def keep_in(self, kept: FitCache) -> None:
         """Keep there what is fitted when first asked for, and look there before."""
         self._kept[:] = [kept]
 
@@ -120,11 +120,11 @@ class Evidence:
             kept.put(key, found.state())
         return found
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """As plain data."""
         own = [getattr(self, name) for name in _OWN]
         columns = [getattr(self.table, name) for name in _COLUMNS]
-        return State(
+        return ModelState(
             KIND,
             values={
                 "types": list(self.table.types),
@@ -135,7 +135,7 @@ class Evidence:
         )
 
     @staticmethod
-    def from_state(state: State) -> Evidence:
+    def from_state(state: ModelState) -> Evidence:
         """Read what `state` gave.
 
         Raises:

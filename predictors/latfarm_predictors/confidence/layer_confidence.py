@@ -18,7 +18,7 @@ from latfarm_predictors.features.table_features import distances
 from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.memo import Memo
-from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.published.annette import operations, raw_features
 from latfarm_predictors.models.published.annette_forest import Statistical
 
@@ -202,7 +202,7 @@ class LayerConfidence:
             reach,
         )
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """As plain data."""
         arrays = {"points": self.known.points, "least": self.known.least, "span": self.known.span}
         for metric in METRICS:
@@ -210,7 +210,7 @@ class LayerConfidence:
             arrays[f"median_scores_{metric}"] = self.median_scores[metric]
             arrays[f"reach_{metric}"] = self.unseen_reach_ms[metric]
         arrays["unseen_ms"] = self.unseen_ms
-        return State(
+        return ModelState(
             "layer-confidence",
             values={
                 "neighbours": self.neighbours,
@@ -221,7 +221,7 @@ class LayerConfidence:
         )
 
     @staticmethod
-    def from_state(state: State) -> LayerConfidence:
+    def from_state(state: ModelState) -> LayerConfidence:
         """Read what `state` gave; tells the same bits."""
         arrays, values = state.arrays, state.values
         return LayerConfidence(

@@ -48,7 +48,7 @@ answers a constant 0.05 for any op that it has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class MnnBackend:
     """A processor as Eq. 5 sees it: latency = MUL / FLOPS * 1000 + t_schedule, summed over ops.
 
     Attributes:
@@ -64,7 +64,7 @@ class Backend:
     known: bool = True
 
 
-def cpu(threads: int, clocks_mhz: Sequence[float] = ()) -> Backend:
+def cpu(threads: int, clocks_mhz: Sequence[float] = ()) -> MnnBackend:
     """A CPU: the sum of the `threads` highest of its cores' highest clocks.
 
     Args:
@@ -77,12 +77,12 @@ def cpu(threads: int, clocks_mhz: Sequence[float] = ()) -> Backend:
     if threads < 1 or any(clock <= 0 for clock in clocks_mhz):
         raise ValueError(f"{threads} threads at {list(clocks_mhz)} MHz: must be positive")
     if not clocks_mhz:
-        return Backend(f"CPU of unknown clock, {threads}t", OTHER_CPU_GIGA * 1e6, known=False)
+        return MnnBackend(f"CPU of unknown clock, {threads}t", OTHER_CPU_GIGA * 1e6, known=False)
     fastest = sorted(clocks_mhz, reverse=True)[:threads]
-    return Backend(f"CPU, {threads}t, {sum(fastest):.0f} MHz in sum", sum(fastest) * 1e3)
+    return MnnBackend(f"CPU, {threads}t, {sum(fastest):.0f} MHz in sum", sum(fastest) * 1e3)
 
 
-def gpu(name: str, api: str) -> Backend:
+def gpu(name: str, api: str) -> MnnBackend:
     """A GPU by the name that its driver reports ("Adreno (TM) 540", "Mali-G72 MP12").
 
     Raises:
@@ -95,7 +95,7 @@ def gpu(name: str, api: str) -> Backend:
     found = next((giga for known, giga in GPU_GIGA.items() if _plain(known) in wanted), None)
     giga = OTHER_GPU_GIGA if found is None else found
     label = f"{name or 'unknown GPU'}, {api.lower()}"
-    return Backend(label, giga * 1e6, schedule_ms, found is not None)
+    return MnnBackend(label, giga * 1e6, schedule_ms, found is not None)
 
 
 def _plain(name: str) -> str:

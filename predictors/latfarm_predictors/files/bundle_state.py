@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import BundleError, PredictorsError
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 
 DAMAGE = (
     KeyError,
@@ -31,7 +31,7 @@ DAMAGE = (
 """What reading a tree that is none raises."""
 
 
-def packed(state: State, texts: dict[str, str]) -> tuple[bytes, bytes]:
+def packed(state: ModelState, texts: dict[str, str]) -> tuple[bytes, bytes]:
     """A state's tree and its arrays as the contents of two files; texts are added to `texts`."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     tree = _flatten(state, "", arrays, texts)
@@ -40,7 +40,7 @@ def packed(state: State, texts: dict[str, str]) -> tuple[bytes, bytes]:
     return as_json(tree), held.getvalue()
 
 
-def state_of_files(tree: bytes, held: bytes, texts: Mapping[str, str]) -> State:
+def state_of_files(tree: bytes, held: bytes, texts: Mapping[str, str]) -> ModelState:
     """What `packed` was given."""
     with np.load(io.BytesIO(held), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
@@ -60,7 +60,7 @@ def as_json(data: Any) -> bytes:
 
 
 def _flatten(
-    state: State, place: str, arrays: dict[str, npt.NDArray[Any]], texts: dict[str, str]
+    state: ModelState, place: str, arrays: dict[str, npt.NDArray[Any]], texts: dict[str, str]
 ) -> dict[str, Any]:
     """The tree's plain values; arrays and texts go to their own files, named by place."""
     for name, array in state.arrays.items():
@@ -84,8 +84,8 @@ def _grow(
     place: str,
     arrays: Mapping[str, npt.NDArray[Any]],
     texts: Mapping[str, str],
-) -> State:
-    return State(
+) -> ModelState:
+    return ModelState(
         kind=str(tree["kind"]),
         values=tree["values"],
         arrays={name: arrays[f"{place}{name}"] for name in tree["arrays"]},

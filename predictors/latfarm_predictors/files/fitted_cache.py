@@ -17,7 +17,7 @@ from typing import Protocol
 
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.files.bundle_state import DAMAGE, packed, state_of_files
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 
 FORMAT = "latfarm-fitted"
 VERSION = 1
@@ -25,14 +25,14 @@ VERSION = 1
 MOST_BYTES = 256 * 2**20
 
 
-class Kept(Protocol):
+class FitCache(Protocol):
     """Keeps what was fitted, by name. Thread-safe; may forget anything at any time."""
 
-    def get(self, name: str) -> State | None:
+    def get(self, name: str) -> ModelState | None:
         """What was kept under that name; None where there is nothing, or nothing readable."""
         ...
 
-    def put(self, name: str, state: State) -> None:
+    def put(self, name: str, state: ModelState) -> None:
         """Keep it, if that is possible."""
         ...
 
@@ -54,8 +54,8 @@ class FittedCache:
         self._digest = digest
         self._most_bytes = most_bytes
 
-    def get(self, name: str) -> State | None:
-        """See `Kept.get`."""
+    def get(self, name: str) -> ModelState | None:
+        """See `FitCache.get`."""
         from latfarm_predictors.files.bundle_files import read_files
 
         path = self._path(name)
@@ -72,8 +72,8 @@ class FittedCache:
             os.utime(path)  # it was of use just now
         return state
 
-    def put(self, name: str, state: State) -> None:
-        """See `Kept.put`; a folder that cannot be written to keeps nothing."""
+    def put(self, name: str, state: ModelState) -> None:
+        """See `FitCache.put`; a folder that cannot be written to keeps nothing."""
         from latfarm_predictors.files.bundle_files import SUMS, sums_of, write_files
 
         texts: dict[str, str] = {}

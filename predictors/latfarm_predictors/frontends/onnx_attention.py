@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.onnx_call import Call, Convert
+from latfarm_predictors.frontends.onnx_call import Convert, OnnxCall
 from latfarm_predictors.frontends.onnx_constants import (
     Array,
     UnsupportedError,
@@ -18,7 +18,7 @@ from latfarm_predictors.graph.canonical import as_int
 from latfarm_predictors.graph.graph import TensorType
 
 
-def _attention(em: Emitter, call: Call) -> tuple[str, ...]:
+def _attention(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.outputs > 3 or call.input(6):
         raise UnsupportedError("Attention that gives its scores, or reads lengths of its sequences")
     flat = len(em.type_of(call.need(0)).shape) == 3
@@ -46,7 +46,7 @@ def _attention(em: Emitter, call: Call) -> tuple[str, ...]:
     return (made, *present)
 
 
-def _scores(em: Emitter, call: Call, query: str, key: str, past: int) -> str:
+def _scores(em: Emitter, call: OnnxCall, query: str, key: str, past: int) -> str:
     """Scaled, capped and masked products of queries and keys; each operand takes half the scale."""
     depth = em.type_of(query).shape[-1]
     scale = float(call.attrs.get("scale", 0.0)) or 1 / math.sqrt(depth)
@@ -114,7 +114,7 @@ def _repeated(em: Emitter, x: str, heads: int) -> str:
     return em.op("Reshape", [wide, em.ints((batch, heads, length, depth))])
 
 
-def _rotary(em: Emitter, call: Call) -> tuple[str, ...]:
+def _rotary(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     flat = len(em.type_of(x).shape) == 3
     x = _heads(em, x, _int(call, "num_heads"))
@@ -169,7 +169,7 @@ def _turned(em: Emitter, x: str, caches: Sequence[str], *, interleaved: bool) ->
     return em.op("Reshape", [pairs, em.ints(shape)])
 
 
-def _int(call: Call, name: str) -> int:
+def _int(call: OnnxCall, name: str) -> int:
     return as_int(call.attrs.get(name, 0), call.op, name)
 
 

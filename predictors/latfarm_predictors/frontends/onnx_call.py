@@ -12,7 +12,7 @@ from latfarm_predictors.graph.canonical import as_ints
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OnnxCall:
     """One node of the file: operands resolved, "" where absent; tensor attributes as protos.
 
     `outputs` counts the results up to the last one that anybody reads.
@@ -36,10 +36,10 @@ class Call:
         return found
 
 
-Convert = Callable[[Emitter, Call], tuple[str, ...]]
+Convert = Callable[[Emitter, OnnxCall], tuple[str, ...]]
 
 
-def ints(em: Emitter, call: Call, name: str, index: int) -> tuple[int, ...] | None:
+def ints(em: Emitter, call: OnnxCall, name: str, index: int) -> tuple[int, ...] | None:
     """Integers that are an attribute in some opsets and an operand in others; None if absent."""
     if name in call.attrs:
         return as_ints(call.attrs[name], call.op, name)

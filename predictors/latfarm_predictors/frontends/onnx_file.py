@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx_constants import Array
-from latfarm_predictors.frontends.onnx_wire import Place, WireError, skeleton_of
+from latfarm_predictors.frontends.onnx_wire import TensorPlace, WireError, skeleton_of
 
 SIZE_LIMIT_BYTES = 2 * 1024**3
 NODE_LIMIT = 50_000
@@ -32,7 +32,7 @@ class ModelFile:
     `model` is the ModelProto, with a graph, without local functions, all its names text.
     """
 
-    def __init__(self, path: Path, model: Any, data: memoryview, places: Mapping[str, Place]):
+    def __init__(self, path: Path, model: Any, data: memoryview, places: Mapping[str, TensorPlace]):
         self.path = path
         self.model = model
         self._data = data

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.onnx_call import Call, Convert
+from latfarm_predictors.frontends.onnx_call import Convert, OnnxCall
 from latfarm_predictors.frontends.onnx_constants import UnsupportedError
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph.canonical import as_int, positive_axis
@@ -81,7 +81,7 @@ def _ones_like(em: Emitter, zero: str) -> str:
     return em.weight(TensorType("float32", shape), lambda: np.ones(shape, np.float32))
 
 
-def _qdq(em: Emitter, call: Call) -> tuple[str, ...]:
+def _qdq(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if as_int(call.attrs.get("block_size", 0), call.op, "block_size"):
         raise UnsupportedError(f"{call.op} by blocks (block_size)")
     wanted = as_int(call.attrs.get("output_dtype", 0), call.op, "output_dtype")
@@ -98,7 +98,7 @@ def _qdq(em: Emitter, call: Call) -> tuple[str, ...]:
     return (quantize(em, x, scale, zero, axis),)
 
 
-def _rescaled(call: Call, at: int) -> tuple[str, str]:
+def _rescaled(call: OnnxCall, at: int) -> tuple[str, str]:
     """The scale and the zero point at this operand and the next."""
     return call.need(at), call.input(at + 1)
 
@@ -109,7 +109,7 @@ def _bias(em: Emitter, x: str, x_scale: str, w_scale: str) -> str:
     return dequantize(em, x, scale, "", 0)
 
 
-def _conv(em: Emitter, call: Call) -> tuple[str, ...]:
+def _conv(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = dequantize(em, call.need(0), *_rescaled(call, 1))
     w = dequantize(em, call.need(3), *_rescaled(call, 4), 0)
     operands = [x, w]
@@ -118,13 +118,13 @@ def _conv(em: Emitter, call: Call) -> tuple[str, ...]:
     return (quantize(em, em.op("Conv", operands, call.attrs), *_rescaled(call, 6)),)
 
 
-def _matmul(em: Emitter, call: Call) -> tuple[str, ...]:
+def _matmul(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     a = dequantize(em, call.need(0), *_rescaled(call, 1), -1)
     b = dequantize(em, call.need(3), *_rescaled(call, 4), -1)
     return (quantize(em, em.op("MatMul", [a, b]), *_rescaled(call, 6)),)
 
 
-def _gemm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _gemm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     turned = as_int(call.attrs.get("transB", 0), call.op, "transB")
     a = dequantize(em, call.need(0), *_rescaled(call, 1), -1)
     b = dequantize(em, call.need(3), *_rescaled(call, 4), 0 if turned else 1)
@@ -135,14 +135,14 @@ def _gemm(em: Emitter, call: Call) -> tuple[str, ...]:
     return (quantize(em, made, *_rescaled(call, 7)) if call.input(7) else made,)
 
 
-def _binary(em: Emitter, call: Call) -> tuple[str, ...]:
+def _binary(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     a = dequantize(em, call.need(0), *_rescaled(call, 1))
     b = dequantize(em, call.need(3), *_rescaled(call, 4))
     op = call.op.removeprefix("QLinear")
     return (quantize(em, em.op(op, [a, b]), *_rescaled(call, 6)),)
 
 
-def _unary(em: Emitter, call: Call) -> tuple[str, ...]:
+def _unary(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.attrs.get("channels_last", 0):
         raise UnsupportedError(f"{call.op} with its channels last")
     x = dequantize(em, call.need(0), *_rescaled(call, 1))
@@ -153,7 +153,7 @@ def _unary(em: Emitter, call: Call) -> tuple[str, ...]:
     return (quantize(em, em.op(op, [x], attrs), *_rescaled(call, 3)),)
 
 
-def _concat(em: Emitter, call: Call) -> tuple[str, ...]:
+def _concat(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if len(call.inputs) < 5 or len(call.inputs) % 3 != 2:
         raise GraphError(f"{call.op}: {len(call.inputs)} operands")
     parts = [
@@ -163,7 +163,7 @@ def _concat(em: Emitter, call: Call) -> tuple[str, ...]:
     return (quantize(em, em.op("Concat", parts, call.attrs), *_rescaled(call, 0)),)
 
 
-def _integer(em: Emitter, call: Call) -> tuple[str, ...]:
+def _integer(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     """ConvInteger and MatMulInteger: products of integers, as floats that hold them exactly."""
     conv = call.op == "ConvInteger"
     operands = []
@@ -174,7 +174,7 @@ def _integer(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Cast", [made], {"to": 6}),)
 
 
-def _dynamic(em: Emitter, call: Call) -> tuple[str, ...]:
+def _dynamic(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     """DynamicQuantizeLinear as its definition says it: scale and zero point from the extremes."""
     x = call.need(0)
     axes = tuple(range(len(em.type_of(x).shape)))

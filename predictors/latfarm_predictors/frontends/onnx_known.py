@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
+from latfarm_predictors.frontends.onnx_call import Convert, OnnxCall, ints
 from latfarm_predictors.frontends.onnx_constants import (
     VALUES_LIMIT,
     Array,
@@ -26,7 +26,7 @@ _LONGEST_RANGE = 1_000_000
 _SMALL = 16
 
 
-def _constant(em: Emitter, call: Call) -> tuple[str, ...]:
+def _constant(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     name, value = next(iter(call.attrs.items()), ("", None))
     if name == "value":
         return (em.constant(tensor_constant(value)),)
@@ -37,7 +37,7 @@ def _constant(em: Emitter, call: Call) -> tuple[str, ...]:
     raise UnsupportedError(f"a constant given as {name or 'nothing'}")
 
 
-def _constant_of_shape(em: Emitter, call: Call) -> tuple[str, ...]:
+def _constant_of_shape(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     shape = ints(em, call, "shape", 0)
     if shape is None or any(size < 0 for size in shape):
         raise GraphError("ConstantOfShape: no shape")
@@ -59,19 +59,19 @@ def _constant_of_shape(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.constant(array_constant(filled())),)
 
 
-def _shape(em: Emitter, call: Call) -> tuple[str, ...]:
+def _shape(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     shape = em.type_of(call.need(0)).shape
     start = as_int(call.attrs.get("start", 0), call.op, "start")
     end = as_int(call.attrs.get("end", len(shape)), call.op, "end")
     return (em.ints(shape[slice(start, end)]),)
 
 
-def _size(em: Emitter, call: Call) -> tuple[str, ...]:
+def _size(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     elements = np.asarray(em.type_of(call.need(0)).elements, dtype=np.int64)
     return (em.constant(array_constant(elements)),)
 
 
-def _range(em: Emitter, call: Call) -> tuple[str, ...]:
+def _range(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     ends = [em.array(call.need(index)) for index in range(3)]
     if any(end is None or end.size != 1 for end in ends):
         raise GraphError("Range: its bounds depend on the data")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
+from latfarm_predictors.frontends.onnx_call import Convert, OnnxCall, ints
 from latfarm_predictors.frontends.onnx_constants import (
     UnsupportedError,
     array_constant,
@@ -19,7 +19,7 @@ from latfarm_predictors.graph.shapes.moves import resolve_reshape
 from latfarm_predictors.kernels.fusion import RESHAPES
 
 
-def _pad(em: Emitter, call: Call) -> tuple[str, ...]:
+def _pad(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     rank = len(em.type_of(x).shape)
     pads = ints(em, call, "pads", 1)
@@ -47,7 +47,7 @@ def _pad(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Pad", operands, {"mode": mode}),)
 
 
-def _reshape(em: Emitter, call: Call) -> tuple[str, ...]:
+def _reshape(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, wanted = call.need(0), ints(em, call, "shape", 1)
     if wanted is None:
         raise GraphError("Reshape: no shape")
@@ -77,7 +77,7 @@ def view(em: Emitter, x: str, shape: Sequence[int]) -> tuple[str, ...]:
     return (em.op("Reshape", [x, em.ints(shape)]),)
 
 
-def _flatten(em: Emitter, call: Call) -> tuple[str, ...]:
+def _flatten(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     rank = len(em.type_of(x).shape)
     axis = positive_axis(
@@ -86,7 +86,7 @@ def _flatten(em: Emitter, call: Call) -> tuple[str, ...]:
     return (x,) if (rank, axis) == (2, 1) else (em.op("Flatten", [x], {"axis": axis}),)
 
 
-def _squeeze(em: Emitter, call: Call) -> tuple[str, ...]:
+def _squeeze(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, axes = call.need(0), ints(em, call, "axes", 1)
     shape = em.type_of(x).shape
     if axes is None:
@@ -95,7 +95,7 @@ def _squeeze(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Squeeze", [x, em.ints(places)]),) if places else (x,)
 
 
-def _unsqueeze(em: Emitter, call: Call) -> tuple[str, ...]:
+def _unsqueeze(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, axes = call.need(0), ints(em, call, "axes", 1)
     if axes is None:
         raise GraphError("Unsqueeze: no axes")
@@ -104,7 +104,7 @@ def _unsqueeze(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Unsqueeze", [x, em.ints(places)]),) if places else (x,)
 
 
-def _split(em: Emitter, call: Call) -> tuple[str, ...]:
+def _split(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, sizes = call.need(0), ints(em, call, "split", 1)
     shape = em.type_of(x).shape
     axis = positive_axis(as_int(call.attrs.get("axis", 0), call.op, "axis"), len(shape), call.op)
@@ -119,7 +119,7 @@ def _split(em: Emitter, call: Call) -> tuple[str, ...]:
     return em.ops("Split", [x, em.ints(sizes)], {"axis": axis}, len(sizes))
 
 
-def _slice(em: Emitter, call: Call) -> tuple[str, ...]:
+def _slice(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     starts, ends = ints(em, call, "starts", 1), ints(em, call, "ends", 2)
     if starts is None or ends is None:
@@ -132,45 +132,45 @@ def _slice(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Slice", [x, *(em.ints(part) for part in parts)]),)
 
 
-def _concat(em: Emitter, call: Call) -> tuple[str, ...]:
+def _concat(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     # Empty pieces (of a shape chain, mostly) add nothing.
     pieces = [x for x in call.inputs if x and em.type_of(x).elements]
     return (pieces[0],) if len(pieces) == 1 else (em.op("Concat", pieces, call.attrs),)
 
 
-def _transpose(em: Emitter, call: Call) -> tuple[str, ...]:
+def _transpose(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     rank = len(em.type_of(x).shape)
     perm = as_ints(call.attrs.get("perm", tuple(reversed(range(rank)))), call.op, "perm", rank)
     return (x,) if perm == tuple(range(rank)) else (em.op("Transpose", [x], {"perm": perm}),)
 
 
-def _expand(em: Emitter, call: Call) -> tuple[str, ...]:
+def _expand(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     made = em.op("Expand", call.inputs)
     return (call.inputs[0],) if em.type_of(made) == em.type_of(call.inputs[0]) else (made,)
 
 
-def _tile(em: Emitter, call: Call) -> tuple[str, ...]:
+def _tile(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     repeats = ints(em, call, "repeats", 1)
     if repeats is not None and all(count == 1 for count in repeats):
         return (call.need(0),)
     return (em.op("Tile", call.inputs),)
 
 
-def _cast(em: Emitter, call: Call) -> tuple[str, ...]:
+def _cast(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, code = call.need(0), call.attrs.get("to", 0)
     return (
         (x,) if CAST_CODES.get(code) == em.type_of(x).dtype else (em.op("Cast", [x], {"to": code}),)
     )
 
 
-def _cast_like(em: Emitter, call: Call) -> tuple[str, ...]:
+def _cast_like(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     wanted = em.type_of(call.need(1)).dtype
     code = next(code for code, dtype in CAST_CODES.items() if dtype == wanted)
-    return _cast(em, Call("Cast", call.inputs[:1], {"to": code}, 1, call.opset))
+    return _cast(em, OnnxCall("Cast", call.inputs[:1], {"to": code}, 1, call.opset))
 
 
-def _resize(em: Emitter, call: Call) -> tuple[str, ...]:
+def _resize(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     shape = em.type_of(x).shape
     old = call.op == "Upsample" or call.opset < 11
@@ -192,7 +192,7 @@ def _resize(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Resize", [x, "", factors], attrs),)
 
 
-def _factors(em: Emitter, call: Call, shape: Sequence[int], *, old: bool) -> list[float]:
+def _factors(em: Emitter, call: OnnxCall, shape: Sequence[int], *, old: bool) -> list[float]:
     """Resize's scale of every axis, from scales or sizes, wherever the opset keeps them."""
     given = call.input(1 if old else 2)
     known: Sequence[float] | None = call.attrs.get("scales")

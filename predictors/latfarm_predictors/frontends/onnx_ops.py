@@ -13,7 +13,7 @@ import numpy as np
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.onnx_attention import ATTENTION
-from latfarm_predictors.frontends.onnx_call import Call, Convert, ints
+from latfarm_predictors.frontends.onnx_call import Convert, OnnxCall, ints
 from latfarm_predictors.frontends.onnx_constants import (
     Array,
     UnsupportedError,
@@ -31,7 +31,7 @@ _EPSILON = 1e-5
 _NO_BOUND = 3.4e38
 
 
-def convert(em: Emitter, call: Call) -> tuple[str, ...]:
+def convert(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     """Emit one node of the file; returns the tensors that its outputs are.
 
     Raises:
@@ -44,23 +44,23 @@ def convert(em: Emitter, call: Call) -> tuple[str, ...]:
     return function(em, call)
 
 
-def _alias(_: Emitter, call: Call) -> tuple[str, ...]:
+def _alias(_: Emitter, call: OnnxCall) -> tuple[str, ...]:
     return (call.need(0),)
 
 
-def _first_output(em: Emitter, call: Call) -> tuple[str, ...]:
+def _first_output(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.outputs > 1:
         raise UnsupportedError(f"{call.op} is used in its training form")
     return (em.op(call.op, call.inputs, call.attrs),)
 
 
-def _dropout(_: Emitter, call: Call) -> tuple[str, ...]:
+def _dropout(_: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.outputs > 1:
         raise UnsupportedError("the mask of Dropout is used: export the model for inference")
     return (call.need(0),)
 
 
-def _batch_norm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _batch_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.attrs.get("training_mode", 0) or call.attrs.get("spatial", 1) != 1:
         raise UnsupportedError("only inference BatchNormalization over channels is known")
     # Every Graph's epsilon is 1e-5; what the file's is beyond that goes into the variance.
@@ -74,14 +74,14 @@ def _batch_norm(em: Emitter, call: Call) -> tuple[str, ...]:
     return _first_output(em, replace(call, inputs=operands))
 
 
-def _variadic(em: Emitter, call: Call) -> tuple[str, ...]:
+def _variadic(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if len(call.inputs) == 1:
         return (call.need(0),)
     op = "Add" if call.op == "Sum" and len(call.inputs) == 2 else call.op
     return (em.op(op, call.inputs, call.attrs),)
 
 
-def _clip(em: Emitter, call: Call) -> tuple[str, ...]:
+def _clip(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     bounds: list[str] = []
     for index, name in enumerate(("min", "max"), start=1):
@@ -101,7 +101,7 @@ def _clip(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Clip", [x, *bounds]),)
 
 
-def _gemm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _gemm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     attrs, operands = dict(call.attrs), list(call.inputs)
     alpha, beta = float(attrs.get("alpha", 1.0)), float(attrs.get("beta", 1.0))
     if em.is_constant(call.need(1)):
@@ -137,7 +137,7 @@ def _scaled(em: Emitter, x: str, factor: float, kind: TensorType, turn: bool = F
     return em.weight(kind, recipe)
 
 
-def _softmax(em: Emitter, call: Call) -> tuple[str, ...]:
+def _softmax(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     kind = em.type_of(x)
     default = -1 if call.opset >= 13 else 1
@@ -152,7 +152,7 @@ def _softmax(em: Emitter, call: Call) -> tuple[str, ...]:
     return view(em, em.op(call.op, [flat], {"axis": 1}), kind.shape)
 
 
-def _reduce(em: Emitter, call: Call) -> tuple[str, ...]:
+def _reduce(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, axes = call.need(0), ints(em, call, "axes", 1)
     rank = len(em.type_of(x).shape)
     if not axes and call.attrs.get("noop_with_empty_axes", 0):
@@ -164,11 +164,11 @@ def _reduce(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op(call.op, [x], {**keep, "axes": places}),)
 
 
-def _max_pool(em: Emitter, call: Call) -> tuple[str, ...]:
+def _max_pool(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     return em.ops(call.op, call.inputs, call.attrs, call.outputs)
 
 
-def _layer_norm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _layer_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.outputs > 1:
         raise UnsupportedError("LayerNormalization is used in its training form")
     x, bias = call.need(0), call.input(2)
@@ -178,7 +178,7 @@ def _layer_norm(em: Emitter, call: Call) -> tuple[str, ...]:
     return (expansions.layer_norm(em, x, at, call.need(1), bias or None, epsilon),)
 
 
-def _rms_norm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _rms_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     axis = as_int(call.attrs.get("axis", -1), call.op, "axis")
     at = positive_axis(axis, len(em.type_of(x).shape), call.op)
@@ -186,7 +186,7 @@ def _rms_norm(em: Emitter, call: Call) -> tuple[str, ...]:
     return (expansions.rms_norm(em, x, at, call.need(1), epsilon),)
 
 
-def _group_norm(em: Emitter, call: Call) -> tuple[str, ...]:
+def _group_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x, groups = call.need(0), as_int(call.attrs.get("num_groups", 0), call.op, "num_groups")
     kind = em.type_of(x)
     if len(kind.shape) < 3 or groups < 1 or kind.shape[1] % groups:
@@ -217,24 +217,24 @@ def _per_channel(em: Emitter, x: str, channels: int, spatial: int) -> str:
     )
 
 
-def _gelu(em: Emitter, call: Call) -> tuple[str, ...]:
+def _gelu(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     rough = call.attrs.get("approximate", "none") == "tanh"
     return (expansions.gelu_tanh(em, call.need(0)) if rough else expansions.gelu(em, call.need(0)),)
 
 
-def _recurrent(em: Emitter, call: Call) -> tuple[str, ...]:
+def _recurrent(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.attrs.get("layout", 0):
         raise UnsupportedError(f"{call.op} with its batch first (layout 1)")
     attrs = {name: value for name, value in call.attrs.items() if name != "layout"}
     return em.ops(call.op, call.inputs, attrs, call.outputs)
 
 
-def _swiglu(em: Emitter, call: Call) -> tuple[str, ...]:
+def _swiglu(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     gate = expansions.swish(em, call.need(0), float(call.attrs.get("alpha", 1.0)))
     return (em.op("Mul", [gate, call.need(1)]),)
 
 
-def _trilu(em: Emitter, call: Call) -> tuple[str, ...]:
+def _trilu(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     shape = em.type_of(x).shape[-2:]
     if em.is_constant(x):
@@ -253,7 +253,7 @@ def _trilu(em: Emitter, call: Call) -> tuple[str, ...]:
     return (em.op("Where", [kept, x, em.scalar_like(x, 0.0)]),)
 
 
-def _swish(em: Emitter, call: Call) -> tuple[str, ...]:
+def _swish(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     return (expansions.swish(em, call.need(0), float(call.attrs.get("alpha", 1.0))),)
 
 

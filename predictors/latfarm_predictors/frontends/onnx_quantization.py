@@ -32,7 +32,7 @@ def dequantised(graph: Graph) -> Graph:
     """
     if not is_quantised(graph):
         return graph
-    from latfarm_predictors.frontends.onnx_call import Call
+    from latfarm_predictors.frontends.onnx_call import OnnxCall
     from latfarm_predictors.frontends.onnx_constants import Constant
     from latfarm_predictors.frontends.onnx_nodes import Emitter
     from latfarm_predictors.frontends.onnx_ops import convert
@@ -57,7 +57,7 @@ def dequantised(graph: Graph) -> Graph:
             continue
         emitter.start(node.name)
         operands = [emitter.resolve(tensor) for tensor in node.inputs]
-        call = Call(node.op, operands, node.attrs, len(node.outputs), 13)
+        call = OnnxCall(node.op, operands, node.attrs, len(node.outputs), 13)
         for name, made in zip(node.outputs, convert(emitter, call), strict=False):
             emitter.bind(name, made)
     return emitter.finish(graph.name, [emitter.resolve(tensor) for tensor in graph.outputs])

@@ -15,7 +15,7 @@ from latfarm_predictors.errors import (
     ModelFileError,
     UnsupportedOpError,
 )
-from latfarm_predictors.frontends.onnx_call import Call
+from latfarm_predictors.frontends.onnx_call import OnnxCall
 from latfarm_predictors.frontends.onnx_constants import (
     Constant,
     UnsupportedError,
@@ -227,7 +227,7 @@ class Reader:
         last = max((i for i, name in enumerate(node.output) if name in used), default=0)
         inputs = [emitter.resolve(name) for name in node.input]
         attrs = {a.name: _attribute(a) for a in node.attribute}
-        call = Call(op, inputs, attrs, last + 1, self._opset)
+        call = OnnxCall(op, inputs, attrs, last + 1, self._opset)
         made = convert(emitter, call) if own is None else own(emitter, call)
         for name, tensor in zip(node.output, made, strict=False):
             if name:

@@ -30,7 +30,7 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor left in the file has its whole message, and its raw data where it has such."""
 
     start: int
@@ -43,7 +43,7 @@ class Skeleton:
     """A model's bytes without the data of its big tensors, and the places of those by name."""
 
     data: bytes
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, TensorPlace] = field(default_factory=dict)
 
 
 def skeleton_of(data: memoryview) -> Skeleton:
@@ -66,7 +66,9 @@ def skeleton_of(data: memoryview) -> Skeleton:
     return made
 
 
-def _graph(data: memoryview, start: int, end: int, places: dict[str, Place]) -> Iterator[bytes]:
+def _graph(
+    data: memoryview, start: int, end: int, places: dict[str, TensorPlace]
+) -> Iterator[bytes]:
     # Small neighbours are copied together: `copied` is where the next such stretch begins.
     copied = start
     for number, wire, head, first, last in _fields(data, start, end):
@@ -85,7 +87,9 @@ def _graph(data: memoryview, start: int, end: int, places: dict[str, Place]) -> 
     yield bytes(data[copied:end])
 
 
-def _big_constant(data: memoryview, start: int, end: int, places: dict[str, Place]) -> bytes | None:
+def _big_constant(
+    data: memoryview, start: int, end: int, places: dict[str, TensorPlace]
+) -> bytes | None:
     """A node as an initializer where it is a Constant whose tensor is big, else None."""
     op, outputs = b"", []
     tensor: tuple[int, int] | None = None
@@ -106,7 +110,7 @@ def _big_constant(data: memoryview, start: int, end: int, places: dict[str, Plac
 
 
 def _big_tensor(
-    data: memoryview, start: int, end: int, name: bytes | None, places: dict[str, Place]
+    data: memoryview, start: int, end: int, name: bytes | None, places: dict[str, TensorPlace]
 ) -> bytes:
     """An initializer without data; where it lies is noted under its name."""
     kept: list[bytes] = []
@@ -125,7 +129,7 @@ def _big_tensor(
     label = own if name is None else name
     kept.append(_tag(_TENSOR_NAME, len(label)) + label)
     single = raw[0] if len(raw) == 1 and not other else None
-    places[label.decode(errors="replace")] = Place(start, end, single)
+    places[label.decode(errors="replace")] = TensorPlace(start, end, single)
     tensor = b"".join(kept)
     return _tag(_GRAPH_INITIALIZER, len(tensor)) + tensor
 

@@ -17,7 +17,7 @@ from latfarm_predictors.kernels.workload_rows import (
     FAMILIES,
     MULTIPLYING,
     PRODUCTS,
-    Reading,
+    WorkloadReading,
     bytes_of,
     family_of,
     main_index,
@@ -122,7 +122,7 @@ def workload(kernel: Kernel) -> Workload:
 
 def workload_of(graph: Graph, part: Part) -> Workload:
     """What the kernel that is this part of `graph` has to do."""
-    return Workload(*row_of(graph, Reading.of(graph, part)))
+    return Workload(*row_of(graph, WorkloadReading.of(graph, part)))
 
 
 def configuration(work: Workload) -> dict[str, int | str]:

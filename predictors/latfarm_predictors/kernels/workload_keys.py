@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from latfarm_predictors.graph.graph import AttrValue, Graph, Node
 from latfarm_predictors.kernels.fusion_search import FREE_OPS
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload_rows import MULTIPLYING, Reading
+from latfarm_predictors.kernels.workload_rows import MULTIPLYING, WorkloadReading
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -31,7 +31,7 @@ class NetworkKeys:
 
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        self.readings = tuple([Reading.of(graph, part) for part in parts])
+        self.readings = tuple([WorkloadReading.of(graph, part) for part in parts])
         needed = [_needed(graph, part) for part in parts]
         types = _places(tensor for told, _ in needed for tensor in told)
         weights = _places(tensor for part in parts for tensor in part.weights)

@@ -1,7 +1,7 @@
 """Rows: a kernel's workload as one tuple of plain values, worked out in two steps.
 
-Which tensors and nodes of a network count for a kernel (its `Reading`) follows from ops and wiring
-alone. It is found once for all networks that differ in sizes only, as a search makes them by the
+Which tensors and nodes of a network count for a kernel (its `WorkloadReading`) follows from
+ops and wiring alone. It is found once for all networks that differ in sizes only, as a search makes them by the
 thousand; `row_of` reads the sizes of one of them.
 """
 
@@ -82,7 +82,7 @@ _FAMILY: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Reading(NamedTuple):
+class WorkloadReading(NamedTuple):
     """What of a network a kernel's workload is read from.
 
     Attributes:
@@ -104,13 +104,13 @@ class Reading(NamedTuple):
     fused_ops: int
 
     @staticmethod
-    def of(graph: Graph, part: Part) -> Reading:
+    def of(graph: Graph, part: Part) -> WorkloadReading:
         """The reading of a part of `graph`."""
         nodes = graph.nodes
         index = main_index(nodes, part.nodes)
         main = nodes[index]
         held = graph.weights
-        return Reading(
+        return WorkloadReading(
             part,
             index,
             "" if main.op in CONVOLUTIONS else _FAMILY.get(main.op, "other"),
@@ -159,7 +159,7 @@ def family_of(graph: Graph, node: Node) -> str:
     return "dwconv" if groups == graph.type_of(node.inputs[0]).shape[1] else "grouped_conv"
 
 
-def row_of(graph: Graph, reading: Reading) -> Row:
+def row_of(graph: Graph, reading: WorkloadReading) -> Row:
     """The workload of a kernel of `graph`; see `workload.Workload` for what each value means."""
     part, index, family, source_name, result_name, multiplying, fused_ops = reading
     main = graph.nodes[index]
@@ -218,7 +218,7 @@ def row_of(graph: Graph, reading: Reading) -> Row:
 
 def rows_of(graph: Graph, parts: Iterable[Part]) -> list[Row]:
     """The workloads of some parts of `graph`."""
-    return [row_of(graph, Reading.of(graph, part)) for part in parts]
+    return [row_of(graph, WorkloadReading.of(graph, part)) for part in parts]
 
 
 def bytes_of(graph: Graph, tensors: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 
 _LEAST_ROWS = 8
 _CACHES_BYTES = (1e6, 4e6, 24e6)
@@ -57,12 +57,12 @@ class ColdCost:
         # not "@", which rounds a row differently at the end of a table than inside it
         return np.asarray(np.einsum("ij,j->i", self._columns(table), self._coefficients))
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
-        return State(self.kind, {"rows": self.rows}, {"coefficients": self._coefficients})
+        return ModelState(self.kind, {"rows": self.rows}, {"coefficients": self._coefficients})
 
     @classmethod
-    def from_state(cls, state: State) -> ColdCost:
+    def from_state(cls, state: ModelState) -> ColdCost:
         """Read what `state` gave."""
         model = cls()
         model.rows = int(state.values["rows"])

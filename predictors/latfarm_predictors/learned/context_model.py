@@ -25,7 +25,7 @@ from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_o
 from latfarm_predictors.kernels.fusion import FusionRules, find_parts
 from latfarm_predictors.kernels.workload_rows import Row, rows_of
 from latfarm_predictors.learned.kernel_models import KernelModels
-from latfarm_predictors.models.base import State, robust_sigma
+from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 from latfarm_predictors.samples import KernelSample
@@ -203,9 +203,9 @@ class ContextModel:
         """Errors of sums over models not seen, without and with it."""
         return {"error_without": self.before, "error_with": self.after}
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data; trees of folds are not kept."""
-        return State(
+        return ModelState(
             "context",
             values={
                 "names": list(NAMES),
@@ -220,7 +220,7 @@ class ContextModel:
         )
 
     @staticmethod
-    def from_state(state: State, models: KernelModels) -> ContextModel:
+    def from_state(state: ModelState, models: KernelModels) -> ContextModel:
         """Read what `state` gave.
 
         Args:

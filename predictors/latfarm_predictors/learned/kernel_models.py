@@ -14,7 +14,7 @@ from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
 from latfarm_predictors.models import apart
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled, scale
 from latfarm_predictors.models.sibling import Sibling, fit_roofline
@@ -169,12 +169,12 @@ class KernelModels:
         reasons = tuple([route.reason for route in row_routes])
         return KernelEstimates(table, latency, sigma, sources, labels, reasons)
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data; out-of-fold estimates are not kept."""
-        parts: dict[str, State] = {"overall": self.overall.state()}
+        parts: dict[str, ModelState] = {"overall": self.overall.state()}
         parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
         parts |= {f"images-{name}": model.state() for name, model in self.images.items()}
-        return State(
+        return ModelState(
             "kernel-models",
             values={
                 "router": self.router.to_json(),
@@ -192,7 +192,7 @@ class KernelModels:
         )
 
     @staticmethod
-    def from_state(state: State) -> KernelModels:
+    def from_state(state: ModelState) -> KernelModels:
         """Read what `state` gave."""
         values, parts = state.values, state.parts
         labels = [str(label) for label in values["labels"]]

@@ -22,7 +22,7 @@ from latfarm_predictors.intervals import ErrorShare, estimate_share
 from latfarm_predictors.kernels.workload_rows import FAMILIES
 from latfarm_predictors.learned.correction_fits import KINDS, Fit, fit_candidate
 from latfarm_predictors.learned.likeness import Likeness
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 
 MEGABYTE = 1e6
 _PRIVATE_CACHE_MB = 0.7
@@ -264,7 +264,7 @@ class NetworkCorrection:
         latency, sigma = self._predict(networks)
         return latency, sigma * self._likeness.factor(_shares(networks))
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
         values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
         arrays = {"residuals": self.residuals, "scores": self.scores}
@@ -277,10 +277,10 @@ class NetworkCorrection:
                 arrays[f"fit_{entry.name}"] = value
             else:
                 values[entry.name] = value
-        return State(self.kind, values=values, arrays=arrays)
+        return ModelState(self.kind, values=values, arrays=arrays)
 
     @classmethod
-    def from_state(cls, state: State) -> NetworkCorrection:
+    def from_state(cls, state: ModelState) -> NetworkCorrection:
         """Read what `state` gave."""
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))

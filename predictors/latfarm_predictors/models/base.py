@@ -15,17 +15,17 @@ from latfarm_predictors.kernels.workload import Workload
 
 
 @dataclass(frozen=True)
-class State:
+class ModelState:
     """A fitted model as plain data, for open formats: JSON values, arrays, texts, nested parts."""
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    parts: Mapping[str, State] = field(default_factory=dict)
+    parts: Mapping[str, ModelState] = field(default_factory=dict)
 
 
-class Model(Protocol):
+class Regressor(Protocol):
     """A regressor of kernel latency.
 
     Deterministic: the same data gives the same model. Not thread-safe while fitting; a fitted model
@@ -64,12 +64,12 @@ class Model(Protocol):
         """Latency in ms and the standard deviation of its logarithm, both of shape (n,)."""
         ...
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned; `from_state` gives back a model that predicts the same bits."""
         ...
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: ModelState) -> Self:
         """A fitted model from its state."""
         ...
 
@@ -113,7 +113,7 @@ def mean_size(predicted: Array, truth: Array) -> float:
 
 
 def out_of_fold(
-    fit: Callable[[Table, Array, Array], Model],
+    fit: Callable[[Table, Array, Array], Regressor],
     table: Table,
     latency: Array,
     noise: Array,
@@ -128,7 +128,7 @@ def out_of_fold(
     that saw the others would look better than it is on a network that is new to it.
 
     Args:
-        fit: makes a model from some of the rows. `Model.refit` of a model that saw all rows is
+        fit: makes a model from some of the rows. `Regressor.refit` of a model that saw all rows is
             cheap but flatters: what it chose, it chose with the left-out rows in view.
         table: the rows.
         latency: their latencies in ms.

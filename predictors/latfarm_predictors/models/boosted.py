@@ -11,7 +11,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets, out_of_fold, robust_sigma
+from latfarm_predictors.models.base import ModelState, check_targets, out_of_fold, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 
@@ -49,7 +49,7 @@ class Boosted:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`."""
+        """See `Regressor.fit`."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=20)
         if self._given is None:
@@ -62,7 +62,7 @@ class Boosted:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         table = as_table(workloads)
         roofline = self.roofline.refit(table, latency_ms, noise)
         other = type(self)(seed=self._seed, roofline=roofline, sigma=self.sigma)
@@ -71,7 +71,7 @@ class Boosted:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation is the same for every kernel."""
+        """See `Regressor.predict`; the deviation is the same for every kernel."""
         table = as_table(workloads)
         return self.predict_over(np.log(self.roofline.latency_ms(table)), table)
 
@@ -80,9 +80,9 @@ class Boosted:
         residual = self._trees.total(self._features(table, base))
         return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={
                 "main_ops": list(self.vocabulary.main),
@@ -95,8 +95,8 @@ class Boosted:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls(sigma=float(state.values["sigma"]))
         model.roofline = Roofline.from_state(state.parts["roofline"])
         model.vocabulary = Vocabulary(

@@ -21,7 +21,7 @@ from latfarm_predictors.features.costs import TILE_MOVES, Tiles, tiled_work, win
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets, robust_sigma
+from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 _REWEIGHTINGS = 3
 _SEARCH_ROWS = 600
@@ -36,7 +36,7 @@ class Elder(Protocol):
         """Its latencies, shape (n,)."""
         ...
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """As plain data."""
         ...
 
@@ -78,7 +78,7 @@ class Roofline:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; robust against outliers: errors beyond 2 % weigh linearly."""
+        """See `Regressor.fit`; robust against outliers: errors beyond 2 % weigh linearly."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=3)
         self.vocabulary = Vocabulary(Vocabulary.of(table).main)
@@ -103,7 +103,7 @@ class Roofline:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation is the same for every kernel."""
+        """See `Regressor.predict`; the deviation is the same for every kernel."""
         table = as_table(workloads)
         return self.latency_ms(table), np.full(len(table), self.sigma)
 
@@ -114,9 +114,9 @@ class Roofline:
         estimate = np.einsum("ij,j->i", columns, self._coefficients)
         return np.maximum(np.asarray(estimate, dtype=np.float64), max(self._floor_ms, 1e-9))
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={
                 "tiles": asdict(self.tiles),
@@ -130,8 +130,8 @@ class Roofline:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         sibling = _sibling(state.parts["sibling"]) if "sibling" in state.parts else None
         model = cls(
             search=False,
@@ -226,7 +226,7 @@ def _regimes(table: Table) -> Array:
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
 
 
-def _sibling(state: State) -> Any:
+def _sibling(state: ModelState) -> Any:
     from latfarm_predictors.models.sibling import Sibling  # it is made of rooflines
 
     return Sibling.from_state(state)

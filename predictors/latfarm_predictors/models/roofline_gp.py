@@ -22,7 +22,7 @@ from latfarm_predictors.features.table_features import (
     window_features,
 )
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.models.gaussian.search import search
 from latfarm_predictors.models.roofline import Elder, Roofline
@@ -96,7 +96,7 @@ class RooflineGP:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`. Rows that leave-one-out shows to be gross outliers are dropped."""
+        """See `Regressor.fit`. Rows that leave-one-out shows to be gross outliers are dropped."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=8)
         self.roofline.fit(table, latency, variance)
@@ -114,7 +114,7 @@ class RooflineGP:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`: tiles and hyperparameters are kept."""
+        """See `Regressor.refit`: tiles and hyperparameters are kept."""
         table = as_table(workloads)
         other = type(self)()
         other.__dict__.update(self.__dict__)
@@ -130,7 +130,7 @@ class RooflineGP:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation includes the measurement noise of the fit.
+        """See `Regressor.predict`; the deviation includes the measurement noise of the fit.
 
         It also grows with the distance to the range of the training features: a process that
         has learned small residuals would otherwise be as sure of what it never saw (a batch, a
@@ -184,10 +184,10 @@ class RooflineGP:
         other._conclude()
         return other
 
-    def state(self) -> State:
-        """See `Model.state`. The inverse of the Cholesky factor is kept packed."""
+    def state(self) -> ModelState:
+        """See `Regressor.state`. The inverse of the Cholesky factor is kept packed."""
         rows, columns = np.tril_indices(len(self._whitening))
-        return State(
+        return ModelState(
             self.kind,
             values={
                 "main_ops": list(self.vocabulary.main),
@@ -214,8 +214,8 @@ class RooflineGP:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         values, arrays = state.values, state.arrays
         model = cls(windows=bool(values.get("windows", False)))
         model.roofline = Roofline.from_state(state.parts["roofline"])

@@ -18,7 +18,7 @@ import numpy as np
 from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.models.apart import on_image
-from latfarm_predictors.models.base import State, mean_size, out_of_fold
+from latfarm_predictors.models.base import ModelState, mean_size, out_of_fold
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import LEAST_HELP, Stack
@@ -94,9 +94,9 @@ class Sibling:
                 found[index[apart]] = images.latency_ms(part.take(apart))
         return found
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """As plain data."""
-        return State(
+        return ModelState(
             self.kind,
             values={"router": self._router.to_json(), "groups": self._names()},
             parts={
@@ -106,7 +106,7 @@ class Sibling:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: ModelState) -> Self:
         """Read what `state` gave."""
         names: Iterable[str] = state.values["groups"]
         return cls(

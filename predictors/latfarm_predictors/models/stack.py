@@ -11,7 +11,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import (
-    State,
+    ModelState,
     check_targets,
     mean_size,
     out_of_fold,
@@ -76,7 +76,7 @@ class Stack:
         noise: npt.ArrayLike | None = None,
         sources: Sequence[str] | None = None,
     ) -> Self:
-        """See `Model.fit`; `sources` as in `out_of_fold`."""
+        """See `Regressor.fit`; `sources` as in `out_of_fold`."""
         table = as_table(workloads)
         self._sources = sources
         latency, variance = check_targets(table, latency_ms, noise, least=8)
@@ -162,7 +162,7 @@ class Stack:
         return mixed, np.sqrt(share * sigma**2 + (1.0 - share) * spread**2)
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         table = as_table(workloads)
         other = type(self)(folds=self._folds, seed=self._seed, windows=self._windows)
         other.gp = self.gp.refit(table, latency_ms, noise)
@@ -172,7 +172,7 @@ class Stack:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; variances are mixed with the same weights."""
+        """See `Regressor.predict`; variances are mixed with the same weights."""
         table = as_table(workloads)
         base = np.log(self.gp.roofline.latency_ms(table))
         latency, sigma = self.gp.predict_over(base, table)
@@ -182,16 +182,16 @@ class Stack:
             return self._mix(latency, sigma, *self.boosted.predict_over(base, table))
         return self._mix(latency, sigma, *self.boosted.predict(table))
 
-    def state(self) -> State:
-        """See `Model.state`."""
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
         parts = {"gp": self.gp.state()}
         if self.boosted is not None:
             parts["boosted"] = self.boosted.state()
-        return State(self.kind, values={"gp_weight": self.gp_weight}, parts=parts)
+        return ModelState(self.kind, values={"gp_weight": self.gp_weight}, parts=parts)
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls()
         model.gp = RooflineGP.from_state(state.parts["gp"])
         model.gp_weight = float(state.values["gp_weight"])
@@ -202,7 +202,7 @@ class Stack:
         return model
 
 
-def _alike(first: State, second: State) -> bool:
+def _alike(first: ModelState, second: ModelState) -> bool:
     """Whether two states are of models that predict the same bits."""
     return (
         (first.kind, first.values, first.texts) == (second.kind, second.values, second.texts)

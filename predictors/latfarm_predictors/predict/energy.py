@@ -21,7 +21,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.kernel_models import Report
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer, KernelEnergy
 from latfarm_predictors.samples import KernelSample, NetworkSample, mad_of
 
@@ -179,9 +179,9 @@ class EnergyPredictor:
             **{name: inner[name] for name in kept},
         }
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
-        return State(
+        return ModelState(
             _KIND,
             values={
                 "reference_mw": self.reference_mw,
@@ -192,7 +192,7 @@ class EnergyPredictor:
         )
 
     @staticmethod
-    def from_state(state: State) -> EnergyPredictor:
+    def from_state(state: ModelState) -> EnergyPredictor:
         """Read what `state` gave; predicts the same bits."""
         from latfarm_predictors.predict.predictor import PlatformPredictor
 

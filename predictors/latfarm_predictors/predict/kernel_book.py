@@ -43,7 +43,7 @@ class KnownKernel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundKernels:
     """The kernels of some networks.
 
     Attributes:
@@ -85,7 +85,7 @@ class KernelBook:
         self._networks: Memo[Outline, NetworkKeys] = Memo(_ROOM_NODES)
         self._kernels: Memo[Hashable, KnownKernel] = Memo(_ROOM_KERNELS)
 
-    def find(self, graphs: Sequence[Graph]) -> Found:
+    def find(self, graphs: Sequence[Graph]) -> FoundKernels:
         """The kernels of these networks; those not seen before are estimated together.
 
         Raises:
@@ -133,7 +133,7 @@ class KernelBook:
             self._kernels.keep(zip([key for key, _, _ in new.values()], estimated, strict=True))
             for at, known_kernel in zip(new, estimated, strict=True):
                 kernels[at] = known_kernel
-        return Found(parts, rows, [kernel for kernel in kernels if kernel is not None])
+        return FoundKernels(parts, rows, [kernel for kernel in kernels if kernel is not None])
 
     def _keys(self, graph: Graph) -> NetworkKeys:
         """The network's parts, looked for only where no network of its outline was seen."""

@@ -36,7 +36,7 @@ from latfarm_predictors.learned.network_correction import (
     column_figures,
     figures,
 )
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, kernel_intervals, unsupported
 from latfarm_predictors.predict.energy import EnergyPredictor
@@ -284,14 +284,14 @@ class PlatformPredictor:
             **({} if self.energy is None else {"energy": self.energy.explain()}),
         }
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
         from latfarm_predictors.predict.state import state_of
 
         return state_of(self)
 
     @staticmethod
-    def from_state(state: State) -> PlatformPredictor:
+    def from_state(state: ModelState) -> PlatformPredictor:
         """Read what `state` gave; predicts the same bits."""
         from latfarm_predictors.predict.state import predictor_of
 

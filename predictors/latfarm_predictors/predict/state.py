@@ -12,7 +12,7 @@ from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.network_correction import NetworkCorrection
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.energy import EnergyPredictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import Measured
@@ -21,7 +21,7 @@ BASELINES_PART = "baselines"
 """The part of a predictor's state that predicting does not need."""
 
 
-def state_of(predictor: PlatformPredictor) -> State:
+def state_of(predictor: PlatformPredictor) -> ModelState:
     """See `PlatformPredictor.state`."""
     parts = {
         "models": predictor.models.state(),
@@ -35,7 +35,7 @@ def state_of(predictor: PlatformPredictor) -> State:
         parts["context"] = predictor.context.state()
     if predictor.confidence is not None:
         parts["confidence"] = predictor.confidence.state()
-    return State(
+    return ModelState(
         "platform-predictor",
         values={
             "platform": predictor.platform,
@@ -50,7 +50,7 @@ def state_of(predictor: PlatformPredictor) -> State:
     )
 
 
-def predictor_of(state: State, baselines: Baselines | None = None) -> PlatformPredictor:
+def predictor_of(state: ModelState, baselines: Baselines | None = None) -> PlatformPredictor:
     """See `PlatformPredictor.from_state`.
 
     Args:

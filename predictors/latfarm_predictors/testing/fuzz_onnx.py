@@ -11,7 +11,7 @@ import onnx
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx import read_onnx_weights
 from latfarm_predictors.frontends.onnx_quantization import dequantised
-from latfarm_predictors.testing.fuzzing import Summary, report_cases, run_cases
+from latfarm_predictors.testing.fuzzing import FuzzSummary, report_cases, run_cases
 from latfarm_predictors.testing.onnx_mutations import mutated
 
 # Some weights of a few kilobytes, which are left in the file; int8; attention.
@@ -59,7 +59,7 @@ def _tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     return [*model.graph.initializer, *constants]
 
 
-def fuzz_onnx(folder: Path, first: int, count: int) -> Summary:
+def fuzz_onnx(folder: Path, first: int, count: int) -> FuzzSummary:
     """Read `count` damaged models made from those in `folder`; case by case always the same."""
     command = [sys.executable, "-W", "error", "-m", __name__, str(folder)]
     return run_cases(command, first, count)

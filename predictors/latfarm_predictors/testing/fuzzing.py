@@ -25,7 +25,7 @@ _STOP_SECONDS = 20.0
 
 
 @dataclass
-class Summary:
+class FuzzSummary:
     """What became of the cases: counts by outcome, the worst figures, and what must not be.
 
     An outcome is "read" or the name of the error; `slowest_ms` is CPU time; `peak_bytes` is the
@@ -50,12 +50,12 @@ class Summary:
         }
 
 
-def run_cases(command: Sequence[str], first: int, count: int) -> Summary:
+def run_cases(command: Sequence[str], first: int, count: int) -> FuzzSummary:
     """Run cases `first` to `first + count - 1` in children: `command` followed by both numbers.
 
     The command must end in `report_cases`.
     """
-    made, at, end = Summary(), first, first + count
+    made, at, end = FuzzSummary(), first, first + count
     while at < end:
         with tempfile.TemporaryFile() as errors:
             child = subprocess.Popen(
@@ -83,7 +83,7 @@ def run_cases(command: Sequence[str], first: int, count: int) -> Summary:
     return made
 
 
-def _note(made: Summary, said: dict[str, object], begun: int) -> int:
+def _note(made: FuzzSummary, said: dict[str, object], begun: int) -> int:
     """Note one line of the child; returns the case begun last."""
     if "begin" in said:
         return int(str(said["begin"]))

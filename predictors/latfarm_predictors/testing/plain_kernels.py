@@ -23,7 +23,7 @@ from latfarm_predictors.kernels.workload import Workload, workload
 
 def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
     """What `fusion.split` returns; each kernel was checked to be convex."""
-    search = _Search(graph, rules)
+    search = _PlainSearch(graph, rules)
     whole = search.join_gates()
     while any([search.fuse(head) for head in range(len(graph.nodes))]):
         pass
@@ -36,7 +36,7 @@ def plain_workload(kernel: Kernel) -> Workload:
     return workload(Kernel(Graph.from_json(kernel.graph.to_json())))
 
 
-class _Search:
+class _PlainSearch:
     """Groups of nodes by index; see `fusion.split` for the rules."""
 
     def __init__(self, graph: Graph, rules: FusionRules) -> None:

@@ -15,7 +15,7 @@ MAP = (2, 4, 6, 6)
 
 
 @dataclass(frozen=True)
-class Case:
+class SpellingCase:
     """Spellings of one network after a Tanh, and networks that look like it and are not."""
 
     name: str
@@ -31,7 +31,7 @@ def network(spelling: Spelling, shape: Sequence[int]) -> Graph:
     return b.build([b.op("Exp", [spelling(b, b.tanh(x))])])
 
 
-def check(case: Case) -> None:
+def check(case: SpellingCase) -> None:
     """Assert that the spellings, and only they, are one network, and that normal forms are sound.
 
     Raises:

@@ -29,7 +29,7 @@ def status_of(refusal: Refusal) -> grpc.StatusCode:
     return grpc.StatusCode.UNAUTHENTICATED
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+class CallGuard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Asks before each call of a synchronous server, and reads its messages.
 
     Messages are read here because gRPC never frees a call whose message it could not read itself:

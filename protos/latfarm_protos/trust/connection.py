@@ -32,7 +32,7 @@ class Phase(Enum):
     OVER = "over"
 
 
-class Connection:
+class TlsConnection:
     """Bytes between a TLS socket and the server's Unix socket, both non-blocking.
 
     Args:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Collection
 
-from latfarm_protos.trust.connection import Connection, Phase
+from latfarm_protos.trust.connection import Phase, TlsConnection
 from latfarm_protos.trust.contexts import Files, ServerContexts
 from latfarm_protos.trust.identity import (
     GONE,
@@ -101,7 +101,7 @@ class Gate:
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._accept_after_s = 0.0
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, TlsConnection] = {}
         self._admissions: dict[str, Admission] = {}
         self._numbers = 0
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
@@ -221,7 +221,7 @@ class Gate:
             plain.close()
             return
         deadline_s = time.monotonic() + self._limits.handshake_s
-        connection = Connection(outer, where, str(address[0]), deadline_s)
+        connection = TlsConnection(outer, where, str(address[0]), deadline_s)
         self._connections[id(connection)] = connection
         self._selector.register(outer, selectors.EVENT_READ, connection)
 
@@ -236,7 +236,7 @@ class Gate:
         same = sum(c.host == host for c in known)
         return f"{same} connections of this address are open" if same >= limits.per_address else ""
 
-    def _advance(self, connection: Connection) -> None:
+    def _advance(self, connection: TlsConnection) -> None:
         if self._connections.get(id(connection)) is not connection:
             return  # dropped since the event was taken
         try:
@@ -251,14 +251,14 @@ class Gate:
             connection.phase = Phase.OVER
         self._watch(connection)
 
-    def _shake_hands(self, connection: Connection) -> None:
+    def _shake_hands(self, connection: TlsConnection) -> None:
         refusal = connection.shake_hands()
         if refusal is not None:
             self._refuse(connection.where, refusal)
         elif connection.phase is Phase.OPEN:
             self._admit(connection)
 
-    def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: TlsConnection) -> None:
         identity = connection.identity()
         refusal = judge(identity, self._allowed, self._revoked.fingerprints())
         self._numbers += 1
@@ -271,7 +271,7 @@ class Gate:
             logger.info("%s is %s, %s", connection.where, identity, identity.role)
         self._admissions[name] = Admission(identity, refusal)
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: TlsConnection) -> None:
         """Wait for what the connection waits for, or forget it."""
         if connection.phase is Phase.OVER:
             self._drop(connection)
@@ -289,7 +289,7 @@ class Gate:
             elif known.events != wanted:
                 self._selector.modify(end, wanted, connection)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: TlsConnection) -> None:
         for end, _ in connection.wanted():
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)

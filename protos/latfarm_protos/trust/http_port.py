@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers the port's pages, to GET and HEAD alone."""
 
     timeout = PATIENCE_S
-    server: _Server
+    server: _HttpServer
     server_version = "latfarm"
     sys_version = ""
 
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("%s %s", self.address_string(), format % args)
 
 
-class _Server(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     """Each connection has a thread, of which there are few; each peer has little time."""
 
     daemon_threads = True
@@ -173,7 +173,7 @@ class HttpPort:
         on_refused: OnRefused = lambda _reason: None,
     ) -> None:
         self.scheme = "http" if files is None else "https"
-        self._server = _Server(host, port, pages, files, on_refused)
+        self._server = _HttpServer(host, port, pages, files, on_refused)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.bench.bench import Bench
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
 from latfarm_agent.worker import keeper
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 from latfarm_protos.v1 import agent_pb2 as pb
 
 PLATFORM = "board-bad1.0-fp32-1t"
@@ -34,7 +34,7 @@ def make(tmp_path: Path, bad_runtimes: Path) -> Iterator[Make]:
     """Makes benches that offer bad runtimes by class name; closes them."""
     made: list[Bench] = []
 
-    def bench(*classes: str, limits: Limits = PATIENT, **options: object) -> Bench:
+    def bench(*classes: str, limits: WorkerLimits = PATIENT, **options: object) -> Bench:
         runtimes = {name.lower(): f"bad_runtimes:{name}" for name in classes}
         made.append(
             Bench(
@@ -261,7 +261,7 @@ def test_the_core_is_part_of_the_fingerprint(make: Make) -> None:
 
 
 def test_a_core_that_is_not_there(make: Make) -> None:
-    with pytest.raises(UsageError, match="--cpu 4096"):
+    with pytest.raises(AgentUsageError, match="--cpu 4096"):
         make("Good", cpu=4096)
 
 
@@ -387,5 +387,5 @@ def test_simulated_failures(
 
 
 def test_a_profile_that_is_none_is_a_usage_error(simulate: Callable[..., Bench]) -> None:
-    with pytest.raises(UsageError, match="speed"):
+    with pytest.raises(AgentUsageError, match="speed"):
         simulate(speed=3)

@@ -22,11 +22,11 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.energy import EnergyMeter
 from latfarm_agent.power.rails import PowerConfig
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.worker import measure_energy, rules
-from latfarm_agent.worker.measure import Watch
-from latfarm_agent.worker.rules import Settings
+from latfarm_agent.worker.measure import LoopWatch
+from latfarm_agent.worker.rules import TimingSettings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 IDLE_MW, WORK_MW = 4000.0, 12_000.0
@@ -318,10 +318,10 @@ class Accounted:
 
 
 def run_for_energy(
-    runtime: Accounted, settings: Settings, stages: list[str] | None = None
+    runtime: Accounted, settings: TimingSettings, stages: list[str] | None = None
 ) -> dict[str, object]:
     told = stages if stages is not None else []
-    watch = Watch(lambda name, *_: told.append(name), lambda: None, lambda: None)
+    watch = LoopWatch(lambda name, *_: told.append(name), lambda: None, lambda: None)
     prepared = Prepared(energy=runtime.account)
     found: dict[str, object] = measure_energy.run_for_energy(
         runtime,  # type: ignore[arg-type]
@@ -343,7 +343,7 @@ def finished(told: dict[str, object]) -> pb.Result:
 
 def test_the_spans_of_an_account_are_exact() -> None:
     runtime, stages = Accounted(), list[str]()
-    told = run_for_energy(runtime, Settings(energy_ms=1000.0), stages)
+    told = run_for_energy(runtime, TimingSettings(energy_ms=1000.0), stages)
     assert stages == ["resting", "energy", "resting"]
     spans = told["spans"]
     assert isinstance(spans, list)
@@ -364,21 +364,21 @@ def test_the_spans_of_an_account_are_exact() -> None:
 
 
 def test_a_long_model_runs_three_times_at_least() -> None:
-    told = run_for_energy(Accounted(run_ms=4000.0), Settings(energy_ms=1000.0))
+    told = run_for_energy(Accounted(run_ms=4000.0), TimingSettings(energy_ms=1000.0))
     spans = told["spans"]
     assert isinstance(spans, list)
     assert [span[2] for span in spans] == [0, 1, 1, 1, 0]
 
 
 def test_rest_is_a_quarter_of_the_runs_within_bounds() -> None:
-    rests = [rules.rest_ms(Settings(energy_ms=ms)) for ms in (1.0, 2000.0, 600_000.0)]
+    rests = [rules.rest_ms(TimingSettings(energy_ms=ms)) for ms in (1.0, 2000.0, 600_000.0)]
     assert rests == [250.0, 500.0, 10_000.0]
 
 
 def test_an_account_that_cannot_tell_says_why() -> None:
     runtime = Accounted()
     runtime.account.refuses = "the phone is charging"
-    told = run_for_energy(runtime, Settings(energy_ms=100.0))
+    told = run_for_energy(runtime, TimingSettings(energy_ms=100.0))
     assert told == {"unavailable": "the phone is charging"}
     result = finished(told)
     assert result.conditions["energy"] == "ENERGY_UNAVAILABLE: the phone is charging"
@@ -391,7 +391,7 @@ def test_other_failures_of_the_model_stay_what_they_are() -> None:
             raise RuntimeFailure("MODEL_FAILED", "no")
 
     with pytest.raises(RuntimeFailure, match="no"):
-        run_for_energy(Broken(), Settings(energy_ms=100.0))
+        run_for_energy(Broken(), TimingSettings(energy_ms=100.0))
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_a_simulated_board_takes_what_its_profile_says(
     model = conv_graph(tmp_path / "conv.json", ops=("Relu", "Sigmoid"))
     result = simulated(tmp_path, model)
     assert result.conditions["energy"] == "ok", result.conditions
-    profile = Profile.from_json({**PROFILE, "power": POWER})
+    profile = BoardProfile.from_json({**PROFILE, "power": POWER})
     graph = json.loads(model.read_text())
     # By hand: 16 x 16 positions, 8 inputs, 8 outputs filled up to 16, 3 x 3.
     macs = 16 * 16 * 8 * 16 * 9
@@ -484,7 +484,7 @@ def test_a_coarse_counter_of_a_simulated_board_is_doubted(
 @pytest.mark.parametrize("power", [3, {"idle": 1}, {"idle_mw": -1}, {"mac_pj": "few"}])
 def test_a_wrong_power_of_a_profile_is_named(power: object) -> None:
     with pytest.raises(ValueError, match=r"(?i)power"):
-        Profile.from_json({**PROFILE, "power": power})
+        BoardProfile.from_json({**PROFILE, "power": power})
 
 
 def test_a_profile_without_power_keeps_its_fingerprint(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from latfarm_agent.bench import readiness
 from latfarm_agent.bench.bench import Bench
-from latfarm_agent.board.conditions import Reading, Sensors
+from latfarm_agent.board.conditions import SensorReading, Sensors
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
 from latfarm_protos.v1 import agent_pb2 as pb
 
@@ -107,7 +107,7 @@ def next_readings(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     count = [0]
     read = Sensors.read
 
-    def counted(self: Sensors) -> Reading:
+    def counted(self: Sensors) -> SensorReading:
         found = read(self)
         with changed:
             count[0] += 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from latfarm_agent import cli
 from latfarm_agent.board.settings import FileSetting, Settled, Wanted, apply, read_wanted
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 
 GOVERNOR = FileSetting("governor", "/sys/cpufreq/policy*/scaling_governor", "performance")
 LOWEST = FileSetting("lowest clock", "/sys/cpufreq/policy*/min_freq", value_of="max_freq")
@@ -138,7 +138,7 @@ def test_a_mode_that_needs_a_reboot_has_failed(tmp_path: Path) -> None:
 def test_files_of_another_kind_are_refused(tmp_path: Path, data: Any) -> None:
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(UsageError, match=r"settings\.json"):
+    with pytest.raises(AgentUsageError, match=r"settings\.json"):
         read_wanted(path)
 
 

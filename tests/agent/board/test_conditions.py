@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.board.conditions import (
     CoreTicks,
-    Reading,
+    SensorReading,
     Sensors,
     Shares,
     fingerprint,
@@ -32,7 +32,7 @@ def put(root: Path, path: str, text: str) -> None:
 
 def test_a_board_without_sensors_knows_nothing_and_says_so(tmp_path: Path) -> None:
     sensors = Sensors([1], tmp_path)
-    assert sensors.read() == Reading(None, None, None)
+    assert sensors.read() == SensorReading(None, None, None)
     assert set(sensors.policy().values()) == {"unknown"}
     assert sensors.ticks() is None
     assert sensors.load() == "unknown"
@@ -65,7 +65,7 @@ def test_an_arm_board(tmp_path: Path) -> None:
     put(tmp_path, "proc/sys/kernel/random/boot_id", "abc\n")
     put(tmp_path, "proc/loadavg", "0.25 0.1 0.0 1/100 5\n")
     sensors = Sensors([2, 3], tmp_path)
-    assert sensors.read() == Reading(1512.0, 51.0, 2 + 0x5)
+    assert sensors.read() == SensorReading(1512.0, 51.0, 2 + 0x5)
     assert sensors.policy() == {
         "governor": "performance",
         "clock_max_khz": "1800000",
@@ -89,7 +89,7 @@ def test_an_x86_host_with_hwmon_only(tmp_path: Path) -> None:
     put(tmp_path, f"{CPU}/cpu0/thermal_throttle/core_throttle_count", "3\n")
     put(tmp_path, f"{CPU}/cpu0/thermal_throttle/package_throttle_count", "4\n")
     put(tmp_path, "proc/cpuinfo", "model name\t: A CPU @ 2 GHz\nflags : x\n")
-    assert Sensors([0], tmp_path).read() == Reading(None, 61.0, 7)
+    assert Sensors([0], tmp_path).read() == SensorReading(None, 61.0, 7)
     assert Sensors((), tmp_path).hardware()["cpu"] == "A CPU @ 2 GHz"
 
 
@@ -163,16 +163,16 @@ def test_thermal_gate() -> None:
 
 
 def test_what_spoils_a_measurement() -> None:
-    calm, hot = Reading(2000.0, 50.0, 3), Reading(2000.0, 50.0, 4)
-    dropped = Reading(1950.0, 50.0, 3)
-    none = Reading(None, None, None)
+    calm, hot = SensorReading(2000.0, 50.0, 3), SensorReading(2000.0, 50.0, 4)
+    dropped = SensorReading(1950.0, 50.0, 3)
+    none = SensorReading(None, None, None)
     assert spoiled_by(calm, [calm], calm, clock=True) is None
     assert spoiled_by(none, [none], none, clock=True) is None
     assert "throttled" in (spoiled_by(calm, [], hot, clock=False) or "")
     assert "throttled" in (spoiled_by(calm, [hot], calm, clock=False) or "")
     assert "1950" in (spoiled_by(calm, [calm, dropped], calm, clock=True) or "")
     assert spoiled_by(calm, [calm, dropped], calm, clock=False) is None
-    almost = Reading(1961.0, 50.0, 3)
+    almost = SensorReading(1961.0, 50.0, 3)
     assert spoiled_by(calm, [calm, almost], calm, clock=True) is None
 
 

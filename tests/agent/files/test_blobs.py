@@ -188,9 +188,9 @@ def test_old_blobs_give_way_to_a_full_disk_too(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, reserve_bytes=10, free_bytes=lambda path: free[0])
     sha256 = put(store, b"1" * 50)
     free[0] = 20
-    with pytest.raises(errors.DiskFullError, match="lacks 1 bytes"), store.in_use(sha256):
+    with pytest.raises(errors.AgentDiskFullError, match="lacks 1 bytes"), store.in_use(sha256):
         begin(store, b"2" * 11)
-    with pytest.raises(errors.DiskFullError):
+    with pytest.raises(errors.AgentDiskFullError):
         begin(store, b"2" * 11)
     assert store.count == 0, "evicted in the hope that it helps"
 
@@ -212,7 +212,7 @@ def test_room_is_what_would_be_taken(tmp_path: Path) -> None:
     assert store.room_bytes == 40, "what is not in use gives way"
     with store.in_use(sha256):
         assert store.room_bytes == 10
-        with pytest.raises(errors.DiskFullError):
+        with pytest.raises(errors.AgentDiskFullError):
             begin(store, b"2" * 11)
         begin(store, b"2" * 10).close()
     free[0] = 0
@@ -229,7 +229,7 @@ def test_a_disk_that_fills_up_while_writing_is_a_typed_error(
     monkeypatch.setattr(io, "FileIO", FullFile)
     store = store_in(tmp_path)
     upload = begin(store, b"model")
-    with pytest.raises(errors.DiskFullError):
+    with pytest.raises(errors.AgentDiskFullError):
         upload.write(b"model")
     assert files(tmp_path) == []
     monkeypatch.undo()

@@ -129,6 +129,6 @@ def test_a_full_disk_is_a_typed_error_and_keeps_the_older_result(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(errors.DiskFullError, match="No space left"):
+    with pytest.raises(errors.AgentDiskFullError, match="No space left"):
         spool.put(Entry("a", "?", b"new"))
     assert spool.get("a") == Entry("a", "?", b"old")

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from latfarm_agent.errors import StateError, UsageError
+from latfarm_agent.errors import AgentUsageError, StateError
 from latfarm_agent.link.messages import Link, LinkError, pack, unpack
 from latfarm_agent.link.remote import RemoteBench
 from latfarm_agent.link.server import BenchServer
@@ -171,22 +171,22 @@ def test_a_killed_server_leaves_no_socket_in_the_way(tmp_path: Path, bench: OneB
     with closing(BenchServer(bench, path, tmp_path)) as server:
         server.start()
         assert remote(path).describe()[0].name == "one"
-        with pytest.raises(UsageError, match="another process serves there"):
+        with pytest.raises(AgentUsageError, match="another process serves there"):
             BenchServer(OneBench(), path, tmp_path)
 
 
 def test_refuses_to_take_the_place_of_a_file(tmp_path: Path, bench: OneBench) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(UsageError, match="--socket"):
+    with pytest.raises(AgentUsageError, match="--socket"):
         BenchServer(bench, path, tmp_path)
     assert path.read_text() == "data"
 
 
 def test_no_socket_has_so_long_a_name(tmp_path: Path, bench: OneBench) -> None:
-    with pytest.raises(UsageError, match="longer than 107 bytes"):
+    with pytest.raises(AgentUsageError, match="longer than 107 bytes"):
         RemoteBench(tmp_path / ("x" * 120))
-    with pytest.raises(UsageError, match="longer than 107 bytes"):
+    with pytest.raises(AgentUsageError, match="longer than 107 bytes"):
         BenchServer(bench, tmp_path / ("x" * 120), tmp_path)
 
 

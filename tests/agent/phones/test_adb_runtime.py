@@ -22,7 +22,7 @@ from latfarm_agent.testing.runtime_suite import (
 )
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_agent.worker import keeper
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 from tests.agent.conftest import write_tflite
 from tests.agent.phones.kit import SERIAL, FakePhone, entry
 
@@ -45,7 +45,7 @@ class TestTflite(RuntimeSuite):
     model_format = "tflite"
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         variants: list[dict[str, object]] = [{}, {"dtype": "int8"}, {"delegate": "gpu"}]
         one = entry("tflite-benchmark", "benchmark_model", *variants)
         return phone_bench(SERIAL, "phone-1", "phone", directory, config(one), limits)

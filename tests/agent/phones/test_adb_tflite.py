@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.runtimes.adb.options import Variant
-from latfarm_agent.runtimes.adb.report import Call, Loaded
+from latfarm_agent.runtimes.adb.report import BinaryRun, Loaded
 from latfarm_agent.runtimes.adb.tflite import TfliteBenchmark
 from latfarm_agent.runtimes.adb.tflite_layers import read_layers
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.testing import tflite_samples
-from latfarm_agent.testing.tflite_samples import Writer
+from latfarm_agent.testing.tflite_samples import SampleWriter
 
 TOOL = TfliteBenchmark()
-CALL = Call(threads=4, runs=50, warmup_runs=2, warmup_s=0.05, call_s=2.0)
+CALL = BinaryRun(threads=4, runs=50, warmup_runs=2, warmup_s=0.05, call_s=2.0)
 CPU = Variant()
 GPU = Variant("gpu", "fp16")
 
@@ -64,7 +64,7 @@ def test_the_newer_form() -> None:
 
 
 def test_a_cold_call_tells_its_first_run() -> None:
-    cold = Call(4, 50, 2, 0.05, 2.0, cold=True)
+    cold = BinaryRun(4, 50, 2, 0.05, 2.0, cold=True)
     report = TOOL.read(NEW, CPU, cold)
     assert (report.latency_ms, report.runs) == (3.678, 1)
     flags = TOOL.command(Loaded(Path("m"), {"model.tflite": "/m"}), CPU, cold)
@@ -200,7 +200,7 @@ def table(*rows: tuple[str, float, str], header: str = HEADER, calls: int = 1) -
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
     """x -> a RELU -> b TANH -> c ABS -> d RELU6, and e LOGISTIC beside it from b."""
-    writer = Writer()
+    writer = SampleWriter()
     x = writer.input([1, 4])
     a = writer.op("RELU", [x], [1, 4])
     b = writer.op("TANH", [a], [1, 4])

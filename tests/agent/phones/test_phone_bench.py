@@ -11,7 +11,7 @@ from latfarm_agent import cli
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.phone import phone_bench
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -220,7 +220,7 @@ def test_no_energy_is_taken_from_the_hosts_rails(
 def test_wrong_usage(
     phone: FakePhone, tmp_path: Path, runtimes: dict[str, RuntimeConfig], says: str
 ) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(AgentUsageError, match=says):
         phone_bench(SERIAL, "p", None, tmp_path, AgentConfig(runtimes=runtimes))
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_agent.board.conditions import Standing
-from latfarm_agent.errors import UsageError
+from latfarm_agent.board.conditions import BoardReadiness
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.rules import PhoneRules, mode, unfit
-from latfarm_agent.phones.state import MARK, Identity, PhoneState, sections
+from latfarm_agent.phones.state import MARK, PhoneIdentity, PhoneState, sections
 from tests.agent.phones.kit import BATTERY, FOREGROUND, POWER, PROPS, THERMAL
 
 CLOCKS = """\
@@ -75,8 +75,8 @@ def test_who_it_is() -> None:
         "cores": "0-7\n",
         "home": "priority=0\ncom.acme.launcher/.Home\n",
     }
-    found = Identity.read("".join(f"{MARK}{name}\n{text}" for name, text in told.items()))
-    assert found == Identity(
+    found = PhoneIdentity.read("".join(f"{MARK}{name}\n{text}" for name, text in told.items()))
+    assert found == PhoneIdentity(
         serial="R58M1",
         model="Acme Phone 4",
         android="13",
@@ -93,7 +93,7 @@ def test_who_it_is() -> None:
 
 def test_a_phone_that_tells_nothing() -> None:
     assert PhoneState.read("") == PhoneState()
-    assert Identity.read("Permission denied\n") == Identity()
+    assert PhoneIdentity.read("Permission denied\n") == PhoneIdentity()
     assert unfit(PhoneState(), PhoneRules()) == ""
 
 
@@ -131,13 +131,13 @@ def test_damaged_texts_are_read_or_not_known() -> None:
         state = PhoneState.read(text)
         assert state.battery_percent is None or 0 <= state.battery_percent <= 100
         assert state.temperature_c is None or 1 <= state.temperature_c <= 125
-        Identity.read(text)
+        PhoneIdentity.read(text)
 
 
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
     PhoneState.read(MARK + text)
-    Identity.read(MARK + text)
+    PhoneIdentity.read(MARK + text)
     assert all("\n" not in name for name in sections(text))
 
 
@@ -181,7 +181,7 @@ def test_without_a_known_launcher_nothing_is_held_against_what_is_in_front() -> 
 
 
 def test_what_must_not_change() -> None:
-    before = Standing(mode(FIT))
+    before = BoardReadiness(mode(FIT))
     for changed, says in (
         (replace(FIT, charging="full", battery_percent=100), ""),
         (replace(FIT, foreground=""), ""),
@@ -191,7 +191,7 @@ def test_what_must_not_change() -> None:
         (replace(FIT, saver="saver"), "battery saver: normal -> saver"),
         (replace(FIT, foreground="com.game"), "foreground: com.acme.launcher -> com.game"),
     ):
-        assert before.changes(Standing(mode(changed))) == says
+        assert before.changes(BoardReadiness(mode(changed))) == says
 
 
 def test_rules_from_the_configuration() -> None:
@@ -214,5 +214,5 @@ def test_rules_from_the_configuration() -> None:
     ],
 )
 def test_wrong_rules_are_named(data: object, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(AgentUsageError, match=says):
         PhoneRules.from_json(data)

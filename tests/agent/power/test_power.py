@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from latfarm_agent.agent_config import read_config
-from latfarm_agent.errors import UsageError
+from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.power.hwmon import find_hwmon, whole_of
 from latfarm_agent.power.integration import COUNTER, POWER
 from latfarm_agent.power.rails import PowerConfig, Rails, Recorder
@@ -283,7 +283,7 @@ def test_the_agents_configuration_file_names_rails(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_configuration_is_named(entry: object, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(AgentUsageError, match=says):
         PowerConfig.from_json(entry)
 
 

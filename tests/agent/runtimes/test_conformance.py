@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 PROFILE = {
     "platform": "sim-npu-int8",
@@ -45,7 +45,7 @@ class _Library(RuntimeSuite):
         self._write = tflite_file if self.runtime == "tflite" else onnx_file
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         only = {cls.runtime: REFERENCES[cls.runtime]}
         return Bench("board", None, directory, runtimes=only, limits=limits)
 
@@ -306,7 +306,7 @@ class TestNcnnVulkan(_Library):
     part = "vulkan-fp16"
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         only = {cls.runtime: REFERENCES[cls.runtime]}
         config = cls.configured(software_devices=True)
         return Bench("board", None, directory, runtimes=only, limits=limits, config=config)
@@ -338,7 +338,7 @@ class TestSimulated(RuntimeSuite):
         self._write = conv_graph
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         path = directory / "profile.json"
         path.write_text(json.dumps(PROFILE))
         return Bench("board", None, directory, simulate=path, limits=limits)
@@ -354,7 +354,7 @@ class TestSimulated(RuntimeSuite):
         return Bench("board", None, directory, runtimes=only)
 
     def test_tells_the_truth(self, bench: Bench, platform: str, model: Path) -> None:
-        profile = Profile.from_json(PROFILE)
+        profile = BoardProfile.from_json(PROFILE)
         exact = exact_latency_ms(json.loads(model.read_text()), profile)
         result = measure(bench, platform, model, settings=changed(QUICK, min_runs=20))
         for session in result.sessions:

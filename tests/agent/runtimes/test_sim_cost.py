@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import (
-    Profile,
+    BoardProfile,
+    SimulatedTiles,
     Throttle,
-    Tiles,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
@@ -24,11 +24,11 @@ from latfarm_agent.runtimes.simulated.cost import (
 )
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
-PLAIN = Profile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)
+PLAIN = BoardProfile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)
 MakeGraph = typing.Callable[..., typing.Dict[str, Any]]
 
 
-def names(graph: dict[str, Any], profile: Profile) -> list[str]:
+def names(graph: dict[str, Any], profile: BoardProfile) -> list[str]:
     return [layer.name for layer in exact_layers(graph, profile)]
 
 
@@ -40,7 +40,7 @@ def test_a_convolution_in_whole_tiles(make_graph: MakeGraph) -> None:
     )
     macs = 8 * 7 * 3 * 10 * 12
     assert exact_latency_ms(graph, PLAIN) == pytest.approx(macs / 1e6)
-    tiled = replace(PLAIN, tiles=Tiles(out_channels=8, in_channels=4, width=2))
+    tiled = replace(PLAIN, tiles=SimulatedTiles(out_channels=8, in_channels=4, width=2))
     assert exact_latency_ms(graph, tiled) == pytest.approx(8 * 8 * 4 * 16 * 12 / 1e6)
 
 
@@ -54,7 +54,7 @@ def test_grouped_and_depthwise_convolutions(make_graph: MakeGraph) -> None:
             attrs={"conv": {"group": groups}},
         )
 
-    tiled = replace(PLAIN, tiles=Tiles(out_channels=8, in_channels=4))
+    tiled = replace(PLAIN, tiles=SimulatedTiles(out_channels=8, in_channels=4))
     assert exact_latency_ms(graph(3), PLAIN) == pytest.approx(16 * 9 * 4 * 4 * 3 / 1e6)
     assert exact_latency_ms(graph(3), tiled) == pytest.approx(16 * 9 * 4 * 8 * 3 / 1e6)
     assert exact_latency_ms(graph(12), PLAIN) == pytest.approx(16 * 9 * 12 / 1e6)
@@ -309,7 +309,7 @@ def test_profiles_that_are_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=says) as error:
-        Profile.read(path)
+        BoardProfile.read(path)
     assert str(path) in str(error.value)
 
 
@@ -327,8 +327,8 @@ def test_a_whole_profile(tmp_path: Path) -> None:
             }
         )
     )
-    found = Profile.read(path)
-    assert found.tiles == Tiles(8, 1, 1)
+    found = BoardProfile.read(path)
+    assert found.tiles == SimulatedTiles(8, 1, 1)
     assert found.throttle == Throttle(5, 1)
     assert found.fused_pairs == {("Conv", "Relu")}
     assert found.crash_ops == {"Celu"}

@@ -17,9 +17,9 @@ from latfarm_agent.runtimes.tflite import schema as tflite_schema
 from latfarm_agent.runtimes.tflite.check import check, check_file
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, platform_of
 from latfarm_agent.testing.tflite_mutants import Mutator, sites
-from latfarm_agent.testing.tflite_samples import Writer, samples
+from latfarm_agent.testing.tflite_samples import SampleWriter, samples
 from latfarm_agent.worker import keeper
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 from latfarm_protos.error_codes import MODEL_ERRORS
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
@@ -51,7 +51,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         None,
         tmp_path_factory.mktemp("bench"),
         runtimes={"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"},
-        limits=Limits(busy_wait_s=0.0, memory_bytes=896 << 20),
+        limits=WorkerLimits(busy_wait_s=0.0, memory_bytes=896 << 20),
     )
     yield made
     made.close()
@@ -251,7 +251,7 @@ def test_left_to_others(sound: dict[str, bytes]) -> None:
 
 def test_strings() -> None:
     def with_strings(content: bytes) -> bytes:
-        writer = Writer()
+        writer = SampleWriter()
         x = writer.input([2])
         writer.output(writer.op("RELU", [x], [2]))
         texts = writer.tensor([2], "STRING")

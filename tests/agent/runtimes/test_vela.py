@@ -13,11 +13,11 @@ import pytest
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.vela import runtime as vela
-from latfarm_agent.runtimes.vela.report import Operator, read_estimate, read_operators
+from latfarm_agent.runtimes.vela.report import VelaOperator, read_estimate, read_operators
 from latfarm_agent.runtimes.vela.runtime import Target, VelaRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
-from latfarm_agent.testing.tflite_samples import Writer, samples
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.testing.tflite_samples import SampleWriter, samples
+from latfarm_agent.worker.pool import WorkerLimits
 
 REFERENCE = {"vela": "latfarm_agent.runtimes.vela.runtime:VelaRuntime"}
 U65, U55 = VelaRuntime.targets["ethosu65-256"], VelaRuntime.targets["ethosu55-128"]
@@ -34,7 +34,7 @@ def sample(directory: Path, name: str) -> Path:
 def tiled(directory: Path, times: int) -> Path:
     """A file of a kilobyte whose constant becomes `times` rows of 64 bytes once compiled."""
     pytest.importorskip("ai_edge_litert.schema_py_generated")
-    w = Writer("int8")
+    w = SampleWriter("int8")
     rows = w.op("TILE", [w.weight(1, 64), w.ints(times, 1)], [times, 64], "TileOptions")
     x = w.input([times, 64])
     w.output(w.op("ADD", [x, rows], [times, 64], "AddOptions"))
@@ -48,7 +48,7 @@ class TestVela(RuntimeSuite):
     model_format = "tflite"
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         return Bench("board", None, directory, runtimes=REFERENCE, limits=limits)
 
     def make_model(self, directory: Path) -> Path:
@@ -346,8 +346,8 @@ def report(
     return text + "</debug>\n"
 
 
-def named(*names: str) -> list[Operator]:
-    return [Operator(name, name) for name in names]
+def named(*names: str) -> list[VelaOperator]:
+    return [VelaOperator(name, name) for name in names]
 
 
 def test_report() -> None:
@@ -407,7 +407,7 @@ def test_names_are_the_users(name: str) -> None:
         [f'100,1,9,"Conv2D","{name}",0,700,7', '101,2,8,"Relu","b",0,300,0'],
         ['1,"Conv2D",1,0', '2,"Relu",1,1'],
     )
-    found = read_estimate(SUMMARY, text, [Operator("first", name), *named("b")], "npu")
+    found = read_estimate(SUMMARY, text, [VelaOperator("first", name), *named("b")], "npu")
     assert [layer.name for layer in found.layers] == ["first", "b"]
     assert sum(layer.latency_ms for layer in found.layers) == pytest.approx(found.latency_ms)
 
@@ -436,7 +436,7 @@ def test_reports_of_another_form_are_refused(summary: str, text: str) -> None:
 
 def test_operators_are_named_after_what_they_make(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert.schema_py_generated")
-    w = Writer("int8")
+    w = SampleWriter("int8")
     x = w.input([4])
     for _ in range(3):
         x = w.op("RELU", [x], [4])

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from latfarm_agent.service.server import Config, Server
-from latfarm_agent.session.session import Limits
+from latfarm_agent.service.server import AgentServer, ServiceConfig
+from latfarm_agent.session.session import SessionLimits
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
@@ -124,25 +124,29 @@ class Farm:
         self.state_dir = directory / "state"
         self.clock = Clock()
         self.bench: FakeBench = load_fake_bench().FakeBench()
-        self._servers: list[Server] = []
+        self._servers: list[AgentServer] = []
         self._channels: list[grpc.Channel] = []
 
-    def start(self, make_bench: Callable[[], FakeBench] | None = None, **config: Any) -> Server:
+    def start(
+        self, make_bench: Callable[[], FakeBench] | None = None, **config: Any
+    ) -> AgentServer:
         settings = {
             "state_dir": self.state_dir,
-            "limits": Limits(cooldown_ms=100, faults_to_quarantine=2, quarantine_ms=1000),
+            "limits": SessionLimits(cooldown_ms=100, faults_to_quarantine=2, quarantine_ms=1000),
             **config,
         }
-        server = Server(Config(**settings), make_bench or (lambda: self.bench), now_ms=self.clock)
+        server = AgentServer(
+            ServiceConfig(**settings), make_bench or (lambda: self.bench), now_ms=self.clock
+        )
         self._servers.append(server)
         server.start()
         return server
 
-    def stop(self, server: Server) -> None:
+    def stop(self, server: AgentServer) -> None:
         self._servers.remove(server)
         server.stop(grace_s=5)
 
-    def client(self, server: Server, credentials: Any = None) -> Client:
+    def client(self, server: AgentServer, credentials: Any = None) -> Client:
         if credentials is None:
             channel = grpc.insecure_channel(server.address)
         else:
@@ -150,7 +154,7 @@ class Farm:
         self._channels.append(channel)
         return Client(channel)
 
-    def pass_time(self, server: Server, step_ms: float) -> None:
+    def pass_time(self, server: AgentServer, step_ms: float) -> None:
         self.clock.now_ms += step_ms
         server.conductor.tick()
 
@@ -171,12 +175,12 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 @pytest.fixture
-def server(farm: Farm) -> Server:
+def server(farm: Farm) -> AgentServer:
     """An agent that serves."""
     return farm.start()
 
 
 @pytest.fixture
-def client(farm: Farm, server: Server) -> Client:
+def client(farm: Farm, server: AgentServer) -> Client:
     """Its client."""
     return farm.client(server)

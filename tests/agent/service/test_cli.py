@@ -132,7 +132,7 @@ def test_the_state_lives_under_the_users_data(
     assert cli.default_state_dir("local") == base / "local"
     monkeypatch.setenv("LATFARM_HOME", str(tmp_path / "farm"))
     assert cli.default_state_dir("local") == tmp_path / "farm" / "agents" / "local"
-    with pytest.raises(errors.UsageError, match="no file name"):
+    with pytest.raises(errors.AgentUsageError, match="no file name"):
         cli.default_state_dir("../local")
 
 

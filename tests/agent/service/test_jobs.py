@@ -6,12 +6,14 @@ import threading
 from pathlib import Path
 
 from latfarm_agent.service.jobs import MAX_EVENTS, LiveJob
-from latfarm_agent.session.messages import Job
+from latfarm_agent.session.messages import MeasurementJob
 from latfarm_protos.v1 import agent_pb2 as pb
 
 
 def new_job() -> LiveJob:
-    return LiveJob(Job("r1", 1, "?"), pb.MeasureRequest(), profile=False, model_path=Path("m"))
+    return LiveJob(
+        MeasurementJob("r1", 1, "?"), pb.MeasureRequest(), profile=False, model_path=Path("m")
+    )
 
 
 def stage(number: int) -> pb.MeasureEvent:

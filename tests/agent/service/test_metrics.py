@@ -10,23 +10,23 @@ from urllib.request import urlopen
 import grpc
 import pytest
 from latfarm_agent import errors
-from latfarm_agent.service.metrics import Metrics
-from latfarm_agent.session.messages import State
+from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.session.messages import SessionState
 from latfarm_agent.worker.replies import FAILURE_CODES
 from latfarm_protos.error_codes import CODES, INFRASTRUCTURE_ERRORS, MODEL_ERRORS
 from latfarm_protos.v1 import agent_pb2 as pb
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from latfarm_agent.service.server import Server
+    from latfarm_agent.service.server import AgentServer
     from tests.agent.service.conftest import Client, Farm
 
 
-def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+def sample(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_they_tell_what_happened(farm: Farm, server: Server, client: Client) -> None:
+def test_they_tell_what_happened(farm: Farm, server: AgentServer, client: Client) -> None:
     metrics = server.metrics
     prefix = "latfarm_agent_"
     assert sample(metrics, prefix + "lease_remaining_seconds") == 0
@@ -64,7 +64,7 @@ def test_they_tell_what_happened(farm: Farm, server: Server, client: Client) -> 
 
 
 def test_names_and_help_are_conventional() -> None:
-    metrics = Metrics()
+    metrics = AgentMetrics()
     metrics.leased("granted")
     metrics.uploaded("complete")
     metrics.failed("Measure", "BUSY")
@@ -80,27 +80,27 @@ def test_names_and_help_are_conventional() -> None:
 
 
 def test_labels_stay_few_whatever_a_stage_is_called() -> None:
-    metrics = Metrics()
+    metrics = AgentMetrics()
     for number in range(100):
         metrics.staged(f"stage{number}", 0.1)
     assert sample(metrics, "latfarm_agent_stage_seconds_count", stage="other") == 100
 
 
 def test_exactly_one_state_is_on() -> None:
-    metrics = Metrics()
-    for state in State:
+    metrics = AgentMetrics()
+    for state in SessionState:
         metrics.set_state(state)
-        values = [sample(metrics, "latfarm_agent_state", state=one.value) for one in State]
+        values = [sample(metrics, "latfarm_agent_state", state=one.value) for one in SessionState]
         assert sum(value or 0 for value in values) == 1
         assert sample(metrics, "latfarm_agent_state", state=state.value) == 1
 
 
 def test_the_http_server_answers_and_frees_its_port() -> None:
-    metrics = Metrics()
+    metrics = AgentMetrics()
     server = metrics.serve("127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as reply:
         assert b"latfarm_agent_build_info" in reply.read()
-    with pytest.raises(errors.UsageError, match="--metrics-port"):
+    with pytest.raises(errors.AgentUsageError, match="--metrics-port"):
         metrics.serve("127.0.0.1", server.port)
     server.close()
     metrics.serve("127.0.0.1", server.port).close()
@@ -111,7 +111,7 @@ def test_failures_have_series_before_the_first_one() -> None:
     for outcome, codes in CODES.items():
         for code in codes:
             labels = {"kind": "measure", "outcome": outcome, "error_code": code}
-            assert sample(Metrics(), name, **labels) == 0
+            assert sample(AgentMetrics(), name, **labels) == 0
 
 
 def test_all_codes_of_results_are_known() -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from latfarm_agent import errors
-from latfarm_agent.service.server import SERVICE_NAME, Server
+from latfarm_agent.service.server import SERVICE_NAME, AgentServer
 from latfarm_agent.service.servicer import ERROR_KEY, MAX_LISTENERS, STATUS_CODES, status_of
 from latfarm_protos.v1 import agent_pb2 as pb
 
@@ -83,7 +83,7 @@ def test_the_whole_way(farm: Farm, client: Client) -> None:
 
 
 def test_a_repeat_is_answered_from_the_spool_even_after_a_restart(
-    farm: Farm, server: Server, client: Client
+    farm: Farm, server: AgentServer, client: Client
 ) -> None:
     token = client.acquire()
     sha256 = client.upload(token)
@@ -227,7 +227,7 @@ def test_a_client_that_goes_away_costs_no_measurement(farm: Farm, client: Client
 
 
 def test_the_end_of_the_lease_cancels_and_the_next_holder_measures_anew(
-    farm: Farm, server: Server, client: Client
+    farm: Farm, server: AgentServer, client: Client
 ) -> None:
     token = client.acquire(ttl_ms=500)
     sha256 = client.upload(token)
@@ -260,7 +260,7 @@ def test_a_released_lease_cancels_too(farm: Farm, client: Client) -> None:
     assert result_of(call).error_code == "LEASE_LOST"
 
 
-def test_renewing_in_time_keeps_the_board(farm: Farm, server: Server, client: Client) -> None:
+def test_renewing_in_time_keeps_the_board(farm: Farm, server: AgentServer, client: Client) -> None:
     token = client.acquire(ttl_ms=500)
     for _ in range(5):
         farm.pass_time(server, 400)
@@ -279,7 +279,7 @@ def test_a_second_holder_hears_the_name_of_the_first(client: Client) -> None:
     assert "leased to ann" in refused.details
 
 
-def test_tokens_grow_across_restarts(farm: Farm, server: Server, client: Client) -> None:
+def test_tokens_grow_across_restarts(farm: Farm, server: AgentServer, client: Client) -> None:
     first = client.acquire()
     farm.stop(server)
     client = farm.client(farm.start())
@@ -405,7 +405,7 @@ def test_an_upload_that_ends_early_is_told_so(client: Client) -> None:
     assert (state.received_bytes, state.complete) == (3, False)
 
 
-def test_an_upload_ends_with_its_lease(farm: Farm, server: Server, client: Client) -> None:
+def test_an_upload_ends_with_its_lease(farm: Farm, server: AgentServer, client: Client) -> None:
     token = client.acquire(ttl_ms=500)
     data = b"model" * 1000
     sha256 = hashlib.sha256(data).hexdigest()
@@ -467,7 +467,7 @@ def health_of(client: Client, service: str = SERVICE_NAME) -> int:
 
 
 def test_a_sick_board_is_quarantined_and_says_so(
-    farm: Farm, server: Server, client: Client
+    farm: Farm, server: AgentServer, client: Client
 ) -> None:
     token = client.acquire()
     sha256 = client.upload(token)
@@ -487,7 +487,7 @@ def test_a_sick_board_is_quarantined_and_says_so(
 
 
 def test_a_throttled_board_cools_before_the_next_measurement(
-    farm: Farm, server: Server, client: Client
+    farm: Farm, server: AgentServer, client: Client
 ) -> None:
     token = client.acquire()
     sha256 = client.upload(token)
@@ -515,12 +515,12 @@ def test_a_full_spool_refuses_new_questions_only(farm: Farm) -> None:
 
 
 def test_a_result_that_cannot_be_spooled_is_still_sent(
-    farm: Farm, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+    farm: Farm, server: AgentServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from latfarm_agent.files.spool import Spool
 
     def full(spool: Spool, entry: object) -> None:
-        raise errors.DiskFullError("no room")
+        raise errors.AgentDiskFullError("no room")
 
     token = client.acquire()
     sha256 = client.upload(token)
@@ -551,7 +551,7 @@ def test_many_results_are_listed_in_parts(farm: Farm, client: Client) -> None:
 
 
 def test_stopping_gives_listeners_a_result_and_ends_the_bench(
-    farm: Farm, server: Server, client: Client
+    farm: Farm, server: AgentServer, client: Client
 ) -> None:
     token = client.acquire()
     sha256 = client.upload(token)
@@ -580,17 +580,17 @@ def test_every_error_has_a_status() -> None:
     kinds = [
         kind
         for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.AgentError)
+        if isinstance(kind, type) and issubclass(kind, errors.LatfarmAgentError)
     ]
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
     for kind in kinds:
         internal = status_of(kind("text")) is Code.INTERNAL
         own_fault = issubclass(kind, errors.StateError) or kind in (
-            errors.AgentError,
-            errors.UsageError,
+            errors.LatfarmAgentError,
+            errors.AgentUsageError,
         )
-        assert internal == (own_fault and kind is not errors.DiskFullError)
+        assert internal == (own_fault and kind is not errors.AgentDiskFullError)
     assert set(STATUS_CODES) <= set(kinds)
 
 
@@ -610,7 +610,7 @@ def test_reflection_is_there_when_asked_for(farm: Farm) -> None:
 
 @pytest.mark.parametrize("method", ["Describe", "Measure", "UploadBlob", "Acknowledge"])
 def test_what_is_no_message_is_refused_and_nothing_of_it_is_kept(
-    server: Server, client: Client, method: str
+    server: AgentServer, client: Client, method: str
 ) -> None:
     """gRPC keeps a call whose message it could not read for ever; so we read it ourselves."""
 

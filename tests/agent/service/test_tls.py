@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Callable
 import grpc
 import pytest
 from latfarm_agent import errors
-from latfarm_agent.service.tls import TlsFiles, open_gate
+from latfarm_agent.service.tls import AgentTlsFiles, open_gate
 from latfarm_protos.trust.gate import Gate, GateLimits
 from latfarm_protos.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
-    from latfarm_agent.service.server import Server
+    from latfarm_agent.service.server import AgentServer
     from tests.agent.service.conftest import Client, Farm
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +49,7 @@ class Authority:
             *("-keyout", self.key, "-out", self.cert),
         )
 
-    def issue(self, name: str, role: str = "controller", days: int = 2) -> TlsFiles:
+    def issue(self, name: str, role: str = "controller", days: int = 2) -> AgentTlsFiles:
         """A certificate for 127.0.0.1; the same name again replaces its files."""
         self._serial += 1
         base = self.directory / name
@@ -65,7 +65,7 @@ class Authority:
             *("-CAkey", self.key, "-set_serial", self._serial, "-extfile", extensions),
             *("-out", f"{base}.pem"),
         )
-        return TlsFiles(Path(f"{base}.pem"), Path(f"{base}.key"), self.cert)
+        return AgentTlsFiles(Path(f"{base}.pem"), Path(f"{base}.key"), self.cert)
 
     @property
     def last_serial(self) -> int:
@@ -80,7 +80,7 @@ class Authority:
         assert done.returncode == 0, done.stderr
 
 
-def credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+def credentials(files: AgentTlsFiles) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         files.ca.read_bytes(), files.key.read_bytes(), files.cert.read_bytes()
     )
@@ -93,7 +93,7 @@ def refused(client: Client) -> grpc.StatusCode:
     return code
 
 
-def served_serial(port: int, files: TlsFiles) -> int:
+def served_serial(port: int, files: AgentTlsFiles) -> int:
     """The serial number of the certificate that a new connection meets."""
     with handshake(port, files) as wrapped:
         certificate = wrapped.getpeercert()
@@ -102,7 +102,7 @@ def served_serial(port: int, files: TlsFiles) -> int:
 
 
 def handshake(
-    port: int, files: TlsFiles, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+    port: int, files: AgentTlsFiles, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
 ) -> ssl.SSLSocket:
     context = ssl.create_default_context(cafile=str(files.ca))
     context.maximum_version = newest
@@ -139,7 +139,7 @@ def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def turned_away(server: Server, reason: str) -> float:
+def turned_away(server: AgentServer, reason: str) -> float:
     value = server.metrics.registry.get_sample_value(
         "latfarm_agent_refused_connections_total", {"reason": reason}
     )
@@ -208,7 +208,7 @@ def test_a_revoked_certificate_is_refused_and_who_is_connected_is_cut_off(
 ) -> None:
     board = ca.issue("board", "agent")
     revoked = tmp_path / "revoked.json"
-    server = farm.start(tls=TlsFiles(board.cert, board.key, board.ca, revoked))
+    server = farm.start(tls=AgentTlsFiles(board.cert, board.key, board.ca, revoked))
     bad, good = ca.issue("bad"), ca.issue("good")
     client = farm.client(server, credentials(bad))
     assert client.state() == "idle"
@@ -227,7 +227,7 @@ def test_a_revoked_certificate_is_refused_and_who_is_connected_is_cut_off(
     assert farm.client(server, credentials(bad)).state() == "idle"
 
 
-def shut_out(path: Path, files: TlsFiles) -> None:
+def shut_out(path: Path, files: AgentTlsFiles) -> None:
     der = ssl.PEM_cert_to_DER_cert(files.cert.read_text())
     listed = {"version": 1, "sha256": [hashlib.sha256(der).hexdigest()]}
     path.write_text(json.dumps(listed))
@@ -317,15 +317,15 @@ def test_files_that_do_not_fit_together_are_refused_at_the_start(tmp_path: Path)
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no PEM")
     for files in (
-        TlsFiles(one.cert, two.key, ca.cert),
-        TlsFiles(missing, one.key, ca.cert),
-        TlsFiles(one.cert, one.key, missing),
-        TlsFiles(garbage, one.key, ca.cert),
-        TlsFiles(one.cert, one.key, garbage),
+        AgentTlsFiles(one.cert, two.key, ca.cert),
+        AgentTlsFiles(missing, one.key, ca.cert),
+        AgentTlsFiles(one.cert, one.key, missing),
+        AgentTlsFiles(garbage, one.key, ca.cert),
+        AgentTlsFiles(one.cert, one.key, garbage),
     ):
-        with pytest.raises(errors.UsageError, match="TLS file"):
+        with pytest.raises(errors.AgentUsageError, match="TLS file"):
             open_gate(files, lambda _reason: None)
-        with pytest.raises(errors.UsageError, match="TLS file"):
+        with pytest.raises(errors.AgentUsageError, match="TLS file"):
             files.read()
-    with pytest.raises(errors.UsageError, match="is no JSON"):
-        open_gate(TlsFiles(one.cert, one.key, ca.cert, garbage), lambda _reason: None)
+    with pytest.raises(errors.AgentUsageError, match="is no JSON"):
+        open_gate(AgentTlsFiles(one.cert, one.key, ca.cert, garbage), lambda _reason: None)

@@ -15,30 +15,36 @@ from latfarm_agent.session.messages import (
     EndLease,
     GrantLease,
     Instruction,
-    Job,
     JoinJob,
     MeasurementFinished,
+    MeasurementJob,
     MeasureRequested,
     PersistToken,
     Refuse,
     ReleaseRequested,
     RenewRequested,
     ReplayResult,
+    SessionState,
     StartJob,
-    State,
     StopRequested,
     Ticked,
     Verdict,
 )
-from latfarm_agent.session.session import AGENT_STOPPED, LEASE_LOST, QUARANTINED, Limits, Session
+from latfarm_agent.session.session import (
+    AGENT_STOPPED,
+    LEASE_LOST,
+    QUARANTINED,
+    Session,
+    SessionLimits,
+)
 
-LIMITS = Limits(
+LIMITS = SessionLimits(
     max_ttl_ms=10_000, max_queue=2, cooldown_ms=100, faults_to_quarantine=2, quarantine_ms=1000
 )
 
 
-def job(request_id: str = "a", token: int = 1, question: str = "?") -> Job:
-    return Job(request_id, token, question)
+def job(request_id: str = "a", token: int = 1, question: str = "?") -> MeasurementJob:
+    return MeasurementJob(request_id, token, question)
 
 
 def leased(ttl_ms: int = 5000) -> Session:
@@ -53,7 +59,7 @@ def running(ttl_ms: int = 5000) -> Session:
     return session
 
 
-def refusal(instructions: list[Instruction]) -> errors.AgentError:
+def refusal(instructions: list[Instruction]) -> errors.LatfarmAgentError:
     (refuse,) = instructions
     assert isinstance(refuse, Refuse)
     return refuse.error
@@ -62,7 +68,7 @@ def refusal(instructions: list[Instruction]) -> errors.AgentError:
 def test_a_lease_persists_its_token_before_it_is_granted() -> None:
     session = Session(last_token=7, limits=LIMITS)
     assert session.handle(AcquireRequested(0, "ann", 500)) == [PersistToken(8), GrantLease(8, 500)]
-    assert session.state is State.LEASED
+    assert session.state is SessionState.LEASED
     assert session.next_deadline_ms == 500
 
 
@@ -132,7 +138,7 @@ def test_one_measurement_at_a_time_the_rest_queue_in_order() -> None:
     assert session.handle(MeasurementFinished(5, one, Verdict.GOOD)) == [StartJob(two)]
     assert session.handle(MeasurementFinished(6, two, Verdict.GOOD)) == [StartJob(three)]
     assert session.handle(MeasurementFinished(7, three, Verdict.GOOD)) == []
-    assert session.state is State.LEASED
+    assert session.state is SessionState.LEASED
 
 
 def test_the_same_question_joins_and_another_under_its_id_conflicts() -> None:
@@ -159,7 +165,7 @@ def test_the_end_of_a_lease_cancels_what_runs_and_drops_what_waits() -> None:
     assert "ann was expired" in cancel.message
     assert isinstance(drop, DropJob)
     assert (drop.job, drop.code) == (job("b"), LEASE_LOST)
-    assert session.state is State.RUNNING, "until the bench has stopped"
+    assert session.state is SessionState.RUNNING, "until the bench has stopped"
 
 
 def test_a_new_holder_waits_for_the_cancelled_job_and_does_not_join_it() -> None:
@@ -174,7 +180,7 @@ def test_a_new_holder_waits_for_the_cancelled_job_and_does_not_join_it() -> None
 def test_a_hot_board_rests_before_the_next_measurement() -> None:
     session = running()
     assert session.handle(MeasurementFinished(10, job(), Verdict.HOT)) == []
-    assert session.state is State.COOLING
+    assert session.state is SessionState.COOLING
     assert session.handle(MeasureRequested(11, job("b"))) == [AdmitJob(job("b"))]
     assert session.next_deadline_ms == 110
     assert session.handle(Ticked(110)) == [StartJob(job("b"))]
@@ -188,24 +194,24 @@ def test_faults_in_a_row_quarantine_and_one_more_on_probation_does_again() -> No
     (drop,) = session.handle(MeasurementFinished(4, job("b"), Verdict.FAULTY))
     assert isinstance(drop, DropJob)
     assert (drop.job, drop.code) == (job("c"), QUARANTINED)
-    assert session.state is State.QUARANTINED
+    assert session.state is SessionState.QUARANTINED
     refused = refusal(session.handle(MeasureRequested(5, job("d"))))
     assert isinstance(refused, errors.QuarantinedError)
     assert session.handle(RenewRequested(6, 1, 5000)) == [GrantLease(1, 5000)]
 
     session.handle(MeasureRequested(1004, job("e")))
     session.handle(MeasurementFinished(1005, job("e"), Verdict.FAULTY))
-    assert session.state is State.QUARANTINED
+    assert session.state is SessionState.QUARANTINED
     session.handle(ReleaseRequested(1006, 1))
     error = refusal(session.handle(AcquireRequested(1007, "bob", 500)))
     assert isinstance(error, errors.QuarantinedError)
 
 
 @pytest.mark.parametrize(("verdict", "state"), [
-    (Verdict.GOOD, State.LEASED), (Verdict.VOID, State.QUARANTINED)
+    (Verdict.GOOD, SessionState.LEASED), (Verdict.VOID, SessionState.QUARANTINED)
 ])  # fmt: skip
 def test_a_good_measurement_forgives_faults_and_a_void_one_does_not(
-    verdict: Verdict, state: State
+    verdict: Verdict, state: SessionState
 ) -> None:
     session = running()
     session.handle(MeasurementFinished(2, job(), Verdict.FAULTY))
@@ -246,8 +252,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.granted: list[int] = []
         self.persisted = 0
         self.active_token: int | None = None
-        self.started: Job | None = None
-        self.live: dict[Job, str] = {}
+        self.started: MeasurementJob | None = None
+        self.live: dict[MeasurementJob, str] = {}
         self.stopping = False
 
     def send(self, event: object) -> list[Instruction]:
@@ -317,7 +323,7 @@ class SessionMachine(RuleBasedStateMachine):
     )
     def measure(self, request_id: str, question: str, age: int, answered: str | None) -> None:
         token = max(0, self.persisted - age)
-        asked = Job(request_id, token, question)
+        asked = MeasurementJob(request_id, token, question)
         instructions = self.send(MeasureRequested(self.now_ms, asked, answered))
         answers = [
             item
@@ -363,7 +369,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert (lease.token if lease else None) == self.active_token
         assert session.queued == [one for one, state in self.live.items() if state == "queued"]
         assert len(session.queued) <= LIMITS.max_queue
-        if session.state is State.RUNNING:
+        if session.state is SessionState.RUNNING:
             assert self.started is not None
         if session.queued and self.started is None:
             assert session.next_deadline_ms is not None, "somebody waits for nothing"

@@ -17,11 +17,11 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.worker import measure
-from latfarm_agent.worker.measure import Watch, measure_session
-from latfarm_agent.worker.rules import Settings
+from latfarm_agent.worker.measure import LoopWatch, measure_session
+from latfarm_agent.worker.rules import TimingSettings
 
 JOB = Job(Path("model"), {}, "fp32", Path(), session=4)
-SETTINGS = Settings(warmup_runs=3, warmup_ms=20.0, min_runs=5, max_runs=50, max_ms=100.0)
+SETTINGS = TimingSettings(warmup_runs=3, warmup_ms=20.0, min_runs=5, max_runs=50, max_ms=100.0)
 
 
 class Scripted:
@@ -63,7 +63,7 @@ class Log:
         self.beats = 0
         self.flushes = 0
 
-    def watch(self) -> Watch:
+    def watch(self) -> LoopWatch:
         def stage(name: str, session: int, patience_ms: float) -> None:
             self.stages.append((name, session, patience_ms))
 
@@ -73,7 +73,7 @@ class Log:
         def flush() -> None:
             self.flushes += 1
 
-        return Watch(stage, beat, flush)
+        return LoopWatch(stage, beat, flush)
 
 
 def test_a_session_in_its_parts() -> None:
@@ -117,7 +117,7 @@ def test_the_collector_comes_back_after_a_failure() -> None:
 
 
 def test_cold_runs_flush_by_the_runtime_or_by_the_host() -> None:
-    settings = Settings.from_json(dict(SETTINGS.to_json(), cold_runs=3))
+    settings = TimingSettings.from_json(dict(SETTINGS.to_json(), cold_runs=3))
     runtime, log = Scripted([1.0]), Log()
     assert measure_session(runtime, JOB, settings, log.watch()).cold_ms == [1.0] * 3
     assert (runtime.flushes, log.flushes) == (3, 0)
@@ -142,7 +142,7 @@ def test_time_that_does_not_pass_needs_no_warming_for_a_time() -> None:
 
 
 def test_publish_records_every_so_many_runs_of_a_short_model() -> None:
-    settings = Settings(
+    settings = TimingSettings(
         "publish", sessions=60, warmup_runs=1, warmup_ms=0.0, min_runs=18, max_runs=100,
         max_ms=1000.0, precision=0.0,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_core_that_slows_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     perf_counter_ns.now = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(time, "perf_counter_ns", perf_counter_ns)
     monkeypatch.setattr(measure, "_PROBE_EVERY_NS", 0)
-    settings = Settings(
+    settings = TimingSettings(
         warmup_runs=3, warmup_ms=20.0, min_runs=100, max_runs=500, max_ms=200.0, precision=0.0
     )
     found = measure_session(runtime, JOB, settings, Log().watch(), known_us=10.0)
@@ -187,7 +187,7 @@ def test_a_core_that_slows_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_beats_come_while_runs_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10**15, 10_000_000))  # 10 ms between any two looks at the clock
     monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now))
-    settings = Settings.from_json(dict(SETTINGS.to_json(), run_timeout_ms=100.0))
+    settings = TimingSettings.from_json(dict(SETTINGS.to_json(), run_timeout_ms=100.0))
     runtime, log = Scripted([5.0]), Log()
     measure_session(runtime, JOB, settings, log.watch())
     assert 0 < log.beats < runtime.runs

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.worker import rules
-from latfarm_agent.worker.rules import Kept, Settings, SettingsError
+from latfarm_agent.worker.rules import KeptRuns, SettingsError, TimingSettings
 
 TIMES = st.floats(1e-3, 1e4)
 RUNS = st.lists(st.tuples(TIMES, st.booleans(), st.floats(1.0, 3.0)), min_size=1, max_size=60)
 
 
-def clean(values: list[float]) -> Kept:
-    return Kept(values, [1.0] * len(values))
+def clean(values: list[float]) -> KeptRuns:
+    return KeptRuns(values, [1.0] * len(values))
 
 
 @given(st.lists(TIMES, min_size=1, max_size=50))
@@ -69,7 +69,7 @@ def test_a_minority_of_preempted_runs_is_dropped_a_majority_kept() -> None:
     times, even = [1.0, 9.0, 1.0, 9.0, 1.0], [1.0] * 5
     assert rules.kept(times, [False, True] * 2 + [False], even, 4) == clean([1.0] * 3)
     mostly = [True, True, False, True, False]
-    assert rules.kept(times, mostly, even, 4) == Kept(times, even, preempted_kept=True)
+    assert rules.kept(times, mostly, even, 4) == KeptRuns(times, even, preempted_kept=True)
 
 
 def test_a_run_is_as_slow_as_the_core_on_both_sides_of_it() -> None:
@@ -97,7 +97,7 @@ def test_preemption() -> None:
 
 
 def test_warm() -> None:
-    settings = Settings(warmup_runs=5, warmup_ms=50.0, max_ms=150.0)
+    settings = TimingSettings(warmup_runs=5, warmup_ms=50.0, max_ms=150.0)
     steady, falling = [1.0] * 60, [2.0**-i for i in range(20)]
     assert not rules.warm([], 1e9, settings, settles=True)
     assert not rules.warm(steady[:49], 49.0, settings, settles=True)
@@ -108,7 +108,9 @@ def test_warm() -> None:
     assert not rules.warm(steady[:4], 0.1, settings, settles=False)
 
 
-def run_session(times: list[float], spoiled: list[bool], settings: Settings) -> tuple[int, float]:
+def run_session(
+    times: list[float], spoiled: list[bool], settings: TimingSettings
+) -> tuple[int, float]:
     """The loop of a session, on given run times: how many runs it made, how long they took."""
     elapsed, made, check = 0.0, 0, 1
     while True:
@@ -134,7 +136,9 @@ def run_session(times: list[float], spoiled: list[bool], settings: Settings) -> 
 def test_a_session_ends_in_time_with_enough_runs(
     times: list[float], spoiled: list[bool], min_runs: int, extra: int, max_ms: float
 ) -> None:
-    settings = Settings(min_runs=min_runs, max_runs=min_runs + extra, max_ms=max_ms, precision=0.02)
+    settings = TimingSettings(
+        min_runs=min_runs, max_runs=min_runs + extra, max_ms=max_ms, precision=0.02
+    )
     made, elapsed = run_session(times, spoiled, settings)
     longest = max(times)
     assert made <= rules.OVERTIME * settings.max_runs + 1
@@ -146,7 +150,7 @@ def test_a_session_ends_in_time_with_enough_runs(
 
 
 def test_big_networks_finish_within_their_budget() -> None:
-    settings = Settings(min_runs=10, max_runs=100, max_ms=500.0)
+    settings = TimingSettings(min_runs=10, max_runs=100, max_ms=500.0)
     assert run_session([500.0], [False], settings) == (3, 1500.0)
     assert run_session([2000.0], [False], settings) == (3, 6000.0)
     settings = replace(settings, min_runs=5, max_ms=1200.0)
@@ -154,7 +158,7 @@ def test_big_networks_finish_within_their_budget() -> None:
 
 
 def test_a_precise_session_stops_early() -> None:
-    settings = Settings(min_runs=10, max_runs=200, max_ms=150.0, precision=0.02)
+    settings = TimingSettings(min_runs=10, max_runs=200, max_ms=150.0, precision=0.02)
     assert run_session([2.0], [False], settings)[0] == 10
     made, elapsed = run_session([1.0, 2.0], [False], settings)
     assert elapsed >= 150.0
@@ -162,22 +166,22 @@ def test_a_precise_session_stops_early() -> None:
 
 
 def test_short_kernels_are_looked_at_for_a_while() -> None:
-    settings = Settings(min_runs=10, max_runs=5000, max_ms=150.0)
+    settings = TimingSettings(min_runs=10, max_runs=5000, max_ms=150.0)
     made, elapsed = run_session([0.02], [False], settings)
     assert elapsed >= 15.0
     assert made >= 750
 
 
 def test_effective_fills_what_was_not_set() -> None:
-    nothing = Settings(
+    nothing = TimingSettings(
         tier="", sessions=0, warmup_runs=0, warmup_ms=0.0, min_runs=0, max_runs=0, max_ms=0.0,
         cold_runs=0, compile_timeout_ms=0.0, run_timeout_ms=0.0, precision=0.0,
     )  # fmt: skip
-    assert rules.effective(nothing) == Settings()
+    assert rules.effective(nothing) == TimingSettings()
     some = rules.effective(replace(nothing, sessions=2))
     assert (some.sessions, some.min_runs, some.max_runs) == (2, 1, 200)
-    assert some.compile_timeout_ms == Settings.compile_timeout_ms
-    asked = Settings(sessions=1, max_ms=50.0)
+    assert some.compile_timeout_ms == TimingSettings.compile_timeout_ms
+    asked = TimingSettings(sessions=1, max_ms=50.0)
     assert rules.effective(asked) == asked
 
 
@@ -191,7 +195,7 @@ def test_the_publish_tier_holds_its_floor(
     sessions: int, min_runs: int, max_runs: int, max_ms: float
 ) -> None:
     settings = rules.effective(
-        Settings("publish", sessions, min_runs=min_runs, max_runs=max_runs, max_ms=max_ms)
+        TimingSettings("publish", sessions, min_runs=min_runs, max_runs=max_runs, max_ms=max_ms)
     )
     assert settings.sessions * settings.min_runs >= 1024
     assert settings.sessions * settings.least_ms >= 60_000.0 - 1e-6
@@ -220,9 +224,9 @@ def test_the_publish_tier_holds_its_floor(
 )
 def test_settings_out_of_bounds(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
-        rules.effective(replace(Settings(), **wrong))  # type: ignore[arg-type]
+        rules.effective(replace(TimingSettings(), **wrong))  # type: ignore[arg-type]
 
 
 def test_settings_round_trip() -> None:
-    settings = Settings("publish", 7, precision=0.5)
-    assert Settings.from_json(settings.to_json()) == settings
+    settings = TimingSettings("publish", 7, precision=0.5)
+    assert TimingSettings.from_json(settings.to_json()) == settings

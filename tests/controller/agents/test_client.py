@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from latfarm_controller.agents import client as client_module
-from latfarm_controller.agents.board import Stage
+from latfarm_controller.agents.board import MeasuringStage
 from latfarm_controller.agents.client import AgentClient, Patience, budget_ms
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import (
@@ -361,7 +361,7 @@ def test_an_upload_under_a_wrong_name_is_refused() -> None:
 
 
 def test_measure_with_stages() -> None:
-    stages: list[Stage] = []
+    stages: list[MeasuringStage] = []
 
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
@@ -372,7 +372,7 @@ def test_measure_with_stages() -> None:
         assert measurement.graph_hash == GRAPH.hash
         assert measurement.purpose == "kernel"
         assert measurement.settings == REQUEST.settings
-        assert stages == [Stage("loading", 1), Stage("timing", 1)]
+        assert stages == [MeasuringStage("loading", 1), MeasuringStage("timing", 1)]
         assert agent.asked == ["Measure"]
         assert await client.spooled() == [REQUEST.request_id]
         assert await client.acknowledge([REQUEST.request_id, "other"]) == 1
@@ -520,7 +520,7 @@ def test_an_error_in_on_stage_comes_through() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
 
-        def fail(stage: Stage) -> None:
+        def fail(stage: MeasuringStage) -> None:
             raise KeyError(stage.name)
 
         with pytest.raises(KeyError, match="loading"):

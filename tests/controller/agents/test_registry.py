@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 from latfarm_controller.agents.registry import BoardEntry, Registry
-from latfarm_controller.agents.tls import TlsFiles
+from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import UsageError
 from latfarm_protos.trust.contexts import TlsFileError
 
@@ -30,7 +30,7 @@ def test_no_file_is_no_boards(registry: Registry) -> None:
 
 
 def test_add_list_get_remove(registry: Registry) -> None:
-    tls = TlsFiles(Path("/ca.pem"), Path("/c.pem"), Path("/k.pem"), "pixel4")
+    tls = ControllerTlsFiles(Path("/ca.pem"), Path("/c.pem"), Path("/k.pem"), "pixel4")
     pixel = registry.add("pixel4", "192.0.2.7:50051", tls)
     jetson = registry.add("jetson", "[2001:db8::1]:50051")
     assert registry.list() == [jetson, pixel]
@@ -111,13 +111,13 @@ def test_tls_files_are_relative_to_the_inventory(registry: Registry) -> None:
     boards = {"a": {"address": "h:1", "tls": tls}}
     registry.path.write_text(json.dumps({"version": 1, "boards": boards}))
     folder = registry.path.parent
-    assert registry.get("a").tls == TlsFiles(
+    assert registry.get("a").tls == ControllerTlsFiles(
         folder / "ca.pem", Path("/etc/c.pem"), folder / "k.pem"
     )
 
 
 def test_missing_tls_files_are_named(tmp_path: Path) -> None:
-    files = TlsFiles(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem")
+    files = ControllerTlsFiles(tmp_path / "ca.pem", tmp_path / "c.pem", tmp_path / "k.pem")
     with pytest.raises(TlsFileError, match=r"TLS file .*c\.pem"):
         files.files.stamp()
 

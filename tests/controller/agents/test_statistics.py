@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from latfarm_controller.agents.statistics import SessionSamples, Summary, exponent, summarise
+from latfarm_controller.agents.statistics import (
+    MeasurementSummary,
+    SessionSamples,
+    exponent,
+    summarise,
+)
 
 times = st.floats(0.001, 1e6)
 some_sessions = st.lists(
@@ -113,7 +118,7 @@ def test_compile_time_is_known_where_any_session_tells_it() -> None:
 
 
 def test_nothing_measured_is_none() -> None:
-    assert summarise([]) == Summary()
+    assert summarise([]) == MeasurementSummary()
     loaded = summarise([SessionSamples(load_ms=3.0, rejected_runs=2)])
     assert (loaded.load_ms, loaded.first_run_ms, loaded.latency_ms) == (3.0, None, None)
     assert (loaded.runs, loaded.rejected_runs) == (0, 2)

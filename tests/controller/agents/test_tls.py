@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 from latfarm_controller.agents.client import AgentClient, Patience
-from latfarm_controller.agents.tls import TlsFiles, home_files
+from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
 from latfarm_controller.errors import AgentLostError, CertificateError
 from latfarm_protos.trust.gate import Gate
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -49,7 +49,7 @@ def authority(folder: Path) -> Path:
     return folder
 
 
-def issue(ca: Path, name: str, role: str = "agent", days: int = 2) -> TlsFiles:
+def issue(ca: Path, name: str, role: str = "agent", days: int = 2) -> ControllerTlsFiles:
     """A certificate for `name` under an authority."""
     key, ask, cert = ca / f"{name}.key", ca / f"{name}.csr", ca / f"{name}.pem"
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -61,7 +61,7 @@ def issue(ca: Path, name: str, role: str = "agent", days: int = 2) -> TlsFiles:
     openssl(
         "x509", "-req", "-in", ask, *signer, "-out", cert, "-days", str(days), "-extfile", names
     )
-    return TlsFiles(ca / "ca.pem", cert, key, server_name="board-7")
+    return ControllerTlsFiles(ca / "ca.pem", cert, key, server_name="board-7")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def serving(board: TlsFiles, port: int = 0) -> AsyncIterator[int]:
+async def serving(board: ControllerTlsFiles, port: int = 0) -> AsyncIterator[int]:
     """A board behind a gate under `board`'s certificate, as an agent is; gives its port."""
     gate = Gate(board.files, ("controller",))
     server = grpc.aio.server()
@@ -86,7 +86,9 @@ async def serving(board: TlsFiles, port: int = 0) -> AsyncIterator[int]:
         await server.stop(None)
 
 
-async def describe(board: TlsFiles, ours: TlsFiles | None, patience: Patience) -> str:
+async def describe(
+    board: ControllerTlsFiles, ours: ControllerTlsFiles | None, patience: Patience
+) -> str:
     """The name that a board under `board`'s certificate tells to a client with `ours`."""
     async with (
         serving(board) as port,
@@ -133,10 +135,10 @@ def test_a_board_that_is_not_to_be_trusted_is_refused_and_the_log_says_why(
     }.get(case, lambda: issue(mine, "board-7"))()
     if case == "other_ca":
         # What the board trusts is not the point here.
-        board = TlsFiles(mine / "ca.pem", board.cert, board.key)
+        board = ControllerTlsFiles(mine / "ca.pem", board.cert, board.key)
     if case == "ours_other_ca":
         stranger = issue(other, "controller", "controller")
-        ours = TlsFiles(ours.ca, stranger.cert, stranger.key, "board-7")
+        ours = ControllerTlsFiles(ours.ca, stranger.cert, stranger.key, "board-7")
     if case == "revoked":
         shut_out(mine, board)
     with pytest.raises(CertificateError, match=re.escape(told)):
@@ -197,7 +199,7 @@ def test_a_board_that_only_dies_in_the_handshake_is_lost(farm: Path) -> None:
         asyncio.run(play())
 
 
-def shut_out(folder: Path, files: TlsFiles) -> None:
+def shut_out(folder: Path, files: ControllerTlsFiles) -> None:
     der = ssl.PEM_cert_to_DER_cert(files.cert.read_text())
     listed = {"version": 1, "sha256": [hashlib.sha256(der).hexdigest()]}
     (folder / "revoked.json").write_text(json.dumps(listed))

@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_controller.agents import wire
-from latfarm_controller.agents.board import BoardInfo, Lease, PlatformInfo, RuntimeInfo, Stage
+from latfarm_controller.agents.board import (
+    BoardInfo,
+    Lease,
+    MeasuringStage,
+    PlatformInfo,
+    RuntimeInfo,
+)
 from latfarm_controller.agents.statistics import SessionSamples
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import UsageError
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
-from latfarm_predictors.measurement import LayerTime, Outcome, Settings
+from latfarm_predictors.measurement import Outcome, ProfiledLayer, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 KIND = TensorType("float32", (1, 8))
@@ -71,13 +77,13 @@ def test_sessions(session: SessionSamples) -> None:
     assert wire.session_from_pb(over_the_wire(wire.session_as_pb(session))) == session
 
 
-@given(st.builds(Stage, text, count, real))
-def test_stages(stage: Stage) -> None:
+@given(st.builds(MeasuringStage, text, count, real))
+def test_stages(stage: MeasuringStage) -> None:
     assert wire.stage_from_pb(over_the_wire(wire.stage_as_pb(stage))) == stage
 
 
-@given(st.builds(LayerTime, text, text, real, text))
-def test_layers(layer: LayerTime) -> None:
+@given(st.builds(ProfiledLayer, text, text, real, text))
+def test_layers(layer: ProfiledLayer) -> None:
     assert wire.layer_from_pb(over_the_wire(wire.layer_as_pb(layer))) == layer
 
 
@@ -185,7 +191,7 @@ def test_a_profile_may_come_without_runs() -> None:
     profiled.request_id = request.request_id
     measurement = wire.measurement_from_pb(profiled, request)
     assert measurement.outcome is Outcome.OK
-    assert measurement.layers == (LayerTime("l", "Relu", 1.0),)
+    assert measurement.layers == (ProfiledLayer("l", "Relu", 1.0),)
     assert not measurement.ok
 
 

@@ -13,7 +13,7 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.app.app import Controller
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.links import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
@@ -47,7 +47,7 @@ class Lab:
     """Makes controllers of one home, one after the other."""
 
     def __init__(self, home: Path, agent: LocalAgent) -> None:
-        self.config = Config(home=home, local_agent=False)
+        self.config = ControllerConfig(home=home, local_agent=False)
         self.config.make_dirs()
         self.store_file = self.config.store_file
         Registry(self.config.boards_file).add("toy", agent.address)

@@ -30,7 +30,7 @@ def activations(graph: Graph) -> dict[str, Any]:
     return dict(zip(names, session.run(None, inputs(graph)), strict=True))
 
 
-def moments(profile: profiles.Profile) -> tuple[float, float]:
+def moments(profile: profiles.ValueProfile) -> tuple[float, float]:
     """Mean and standard deviation of all values of a tensor."""
     mean = profile.mean
     return float(mean.mean()), float((profile.variance.mean() + mean.var()) ** 0.5)

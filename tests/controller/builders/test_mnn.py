@@ -17,7 +17,7 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
 from latfarm_controller.builders.mnn import converter as mnn_converter
-from latfarm_controller.builders.mnn.build import Model, build_mnn
+from latfarm_controller.builders.mnn.build import MnnModel, build_mnn
 from latfarm_controller.builders.mnn.converter import ConverterError, convert
 from latfarm_controller.builders.noise import inputs
 from latfarm_controller.builders.onnx.build import build_onnx
@@ -238,7 +238,7 @@ def test_what_is_no_model_is_refused_with_the_converters_words() -> None:
     with pytest.raises(ConverterError, match="Model file is not onnx model"):
         convert(b"garbage" * 10)
     with pytest.raises(BuildError, match="wrote no model"):
-        Model(b"MN")
+        MnnModel(b"MN")
     agrees_in_bytes = small("relu", lambda b: b.relu(image(b)))
     assert build_mnn(agrees_in_bytes) == build_mnn(agrees_in_bytes)
 
@@ -266,7 +266,7 @@ def test_a_crash_is_an_error_and_the_next_model_is_built(
     with pytest.raises(BuildError, match="MNN's converter: it died of SIGSEGV"):
         build_mnn(graph)
     monkeypatch.setattr(mnn_converter, "_WORKER", real)
-    assert Model(build_mnn(graph)).tensors >= {"input", "relu_0"}
+    assert MnnModel(build_mnn(graph)).tensors >= {"input", "relu_0"}
 
 
 def test_no_answer_is_an_error(

@@ -16,9 +16,14 @@ from latfarm_controller import zoo
 from latfarm_controller.builders.noise import Weights
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.tflite.build import build_tflite, translate
-from latfarm_controller.builders.tflite.file import Model, serialise
+from latfarm_controller.builders.tflite.file import TfliteModel, serialise
 from latfarm_controller.builders.tflite.moments import Moments
-from latfarm_controller.builders.tflite.quantize import SAME_SCALE, Scale, quantize, scale_for
+from latfarm_controller.builders.tflite.quantize import (
+    SAME_SCALE,
+    QuantizationScale,
+    quantize,
+    scale_for,
+)
 from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.draws.prior import KernelPrior
@@ -121,7 +126,7 @@ def test_kernels_run_in_int8(lite: Any) -> None:
         assert lite(build_tflite(kernel.graph, "int8")).run(kernel.graph), kernel.type
 
 
-def quantised(name: str) -> Model:
+def quantised(name: str) -> TfliteModel:
     return quantize(translate(zoo.build(name, resolution=96)))
 
 
@@ -219,7 +224,7 @@ def test_scales_hit_zero_exactly_and_span_the_range(low: float, width: float) ->
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=20))
 def test_rounding_is_within_half_a_step(values: list[float]) -> None:
-    scale = Scale(6 / 255, 0)
+    scale = QuantizationScale(6 / 255, 0)
     back = scale.value * scale.integers(np.array(values)).astype(np.float64)
     assert np.abs(back - np.array(values)).max() <= 0.5 * scale.value + 1e-9
 
@@ -266,7 +271,7 @@ def test_measured_ranges_hold_what_activations_reach(lite: Any) -> None:
 
 
 def test_a_model_that_does_not_run_is_named() -> None:
-    broken = Model("broken")
+    broken = TfliteModel("broken")
     broken.inputs = [broken.tensor("x", (1, 4), "float32")]
     broken.outputs = [broken.tensor("y", (1, 4), "float32")]
     broken.operator("LOGICAL_NOT", broken.inputs, broken.outputs)

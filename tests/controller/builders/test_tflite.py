@@ -14,7 +14,7 @@ from latfarm_controller import zoo
 from latfarm_controller.builders import build
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.tflite.build import build_tflite, translate
-from latfarm_controller.builders.tflite.file import Model, _schema, serialise
+from latfarm_controller.builders.tflite.file import TfliteModel, _schema, serialise
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
@@ -33,7 +33,7 @@ NETWORKS = (
 )
 
 
-def operators(model: Model) -> Counter[str]:
+def operators(model: TfliteModel) -> Counter[str]:
     return Counter(operator.code for operator in model.operators)
 
 
@@ -190,7 +190,7 @@ def test_without_the_schema_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
     _schema.cache_clear()
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     with pytest.raises(BuildError, match="pip install ai-edge-litert"):
-        serialise(Model("empty"))
+        serialise(TfliteModel("empty"))
     monkeypatch.undo()
     _schema.cache_clear()
-    assert serialise(Model("empty"))[4:8] == b"TFL3"
+    assert serialise(TfliteModel("empty"))[4:8] == b"TFL3"

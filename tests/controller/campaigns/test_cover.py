@@ -12,9 +12,9 @@ import pytest
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.cover import CoverCampaign, cover_config
 from latfarm_controller.campaigns.kinds import TRAINED, make_campaign
-from latfarm_controller.campaigns.sampling.network_kernels import Choice, choose
+from latfarm_controller.campaigns.sampling.network_kernels import KernelChoice, choose
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -58,7 +58,7 @@ class Home:
     """A store, and the board that its campaigns are measured on."""
 
     def __init__(self, folder: Path) -> None:
-        self.config = Config(home=folder)
+        self.config = ControllerConfig(home=folder)
         self.config.make_dirs()
         self.store: Store = DuckDBStore(self.config.store_file)
         self.board = SimulatedPlatform(rules=RULES, noise=0.01)
@@ -116,11 +116,13 @@ def predictor(home: Home) -> PlatformPredictor:
 
 
 @pytest.fixture(scope="module")
-def choice(predictor: PlatformPredictor) -> Choice:
+def choice(predictor: PlatformPredictor) -> KernelChoice:
     return choose(predictor, [network()], 10)
 
 
-def test_it_chooses_the_badly_covered_layers(predictor: PlatformPredictor, choice: Choice) -> None:
+def test_it_chooses_the_badly_covered_layers(
+    predictor: PlatformPredictor, choice: KernelChoice
+) -> None:
     bad = trust(predictor, network()).badly_covered
     assert len(bad) == choice.badly == len(choice.kernels) > 1
     assert {kernel.type for kernel in choice.kernels} == {layer.kind for layer in bad}
@@ -139,7 +141,7 @@ def test_layers_and_families_can_be_asked_for(predictor: PlatformPredictor) -> N
     assert {workload(kernel).family for kernel in found} == {"conv"}
     known = layer_coverage(evidence_of(predictor).table, [workload(k) for k in found])
     assert (known < 1.0).all()
-    assert choose(predictor, [network()], 10, family="lrn") == Choice(
+    assert choose(predictor, [network()], 10, family="lrn") == KernelChoice(
         (), len(told.badly_covered), 0
     )
     with pytest.raises(UsageError, match="no layer nowhere; some that there are: "):
@@ -149,7 +151,7 @@ def test_layers_and_families_can_be_asked_for(predictor: PlatformPredictor) -> N
 
 
 def test_what_is_measured_adds_to_the_rest(
-    home: Home, predictor: PlatformPredictor, choice: Choice
+    home: Home, predictor: PlatformPredictor, choice: KernelChoice
 ) -> None:
     record = home.store.get_campaign("base")
     assert record is not None
@@ -191,7 +193,7 @@ def test_what_is_measured_adds_to_the_rest(
     assert len(gather(home.store, PLATFORM, "most").kernels) == len(both.kernels) + 2
 
 
-def test_another_fingerprint_is_another_platform(home: Home, choice: Choice) -> None:
+def test_another_fingerprint_is_another_platform(home: Home, choice: KernelChoice) -> None:
     record = home.store.get_campaign("base")
     assert record is not None
     config = cover_config("base", record.outcome, choice.kernels[:2])
@@ -202,7 +204,7 @@ def test_another_fingerprint_is_another_platform(home: Home, choice: Choice) -> 
     assert found.left_out["fingerprint"] == 4
 
 
-def test_between_pads_where_the_base_was(choice: Choice) -> None:
+def test_between_pads_where_the_base_was(choice: KernelChoice) -> None:
     outcome = {"rules": RULES.to_json(), "call_overhead_ms": 0.01, "insight": {"chosen": "padded"}}
     convs = [kernel for kernel in choice.kernels if kernel.type.startswith("Conv")]
     config = cover_config("base", outcome, convs)
@@ -234,7 +236,9 @@ def test_older_campaigns_tell_their_insight_by_their_profiles() -> None:
         ({"insight": "guess"}, "insight"),
     ],
 )
-def test_a_wrong_configuration_is_named(change: dict[str, Any], told: str, choice: Choice) -> None:
+def test_a_wrong_configuration_is_named(
+    change: dict[str, Any], told: str, choice: KernelChoice
+) -> None:
     config = cover_config("b", {"rules": RULES.to_json()}, choice.kernels[:1])
     with pytest.raises(UsageError, match=told):
         make_campaign("cover", PLATFORM, {**config, **change})

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.enrolment import wheelhouse, wheels
-from latfarm_controller.enrolment.target import Target
+from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.errors import UsageError, WheelError
 from packaging.markers import Marker
 
-OLD = Target("3.8", "aarch64", "2.31")
-NEW = Target("3.13", "x86_64", "2.36")
+OLD = WheelTarget("3.8", "aarch64", "2.31")
+NEW = WheelTarget("3.13", "x86_64", "2.36")
 EXTRAS = ("toy", "young")
 
 
@@ -54,7 +54,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_wheel(folder, "toy", "1.2", ["base[toy]"])
     make_wheel(folder, "young")
 
-    def fetch(wanted: Sequence[str], target: Target, pins: Sequence[str], place: Path) -> None:
+    def fetch(wanted: Sequence[str], target: WheelTarget, pins: Sequence[str], place: Path) -> None:
         for each in wanted:
             name = each.split(">")[0].split("=")[0]
             (path,) = folder.glob(f"{name}-*.whl")
@@ -138,9 +138,9 @@ def test_wrong_words_are_refused(own: Path, tmp_path: Path) -> None:
         wheelhouse.assemble(NEW, [], tmp_path / "w", tmp_path)
     for words in (("3.7", "x86_64"), ("2.7", "x86_64"), ("3.11", "sparc"), ("3", "x86_64")):
         with pytest.raises(UsageError):
-            Target(*words)
+            WheelTarget(*words)
     with pytest.raises(UsageError, match="glibc"):
-        Target("3.11", "x86_64", "musl")
+        WheelTarget("3.11", "x86_64", "musl")
     broken = tmp_path / "broken-1.0-py3-none-any.whl"
     broken.write_text("no zip")
     with pytest.raises(UsageError, match="is no wheel"):

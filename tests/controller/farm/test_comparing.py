@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.farm.driver import NOT_OFFERED, Driver
-from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.scope import CampaignScope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -59,7 +59,7 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(lab: Any, store: DuckDBStore, campaign: Once, scope: Scope, **driver: Any) -> Any:
+def run(lab: Any, store: DuckDBStore, campaign: Once, scope: CampaignScope, **driver: Any) -> Any:
     async def scenario() -> CampaignRecord:
         async with lab.farm() as farm:
             names = {board.board_id for board in lab.boards}
@@ -79,7 +79,7 @@ def test_all_platforms_are_measured_on_the_board_that_was_chosen(
     mine, other = (lab.board(name, platforms=("p", "q")) for name in ("mine", "other"))
     requests = on(lab, "p", "mine", range(20)) + on(lab, "q", "mine", range(20))
     campaign = Once(requests)
-    record = run(lab, store, campaign, Scope(("p", "q"), "mine"))
+    record = run(lab, store, campaign, CampaignScope(("p", "q"), "mine"))
     assert (record.state, record.measurements, record.failures) == ("done", 40, 0)
     assert sorted(mine.measured) == sorted(r.request_id for r in requests)
     assert other.measured == []
@@ -96,7 +96,7 @@ def test_the_same_question_to_a_certain_board_is_another_one(lab: Any) -> None:
 def test_a_platform_that_is_gone_fails_its_own_requests_alone(lab: Any, store: DuckDBStore) -> None:
     lab.board("mine", platforms=("p",))
     campaign = Once(on(lab, "p", "mine", range(3)) + on(lab, "gone", "mine", range(3)))
-    record = run(lab, store, campaign, Scope(("p", "gone"), "mine"))
+    record = run(lab, store, campaign, CampaignScope(("p", "gone"), "mine"))
     assert record.state == "done"
     failed = [m for m in campaign.told.values() if not m.ok]
     assert [m.error_code for m in failed] == [NOT_OFFERED] * 3
@@ -108,6 +108,6 @@ def test_another_board_of_the_platform_is_no_help(lab: Any, store: DuckDBStore) 
     lab.board("mine", platforms=("p", "q"), answer=lambda board, question: 1 / 0)
     lab.board("other", platforms=("p", "q"))
     campaign = Once(on(lab, "p", "mine", range(20)))
-    record = run(lab, store, campaign, Scope(("p", "q"), "mine"), patience_s=0.01)
+    record = run(lab, store, campaign, CampaignScope(("p", "q"), "mine"), patience_s=0.01)
     assert record.state == "interrupted"
     assert "no board of p works" in record.error or "none by its own fault" in record.error

@@ -24,7 +24,7 @@ from latfarm_controller.farm.scheduling.messages import (
     BuildReady,
     Discard,
     Dispatch,
-    Model,
+    ModelSpec,
     RequestsQueued,
     ResultReceived,
     Standing,
@@ -33,7 +33,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
-from latfarm_controller.farm.scope import Scope
+from latfarm_controller.farm.scope import CampaignScope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -43,7 +43,7 @@ from tests.controller.farm.test_driver import Rounds
 
 pytestmark = pytest.mark.timeout(60)
 
-MODEL = Model("g", "onnx", "fp32")
+MODEL = ModelSpec("g", "onnx", "fp32")
 
 
 def work(name: str, purpose: str = "kernel", board: str = "") -> Work:
@@ -311,7 +311,7 @@ def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -
                 campaign = CheckCampaign(sentinel_kernel(), "p", reference.settings, "a")
                 record = CampaignRecord(f"check-{campaign.nonce}", "check", "check", "p")
                 desk.allow_check("a", allowed=True)
-                ended = await driver.run(campaign, record, scope=Scope(("p",), "a"))
+                ended = await driver.run(campaign, record, scope=CampaignScope(("p",), "a"))
                 desk.allow_check("a", allowed=False)
                 assert ended.state == "done", ended
                 assert campaign.latency_ms is not None

@@ -9,29 +9,31 @@ from typing import Any
 
 import pytest
 from latfarm_controller.farm import models as farm_models
-from latfarm_controller.farm.boards.links import Built, NotBuilt
+from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
 from latfarm_controller.farm.models import Models
-from latfarm_controller.farm.scheduling.messages import Model
-from latfarm_controller.farm.watch import Watch
+from latfarm_controller.farm.scheduling.messages import ModelSpec
+from latfarm_controller.farm.watch import FarmWatch
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 
 
 class Builder:
     def __init__(self) -> None:
-        self.asked: list[Model] = []
+        self.asked: list[ModelSpec] = []
         self.graphs: list[Graph] = []
 
-    async def build(self, jobs: Sequence[tuple[Model, Graph]]) -> list[Built | NotBuilt]:
+    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
         self.asked += [model for model, _ in jobs]
         self.graphs += [graph for _, graph in jobs]
         return [
-            NotBuilt(model, "no") if model.graph_hash == "bad" else Built(model, "ab", 40, None)
+            NotBuilt(model, "no")
+            if model.graph_hash == "bad"
+            else BuiltModel(model, "ab", 40, None)
             for model, _ in jobs
         ]
 
 
-class Counting(Watch):
+class Counting(FarmWatch):
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
 
@@ -44,8 +46,8 @@ def graph() -> Graph:
     return b.build([b.relu(b.input((1, 4, 8, 8)))])
 
 
-def model(name: str) -> Model:
-    return Model(name, "onnx", "fp32")
+def model(name: str) -> ModelSpec:
+    return ModelSpec(name, "onnx", "fp32")
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def models(builder: Builder, watch: Counting) -> Models:
 
 def test_what_is_kept_is_not_built_again(models: Models, builder: Builder, watch: Counting) -> None:
     first = asyncio.run(models.build([model("a"), model("bad")]))
-    assert {type(answer) for answer in first} == {Built, NotBuilt}
+    assert {type(answer) for answer in first} == {BuiltModel, NotBuilt}
     assert models.built(model("a")).size_bytes == 40
     models.release(model("a"))
     with pytest.raises(KeyError):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
-from latfarm_predictors.measurement import LayerTime
+from latfarm_predictors.measurement import ProfiledLayer
 
 from tests.controller.reports.toy import (
     CAMPAIGN,
@@ -37,7 +37,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             for place, graph in enumerate(kernels()):
                 number = 100 * turn + place
                 time_ms = truth_ms(graph) + OVERHEAD_MS
-                layers = (LayerTime("n0", "Conv", truth_ms(graph)),) if turn == 0 else ()
+                layers = (ProfiledLayer("n0", "Conv", truth_ms(graph)),) if turn == 0 else ()
                 found = measured(
                     graph, "kernel", time_ms * (1 + 0.01 * turn), number, layers=layers
                 )

@@ -13,7 +13,7 @@ from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.pages import conduct as html_conduct
 from latfarm_controller.reports.pages import words
 from latfarm_controller.reports.pages.plot_stairs import nice_ticks
-from latfarm_predictors.measurement import LayerTime, Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from tests.controller.reports import toy
 
@@ -83,7 +83,7 @@ def test_failures_are_sorted_by_how_many() -> None:
 
 def test_padded_and_single_times_are_compared_with_the_profiler() -> None:
     graphs = toy.kernels()[:5]
-    shown = [LayerTime("a", "Conv", 1.0), LayerTime("b", "Reorder", 9.0)]
+    shown = [ProfiledLayer("a", "Conv", 1.0), ProfiledLayer("b", "Reorder", 9.0)]
     measured = [
         toy.measured(
             graph,

@@ -46,7 +46,7 @@ class Tags(HTMLParser):
 
 
 def test_summary_counts_and_medians() -> None:
-    summary = networks.Summary.of(ROWS)
+    summary = networks.AccuracySummary.of(ROWS)
     assert summary.networks == 2
     assert summary.inside == 1
     assert summary.median_error == pytest.approx((0.05 + 0.2) / 2)

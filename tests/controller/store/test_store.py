@@ -17,9 +17,9 @@ from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.measurement import (
-    LayerTime,
     Measurement,
     Outcome,
+    ProfiledLayer,
     Settings,
 )
 
@@ -53,7 +53,7 @@ whole_measurements = st.builds(
     compile_ms=st.none() | finite,
     first_run_ms=st.none() | finite,
     unstable=st.booleans(),
-    layers=st.lists(st.builds(LayerTime, text, text, finite, text), max_size=3).map(tuple),
+    layers=st.lists(st.builds(ProfiledLayer, text, text, finite, text), max_size=3).map(tuple),
     memory_bytes=st.integers(0, 2**64 - 1),
     board_ms=finite,
     measured_at_s=finite,
@@ -260,7 +260,7 @@ def test_training_can_keep_to_one_fingerprint(
 def test_latest_prefers_stable_then_new(
     store: DuckDBStore, make_measurement: MakeMeasurement
 ) -> None:
-    layer = LayerTime("l", "Relu", 1.0)
+    layer = ProfiledLayer("l", "Relu", 1.0)
     graph_hash = make_measurement()[1].hash
 
     def told(repeat: int, at_s: float, **changes: Any) -> Measurement:

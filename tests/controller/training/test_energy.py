@@ -15,14 +15,14 @@ from statistics import median
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.app.app import Controller
 from latfarm_controller.cli import main
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.links import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
@@ -66,7 +66,7 @@ class Farmhouse:
     """A home whose boards are simulated."""
 
     def __init__(self, home: Path, agents: dict[str, LocalAgent]) -> None:
-        self.config = Config(home=home, local_agent=False)
+        self.config = ControllerConfig(home=home, local_agent=False)
         self.config.make_dirs()
         for name, agent in agents.items():
             Registry(self.config.boards_file).add(name, agent.address)
@@ -127,7 +127,7 @@ def house(
 def truth_mj(graph: Graph) -> float:
     """What the profile says, by the agent's own arithmetic."""
     data = json.loads(builders.build(graph, "graph-json", "fp32"))
-    return exact_energy_mj(data, Profile.from_json(PROFILE))
+    return exact_energy_mj(data, BoardProfile.from_json(PROFILE))
 
 
 @pytest.fixture(scope="module")

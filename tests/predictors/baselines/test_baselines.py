@@ -21,7 +21,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.annette import AnnetteRoofline
 from latfarm_predictors.models.published.mnn_cost import MnnCost
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS, Maker
@@ -263,11 +263,11 @@ class Typical:
     def predict(self, graphs: Sequence[Graph]) -> tuple[Array, Array]:
         return np.full(len(graphs), self.middle_ms), np.ones(len(graphs))
 
-    def state(self) -> State:
-        return State(self.kind, {"middle_ms": self.middle_ms})
+    def state(self) -> ModelState:
+        return ModelState(self.kind, {"middle_ms": self.middle_ms})
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: ModelState) -> Self:
         model = cls()
         model.middle_ms = float(state.values["middle_ms"])
         return model

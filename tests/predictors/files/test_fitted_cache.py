@@ -13,7 +13,7 @@ from latfarm_predictors.confidence.layer_confidence import METRICS, LayerConfide
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.per_type import PerType
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 
@@ -29,8 +29,8 @@ def evidence() -> Evidence:
     return Evidence(as_table(works), latency, zeros, latency, zeros + 0.1)
 
 
-def some(value: float) -> State:
-    return State("some", {"value": value}, {"array": np.full(2000, value)})
+def some(value: float) -> ModelState:
+    return ModelState("some", {"value": value}, {"array": np.full(2000, value)})
 
 
 @pytest.fixture
@@ -105,12 +105,12 @@ def test_what_nobody_used_for_longest_goes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     cache = FittedCache(folder, BUNDLE, most_bytes=60_000)
     for number in range(3):
-        cache.put(str(number), State("some", {}, {"array": rng.random(2000)}))
+        cache.put(str(number), ModelState("some", {}, {"array": rng.random(2000)}))
         for path in folder.glob("*.zip"):  # seconds apart, as far as the clock tells
             told = path.stat()
             os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns - 10**10))
     assert cache.get("0") is not None  # used just now
-    cache.put("3", State("some", {}, {"array": rng.random(2000)}))
+    cache.put("3", ModelState("some", {}, {"array": rng.random(2000)}))
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 60_000
     assert cache.get("1") is None
     assert cache.get("0") is not None

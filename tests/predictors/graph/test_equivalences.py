@@ -8,8 +8,8 @@ import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.testing.spellings import (
     MAP,
-    Case,
     Spelling,
+    SpellingCase,
     chain,
     check,
     clip,
@@ -24,12 +24,12 @@ RELU6 = clip(0, 6)
 SHIFTED6 = chain(with_number("Add", 3), RELU6)
 
 NOTHING = [
-    Case(
+    SpellingCase(
         "identity and dropout",
         [plain, unary("Identity"), unary("Dropout"), chain(unary("Dropout"), unary("Identity"))],
         [unary("Relu")],
     ),
-    Case(
+    SpellingCase(
         "views, cuts, pads and joins that change nothing",
         [
             plain,
@@ -53,12 +53,12 @@ NOTHING = [
             lambda b, x: b.pad(x, [0, 0, 0, 1]),
         ],
     ),
-    Case(
+    SpellingCase(
         "sums and extremes of one",
         [plain, *(lambda b, x, op=op: b.op(op, [x]) for op in ("Sum", "Mean", "Max", "Min"))],
         [lambda b, x: b.op("Sum", [x, x])],
     ),
-    Case(
+    SpellingCase(
         "neutral constants",
         [
             plain,
@@ -78,12 +78,12 @@ NOTHING = [
             lambda b, x: b.sub(number(b, x, 0), x),
         ],
     ),
-    Case(
+    SpellingCase(
         "constants of one element",
         [with_number("Add", 2), with_number("Add", 2, (1,)), with_number("Add", 2, (1, 1, 1, 1))],
         [with_number("Add", 2.5), with_number("Mul", 2), with_weight("Add", (1,))],
     ),
-    Case(
+    SpellingCase(
         "leading axes of a constant",
         [with_weight("PRelu", (4, 1, 1)), with_weight("PRelu", (1, 4, 1, 1))],
         [with_weight("PRelu", (6, 1)), with_weight("PRelu", (1,)), with_weight("PRelu", (4, 6, 6))],
@@ -91,7 +91,7 @@ NOTHING = [
 ]
 
 ARITHMETIC = [
-    Case(
+    SpellingCase(
         "sum of two",
         [
             lambda b, x: b.op("Sum", [x, b.sigmoid(x)]),
@@ -99,12 +99,12 @@ ARITHMETIC = [
         ],
         [lambda b, x: b.sub(x, b.sigmoid(x)), lambda b, x: b.op("Sum", [x, b.sigmoid(x), x])],
     ),
-    Case(
+    SpellingCase(
         "subtracted constants",
         [with_number("Sub", 2), with_number("Add", -2)],
         [with_number("Add", 2), lambda b, x: b.sub(number(b, x, 2), x)],
     ),
-    Case(
+    SpellingCase(
         "subtracted weights",
         [with_weight("Sub", (6, 6)), with_weight("Add", (6, 6))],
         [
@@ -113,7 +113,7 @@ ARITHMETIC = [
             lambda b, x: b.sub(b.weight((6, 6)), x),
         ],
     ),
-    Case(
+    SpellingCase(
         "divided by a constant",
         [
             with_number("Div", sqrt(2)),
@@ -122,17 +122,17 @@ ARITHMETIC = [
         ],
         [with_number("Mul", 0.7072), lambda b, x: b.div(number(b, x, sqrt(2)), x)],
     ),
-    Case(
+    SpellingCase(
         "divided by weights",
         [with_weight("Div", (6, 6)), with_weight("Mul", (6, 6))],
         [with_weight("Mul", (6, 1)), lambda b, x: b.div(b.weight((6, 6)), x)],
     ),
-    Case(
+    SpellingCase(
         "reciprocal",
         [unary("Reciprocal"), lambda b, x: b.div(number(b, x, 1), x), with_number("Pow", -1)],
         [lambda b, x: b.div(number(b, x, 2), x), with_number("Pow", -2)],
     ),
-    Case(
+    SpellingCase(
         "division as a product",
         [
             lambda b, x: b.div(x, b.sigmoid(x)),
@@ -140,12 +140,12 @@ ARITHMETIC = [
         ],
         [lambda b, x: b.div(b.sigmoid(x), x), lambda b, x: b.mul(x, b.sigmoid(x))],
     ),
-    Case(
+    SpellingCase(
         "square",
         [with_number("Pow", 2), lambda b, x: b.mul(x, x)],
         [with_number("Pow", 3), with_number("Pow", 2.5), lambda b, x: b.add(x, x)],
     ),
-    Case(
+    SpellingCase(
         "cube",
         [
             with_number("Pow", 3),
@@ -154,8 +154,8 @@ ARITHMETIC = [
         ],
         [with_number("Pow", 4)],
     ),
-    Case("root", [with_number("Pow", 0.5), unary("Sqrt")], [with_number("Pow", 0.25)]),
-    Case(
+    SpellingCase("root", [with_number("Pow", 0.5), unary("Sqrt")], [with_number("Pow", 0.25)]),
+    SpellingCase(
         "factors of a product",
         [
             lambda b, x: b.mul(b.mul(x, number(b, x, 0.5)), b.sigmoid(x)),
@@ -170,7 +170,7 @@ ARITHMETIC = [
             lambda b, x: b.mul(x, b.sigmoid(b.mul(x, number(b, x, 0.5)))),
         ],
     ),
-    Case(
+    SpellingCase(
         "a factor of the smaller operand is less work",
         [
             lambda b, x: b.mul(x, b.mul(b.global_avg_pool(x), number(b, x, 0.5))),
@@ -186,7 +186,7 @@ def leaky(b: GraphBuilder, x: str) -> str:
 
 
 ACTIVATIONS = [
-    Case(
+    SpellingCase(
         "relu",
         [
             unary("Relu"),
@@ -204,8 +204,10 @@ ACTIVATIONS = [
             chain(unary("Relu"), unary("Relu")),
         ],
     ),
-    Case("a clip without bounds", [plain, clip(-3.402823e38, 3.402823e38)], [clip(-1e4, 1e4)]),
-    Case(
+    SpellingCase(
+        "a clip without bounds", [plain, clip(-3.402823e38, 3.402823e38)], [clip(-1e4, 1e4)]
+    ),
+    SpellingCase(
         "relu6",
         [
             RELU6,
@@ -223,12 +225,12 @@ ACTIVATIONS = [
             chain(unary("Relu"), lambda b, x: b.concat([x, b.op("Min", [x, number(b, x, 6)])])),
         ],
     ),
-    Case(
+    SpellingCase(
         "leaky relu",
         [unary("LeakyRelu", alpha=0.1), leaky],
         [unary("LeakyRelu", alpha=0.2), lambda b, x: b.op("Min", [x, b.mul(x, number(b, x, 0.1))])],
     ),
-    Case(
+    SpellingCase(
         "hard sigmoid",
         [
             unary("HardSigmoid", alpha=1 / 6, beta=0.5),
@@ -246,7 +248,7 @@ ACTIVATIONS = [
             chain(RELU6, with_number("Div", 6)),
         ],
     ),
-    Case(
+    SpellingCase(
         "hard sigmoid with another slope",
         [
             unary("HardSigmoid", alpha=0.2, beta=0.5),
@@ -254,7 +256,7 @@ ACTIVATIONS = [
         ],
         [chain(with_number("Mul", 0.2), with_number("Add", 0.5), clip(0, 2))],
     ),
-    Case(
+    SpellingCase(
         "hard swish",
         [
             lambda b, x: b.hard_swish(x),
@@ -269,7 +271,7 @@ ACTIVATIONS = [
             lambda b, x: b.mul(b.tanh(x), b.hard_sigmoid(x)),
         ],
     ),
-    Case(
+    SpellingCase(
         "swish",
         [
             lambda b, x: b.mul(x, b.sigmoid(x)),
@@ -328,7 +330,7 @@ def layer_norm(
 
 
 TRANSFORMERS = [
-    Case(
+    SpellingCase(
         "gelu",
         [
             lambda b, x: b.gelu(x),
@@ -344,7 +346,7 @@ TRANSFORMERS = [
         ],
         (2, 8, 16),
     ),
-    Case(
+    SpellingCase(
         "gelu by tanh",
         [
             gelu_tanh(with_number("Pow", 3)),
@@ -354,7 +356,7 @@ TRANSFORMERS = [
         [gelu_tanh(with_number("Pow", 2))],
         (2, 8, 16),
     ),
-    Case(
+    SpellingCase(
         "layer normalisation",
         [
             lambda b, x: b.layer_norm(x),
@@ -378,5 +380,5 @@ TRANSFORMERS = [
 @pytest.mark.parametrize(
     "case", [*NOTHING, *ARITHMETIC, *ACTIVATIONS, *TRANSFORMERS], ids=lambda case: case.name
 )
-def test_equivalence(case: Case) -> None:
+def test_equivalence(case: SpellingCase) -> None:
     check(case)

@@ -9,8 +9,8 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.testing.spellings import (
     MAP,
-    Case,
     Spelling,
+    SpellingCase,
     chain,
     check,
     number,
@@ -60,7 +60,7 @@ def conv(pads: int | Sequence[int]) -> Spelling:
 
 
 VIEWS = [
-    Case(
+    SpellingCase(
         "views to one shape",
         [
             chain(unary("GlobalAveragePool"), unary("Flatten", axis=1)),
@@ -75,7 +75,7 @@ VIEWS = [
             chain(unary("GlobalAveragePool"), reshape(4, 2)),
         ],
     ),
-    Case(
+    SpellingCase(
         "views and elementwise ops",
         [
             chain(unary("Relu"), reshape(2, 144)),
@@ -84,7 +84,7 @@ VIEWS = [
         ],
         [chain(unary("Relu"), reshape(4, 72)), chain(reshape(2, 144), unary("Softmax", axis=1))],
     ),
-    Case(
+    SpellingCase(
         "views of two operands",
         [
             lambda b, x: b.reshape(b.mul(x, b.sigmoid(x)), (2, 144)),
@@ -97,7 +97,7 @@ VIEWS = [
             )
         ],
     ),
-    Case(
+    SpellingCase(
         "a transpose of single elements is a view",
         [
             chain(unary("GlobalAveragePool"), turn(*LAST)),
@@ -108,7 +108,7 @@ VIEWS = [
 ]
 
 LAYOUTS = [
-    Case(
+    SpellingCase(
         "pairs of transposes",
         [
             plain,
@@ -118,7 +118,7 @@ LAYOUTS = [
         ],
         [chain(turn(*LAST), turn(3, 1, 2, 0)), turn(0, 1, 3, 2)],
     ),
-    Case(
+    SpellingCase(
         "islands of elementwise ops",
         [
             chain(unary("Relu"), with_weight("PRelu", (4, 1, 1)), with_number("Mul", 3)),
@@ -130,7 +130,7 @@ LAYOUTS = [
             island(chain(unary("Relu"), with_weight("PRelu", (6, 6, 4)), with_number("Mul", 3))),
         ],
     ),
-    Case(
+    SpellingCase(
         "biases in the other layout",
         [
             lambda b, x: b.conv(x, 8, 3, bias=True),
@@ -138,7 +138,7 @@ LAYOUTS = [
         ],
         [chain(lambda b, x: b.conv(x, 8, 3), island(with_weight("Add", (6, 1))))],
     ),
-    Case(
+    SpellingCase(
         "joins of two branches",
         [
             lambda b, x: b.add(b.relu(x), b.sigmoid(x)),
@@ -153,7 +153,7 @@ LAYOUTS = [
             ),
         ],
     ),
-    Case(
+    SpellingCase(
         "squeeze and excitation",
         [
             lambda b, x: b.mul(x, b.sigmoid(b.global_avg_pool(x))),
@@ -166,7 +166,7 @@ LAYOUTS = [
         ],
         [island(lambda b, x: b.mul(x, b.sigmoid(b.reduce_mean(x, (2, 3)))))],
     ),
-    Case(
+    SpellingCase(
         "axes in the other layout",
         [
             lambda b, x: b.softmax(b.concat([x, b.relu(x)], 1), 1),
@@ -178,7 +178,7 @@ LAYOUTS = [
             island(lambda b, x: b.softmax(b.concat([b.relu(x), x], 3), 3)),
         ],
     ),
-    Case(
+    SpellingCase(
         "reductions in the other layout",
         [
             lambda b, x: b.op("ReduceMax", [x], {"axes": (1,), "keepdims": 0}),
@@ -190,7 +190,7 @@ LAYOUTS = [
             chain(turn(1, 3, 2, 0), mean(0, keep=False, op="ReduceMax")),
         ],
     ),
-    Case(
+    SpellingCase(
         "sums in the other layout",
         [
             lambda b, x: b.op("ReduceSum", [x, b.weight((2,), "int64", (2, 3))], {"keepdims": 1}),
@@ -204,7 +204,7 @@ LAYOUTS = [
             lambda b, x: b.op("ReduceSum", [x, b.weight((2,), "int64", (1, 2))], {"keepdims": 1}),
         ],
     ),
-    Case(
+    SpellingCase(
         "pads, cuts and resizing in the other layout",
         [
             lambda b, x: b.resize(b.slice(b.pad(x, [1, 2, 3, 4]), [1], [5], [2]), 2),
@@ -226,7 +226,7 @@ LAYOUTS = [
         ],
         [lambda b, x: b.resize(b.slice(b.pad(x, [1, 2, 3, 4]), [1], [5], [3]), 2)],
     ),
-    Case(
+    SpellingCase(
         "splits in the other layout",
         [
             lambda b, x: b.mul(*b.split(x, [2, 2], 1)),
@@ -237,7 +237,7 @@ LAYOUTS = [
 ]
 
 WINDOWS = [
-    Case(
+    SpellingCase(
         "pads of convolutions",
         [
             conv((1, 2, 3, 4)),
@@ -252,7 +252,7 @@ WINDOWS = [
             conv((1, 1, 1, 1)),
         ],
     ),
-    Case(
+    SpellingCase(
         "pads of averages",
         [
             pool("AveragePool", 3, 2, (1, 1, 1, 1), count_include_pad=1),
@@ -263,7 +263,7 @@ WINDOWS = [
             chain(pad(1, 1, 1, 1, value=2.0), pool("AveragePool", 3, 2, (0, 0, 0, 0))),
         ],
     ),
-    Case(
+    SpellingCase(
         "pads of maxima",
         [
             chain(unary("Relu"), pool("MaxPool", 3, 2, (1, 1, 1, 1))),
@@ -279,7 +279,7 @@ WINDOWS = [
             chain(unary("Relu"), pad(1, 1, 1, 1, value=1.0), pool("MaxPool", 3, 2, (0, 0, 0, 0))),
         ],
     ),
-    Case(
+    SpellingCase(
         "attributes of averages that change nothing",
         [
             pool("AveragePool", 2, 2, (0, 0, 0, 0)),
@@ -292,7 +292,7 @@ WINDOWS = [
             pool("AveragePool", 2, 3, (0, 0, 0, 0)),
         ],
     ),
-    Case(
+    SpellingCase(
         "rounding up",
         [
             pool("MaxPool", 2, 2, (0, 0, 0, 0)),
@@ -300,7 +300,7 @@ WINDOWS = [
         ],
         [pool("MaxPool", 3, 2, (0, 0, 0, 0), ceil_mode=1), pool("MaxPool", 3, 2, (0, 0, 0, 0))],
     ),
-    Case(
+    SpellingCase(
         "global averages",
         [
             unary("GlobalAveragePool"),
@@ -317,7 +317,7 @@ WINDOWS = [
             pool("AveragePool", 5, 1, (0, 0, 0, 0)),
         ],
     ),
-    Case(
+    SpellingCase(
         "global averages without the spatial axes",
         [
             mean(2, 3, keep=False),
@@ -326,7 +326,7 @@ WINDOWS = [
         ],
         [unary("GlobalAveragePool"), chain(turn(*LAST), mean(2, 3, keep=False))],
     ),
-    Case(
+    SpellingCase(
         "global maxima",
         [unary("GlobalMaxPool"), mean(2, 3, op="ReduceMax"), pool("MaxPool", 6, 2, (0, 0, 0, 0))],
         [mean(2, 3, op="ReduceMin")],
@@ -350,7 +350,7 @@ def resize_to(*sizes: int) -> Spelling:
 
 
 CUTS = [
-    Case(
+    SpellingCase(
         "nearest neighbours by whole factors",
         [
             resize("asymmetric", nearest="floor"),
@@ -365,12 +365,12 @@ CUTS = [
             resize_to(2, 4, 12, 6),
         ],
     ),
-    Case(
+    SpellingCase(
         "half pixels of linear resizing",
         [resize("half_pixel", "linear"), resize("pytorch_half_pixel", "linear")],
         [resize("align_corners", "linear"), resize("asymmetric", "linear")],
     ),
-    Case(
+    SpellingCase(
         "split and slices",
         [
             lambda b, x: b.div(*b.split(x, [2, 2])),
@@ -386,7 +386,7 @@ CUTS = [
             lambda b, x: b.div(b.slice(x, [0], [2], [1]), b.slice(x, [0], [4], [1], [2])),
         ],
     ),
-    Case(
+    SpellingCase(
         "one of an axis",
         [
             lambda b, x: b.op("Gather", [x, b.weight((), "int64", (0,))], {"axis": 1}),
@@ -401,7 +401,7 @@ CUTS = [
             lambda b, x: b.op("Gather", [x, b.weight((), "int64", (0,))], {"axis": 2}),
         ],
     ),
-    Case(
+    SpellingCase(
         "computed weights",
         [
             lambda b, x: b.mul(x, b.weight((6, 6))),
@@ -413,7 +413,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize("case", [*VIEWS, *LAYOUTS, *WINDOWS, *CUTS], ids=lambda case: case.name)
-def test_equivalence(case: Case) -> None:
+def test_equivalence(case: SpellingCase) -> None:
     check(case)
 
 

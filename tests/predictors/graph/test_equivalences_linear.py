@@ -6,8 +6,8 @@ import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.testing.spellings import (
     MAP,
-    Case,
     Spelling,
+    SpellingCase,
     chain,
     check,
     number,
@@ -62,7 +62,7 @@ def reshape(*shape: int) -> Spelling:
 
 
 FOLDS = [
-    Case(
+    SpellingCase(
         "batch-norm after a convolution",
         [
             conv(bias=True),
@@ -87,12 +87,12 @@ FOLDS = [
             read_twice,
         ],
     ),
-    Case(
+    SpellingCase(
         "a factor after a convolution without bias",
         [conv(), chain(conv(), with_weight("Mul", CHANNELS))],
         [chain(conv(), with_weight("Add", CHANNELS))],
     ),
-    Case(
+    SpellingCase(
         "batch-norm after a transposed convolution",
         [
             upconv(bias=True),
@@ -101,7 +101,7 @@ FOLDS = [
         ],
         [upconv(), chain(upconv(bias=True), unary("Relu"), batch_norm)],
     ),
-    Case(
+    SpellingCase(
         "batch-norm alone",
         [
             chain(unary("Relu"), batch_norm),
@@ -118,7 +118,7 @@ FOLDS = [
 ]
 
 MATRICES = [
-    Case(
+    SpellingCase(
         "fully connected",
         [
             gemm(),
@@ -144,7 +144,7 @@ MATRICES = [
         ],
         ROWS,
     ),
-    Case(
+    SpellingCase(
         "fully connected after a view",
         [
             lambda b, x: b.fc(b.flatten(x), 6),
@@ -158,7 +158,7 @@ MATRICES = [
             lambda b, x: b.flatten(b.conv(x, 6, 6, 1, 0, bias=True)),
         ],
     ),
-    Case(
+    SpellingCase(
         "rows of a sequence",
         [
             chain(matmul(), with_weight("Add", (6,))),
@@ -173,7 +173,7 @@ MATRICES = [
         ],
         SEQUENCE,
     ),
-    Case(
+    SpellingCase(
         "product of two activations",
         [
             lambda b, x: b.op("Gemm", [x, b.sigmoid(x)], {"transB": 1}),
@@ -186,7 +186,7 @@ MATRICES = [
         ],
         ROWS,
     ),
-    Case(
+    SpellingCase(
         "alpha and beta of activations",
         [
             lambda b, x: b.op(
@@ -206,7 +206,7 @@ MATRICES = [
 
 
 @pytest.mark.parametrize("case", [*FOLDS, *MATRICES], ids=lambda case: case.name)
-def test_equivalence(case: Case) -> None:
+def test_equivalence(case: SpellingCase) -> None:
     check(case)
 
 

@@ -13,7 +13,7 @@ from latfarm_predictors.kernels.fusion import FusionRules, find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
@@ -208,6 +208,6 @@ def test_kernels_of_no_network_have_no_place() -> None:
 def test_marks_of_another_version_are_refused(odd: PlatformPredictor) -> None:
     assert odd.context is not None
     state = odd.context.state()
-    other = State(state.kind, {**state.values, "names": ["of old"]}, {}, state.texts)
+    other = ModelState(state.kind, {**state.values, "names": ["of old"]}, {}, state.texts)
     with pytest.raises(ValueError, match="another version"):
         ContextModel.from_state(other, odd.models)

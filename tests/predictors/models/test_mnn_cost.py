@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_predictors.features.mnn_backends import GPU_GIGA, Backend, cpu, gpu
+from latfarm_predictors.features.mnn_backends import GPU_GIGA, MnnBackend, cpu, gpu
 from latfarm_predictors.features.mnn_schemes import (
     TILES,
     Schemes,
@@ -22,7 +22,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import Model
+from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.published.mnn_cost import MnnCost, algorithms, operators
 from latfarm_predictors.testing.synthetic import USUAL_COUNTS, random_kernels
 
@@ -174,7 +174,7 @@ def test_appendix_c_clocks_add_up() -> None:
 
 def test_appendix_c_gpus() -> None:
     assert len(GPU_GIGA) == 17
-    assert gpu("Adreno (TM) 540", "opencl") == Backend("Adreno (TM) 540, opencl", 42.74e6, 0.05)
+    assert gpu("Adreno (TM) 540", "opencl") == MnnBackend("Adreno (TM) 540, opencl", 42.74e6, 0.05)
     assert gpu("Mali-G72 MP12", "Vulkan").multiplications_per_ms == 31.61e6
     assert gpu("Mali-G72 MP12", "Vulkan").schedule_ms == 0.01
     assert gpu("Adreno 506", "opengl").multiplications_per_ms == 4.74e6
@@ -213,7 +213,7 @@ def test_equation_4_sums_equation_5_over_ops() -> None:
 
 
 def test_it_is_a_model_like_the_others() -> None:
-    model: Model = MnnCost(cpu(2, [2000, 2000]), scaled=True)
+    model: Regressor = MnnCost(cpu(2, [2000, 2000]), scaled=True)
     works = [workload(k) for k in random_kernels(np.random.default_rng(0), USUAL_COUNTS)]
     before, sigma = model.predict(works)
     assert before.shape == (len(works),)

@@ -14,7 +14,7 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import Model, out_of_fold, robust_sigma
+from latfarm_predictors.models.base import Regressor, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.gaussian.search import penalised_likelihood, search
 from latfarm_predictors.models.published.analytic import Linear, Lookup
@@ -29,7 +29,7 @@ from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 from scipy.optimize import check_grad
 from sklearn.ensemble import RandomForestRegressor
 
-MAKERS: dict[str, Callable[[], Model]] = {
+MAKERS: dict[str, Callable[[], Regressor]] = {
     "flops": lambda: Linear(traffic=False),
     "flops_mac": lambda: Linear(traffic=True),
     "lookup": Lookup,
@@ -67,13 +67,13 @@ def judge() -> tuple[Table, Array, Array]:
 
 
 @pytest.fixture(scope="module")
-def fitted(train: tuple[Table, Array, Array]) -> dict[str, Model]:
+def fitted(train: tuple[Table, Array, Array]) -> dict[str, Regressor]:
     return {name: make().fit(*train[:2]) for name, make in MAKERS.items()}
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_predictions_are_positive_finite_and_shaped(
-    name: str, fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+    name: str, fitted: dict[str, Regressor], judge: tuple[Table, Array, Array]
 ) -> None:
     latency, sigma = fitted[name].predict(judge[0])
     assert latency.shape == sigma.shape == (150,)
@@ -85,7 +85,7 @@ def test_predictions_are_positive_finite_and_shaped(
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_state_gives_back_the_same_bits(
-    name: str, fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+    name: str, fitted: dict[str, Regressor], judge: tuple[Table, Array, Array]
 ) -> None:
     model = fitted[name]
     again = type(model).from_state(model.state())
@@ -96,7 +96,7 @@ def test_state_gives_back_the_same_bits(
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_same_data_give_the_same_model(
     name: str,
-    fitted: dict[str, Model],
+    fitted: dict[str, Regressor],
     train: tuple[Table, Array, Array],
     judge: tuple[Table, Array, Array],
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_same_data_give_the_same_model(
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_refit_on_the_same_rows_predicts_much_the_same(
     name: str,
-    fitted: dict[str, Model],
+    fitted: dict[str, Regressor],
     train: tuple[Table, Array, Array],
     judge: tuple[Table, Array, Array],
 ) -> None:
@@ -130,7 +130,7 @@ def test_bad_targets_are_refused(name: str) -> None:
 
 
 def test_the_gp_beats_the_forest_by_far_on_tiled_work(
-    fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+    fitted: dict[str, Regressor], judge: tuple[Table, Array, Array]
 ) -> None:
     share = {
         name: evaluate(fitted[name].predict(judge[0])[0], judge[2]).within10 for name in fitted
@@ -141,7 +141,7 @@ def test_the_gp_beats_the_forest_by_far_on_tiled_work(
     assert share["boosted"] > share["forest"]
 
 
-def test_the_gp_follows_doubled_work(fitted: dict[str, Model]) -> None:
+def test_the_gp_follows_doubled_work(fitted: dict[str, Regressor]) -> None:
     latencies = []
     for channels in (24, 48, 96, 192):
         b = GraphBuilder("conv")
@@ -153,7 +153,7 @@ def test_the_gp_follows_doubled_work(fitted: dict[str, Model]) -> None:
 
 
 def test_the_gp_knows_where_it_knows_little(
-    fitted: dict[str, Model], train: tuple[Table, Array, Array]
+    fitted: dict[str, Regressor], train: tuple[Table, Array, Array]
 ) -> None:
     b = GraphBuilder("far")
     graph = b.build([b.conv(b.input((4, 1500, 224, 224)), 2000, (11, 1), dilation=2)])
@@ -213,7 +213,7 @@ def test_rows_known_to_be_noisy_count_less(judge: tuple[Table, Array, Array]) ->
 
 
 def test_deviations_are_of_the_right_size(
-    fitted: dict[str, Model], judge: tuple[Table, Array, Array]
+    fitted: dict[str, Regressor], judge: tuple[Table, Array, Array]
 ) -> None:
     latency, sigma = fitted["gp"].predict(judge[0])
     inside = np.abs(np.log(judge[1] / latency)) <= 1.645 * sigma

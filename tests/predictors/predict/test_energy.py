@@ -14,7 +14,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.measurement import Measurement, Outcome, Settings, request_id
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.energy import (
     EnergyPredictor,
     KernelEnergySample,
@@ -143,7 +143,7 @@ def test_a_reader_that_knows_no_energies_reads_the_rest(
     assert state.values == predictor.state().values
     assert set(state.parts) - set(predictor.state().parts) == {"energy"}
     parts = {name: part for name, part in state.parts.items() if name != "energy"}
-    plain = State(state.kind, state.values, state.arrays, state.texts, parts)
+    plain = ModelState(state.kind, state.values, state.arrays, state.texts, parts)
     graph = random_network(np.random.default_rng(5), "net")
     again = PlatformPredictor.from_state(plain)
     assert again.predict(graph).latency_ms == both.predict(graph).latency_ms

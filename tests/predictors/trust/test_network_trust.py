@@ -23,7 +23,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import KernelSample, PlatformPredictor
 from latfarm_predictors.samples import prepare
 from latfarm_predictors.testing.graphs import renamed, reordered
@@ -237,11 +237,13 @@ def test_predicting_fits_no_metrics(predictor: PlatformPredictor, tmp_path: Path
 def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredictor) -> None:
     assert predictor.confidence is not None
     state = predictor.confidence.state()
-    fewer = State(state.kind, {**state.values, "types": state.values["types"][1:]}, state.arrays)
+    fewer = ModelState(
+        state.kind, {**state.values, "types": state.values["types"][1:]}, state.arrays
+    )
     with pytest.raises(ValueError, match="lacks rows"):
         Evidence.from_state(fewer)
     whole = predictor.state()
-    broken = State(whole.kind, whole.values, parts={**whole.parts, "confidence": fewer})
+    broken = ModelState(whole.kind, whole.values, parts={**whole.parts, "confidence": fewer})
     with pytest.raises(ValueError, match="lacks rows"):
         PlatformPredictor.from_state(broken)
     assert issubclass(BundleError, Exception)

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from latfarm_agent.phones.device import ROOT, AdbDevice, AdbError, Answer
+from latfarm_agent.phones.device import ROOT, AdbDevice, AdbError, CommandOutput
 from latfarm_agent.runtimes.adb.options import Binary
 from latfarm_agent.runtimes.base import RuntimeFailure
 
@@ -102,7 +102,9 @@ class Caller:
         with _Typed():
             return {name: self._device.push(path, _MODELS, name) for name, path in parts.items()}
 
-    def call(self, binary: str, arguments: Sequence[str], libraries: Sequence[str] = ()) -> Answer:
+    def call(
+        self, binary: str, arguments: Sequence[str], libraries: Sequence[str] = ()
+    ) -> CommandOutput:
         """Run a binary to its end."""
         words = [binary, *arguments]
         if self._core_mask:

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from latfarm_agent.runtimes.adb.options import Variant
-from latfarm_agent.runtimes.adb.report import Call, Loaded, Report, ended, garbled, plausible, said
+from latfarm_agent.runtimes.adb.report import (
+    BinaryRun,
+    Loaded,
+    Report,
+    ended,
+    garbled,
+    plausible,
+    said,
+)
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
 
@@ -60,7 +68,7 @@ class MnnBenchmark:
         del folder
         return {_MODEL: model}
 
-    def command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Folder, runs, warm-up runs, backend, threads, precision."""
         warmup = call.warmup_runs
         if call.expected_ms:
@@ -75,7 +83,7 @@ class MnnBenchmark:
             str(_PRECISION[variant.dtype]),
         ]
 
-    def read(self, text: str, variant: Variant, call: Call) -> Report:
+    def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
         """One sample: the average of the timed runs."""
         del variant
         found = _LINE.findall(text)
@@ -93,7 +101,7 @@ class MnnBenchmark:
         words = f"{_TOOL} ended with exit status {code}{said(text)}"
         return ended(_TOOL, text, code) or RuntimeFailure("MODEL_FAILED", words)
 
-    def profile_command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Of MNNV2Basic.out: model, runs, save nothing, backend, threads."""
         if variant.dtype != "fp16":
             raise RuntimeFailure(

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from latfarm_agent.runtimes.adb.options import Variant
-from latfarm_agent.runtimes.adb.report import Call, Loaded, Report, ended, garbled, plausible, said
+from latfarm_agent.runtimes.adb.report import (
+    BinaryRun,
+    Loaded,
+    Report,
+    ended,
+    garbled,
+    plausible,
+    said,
+)
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 
 _TOOL = "benchncnn"
@@ -52,7 +60,7 @@ class NcnnBenchmark:
         param.write_text(_param(model), encoding="ascii")
         return {_PARAM: param}
 
-    def command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Runs, threads, all cores, device, no pause to cool down, model and its inputs' shapes."""
         if call.cold:
             raise RuntimeFailure(
@@ -64,7 +72,7 @@ class NcnnBenchmark:
         shapes = ",".join(_shapes(_param(loaded.model)))
         return [runs, threads, "0", device, "0", model, f"shape={shapes}"]
 
-    def read(self, text: str, variant: Variant, call: Call) -> Report:
+    def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
         """One sample: the average of the timed runs."""
         del variant
         refused = self._refused(text)
@@ -88,7 +96,7 @@ class NcnnBenchmark:
             self._refused(text) or ended(_TOOL, text, code) or RuntimeFailure("MODEL_FAILED", words)
         )
 
-    def profile_command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Never: only a library that was built for it prints times of layers.
 
         Raises:

@@ -12,7 +12,7 @@ from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 
 
 @dataclass(frozen=True)
-class Call:
+class BinaryRun:
     """One call of a binary: a fresh process that loads a model, warms up, and runs it.
 
     `cold`: no warm-up and a single run. `inquire`: the first call of a session, which may ask for
@@ -71,11 +71,11 @@ class Tool(Protocol):
         """The files that the binary reads, by their names on the phone; may write to `folder`."""
         ...
 
-    def command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Arguments of one call."""
         ...
 
-    def read(self, text: str, variant: Variant, call: Call) -> Report:
+    def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
         """Read what a successful call printed.
 
         Raises:
@@ -88,7 +88,7 @@ class Tool(Protocol):
         """The typed failure for what a call printed that ended with an exit code above 0."""
         ...
 
-    def profile_command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """As `command`, to be told times of single operators.
 
         Raises:

@@ -16,7 +16,7 @@ from latfarm_agent.runtimes.adb.call import Caller
 from latfarm_agent.runtimes.adb.mnn import MnnBenchmark
 from latfarm_agent.runtimes.adb.ncnn import NcnnBenchmark
 from latfarm_agent.runtimes.adb.options import Benchmark, PhoneOptions, Variant, read_options
-from latfarm_agent.runtimes.adb.report import Call, Loaded, Report, Tool
+from latfarm_agent.runtimes.adb.report import BinaryRun, Loaded, Report, Tool
 from latfarm_agent.runtimes.adb.tflite import TfliteBenchmark
 from latfarm_agent.runtimes.base import (
     Description,
@@ -197,7 +197,7 @@ class _Session:
         self._loaded = loaded
         self._binary = caller.install(benchmark.binary)
         self._libraries = [caller.install(library) for library in benchmark.libraries]
-        self._call = Call(
+        self._call = BinaryRun(
             threads=threads,
             runs=options.runs,
             warmup_runs=options.warmup_runs,
@@ -248,7 +248,7 @@ class _Session:
         text = self._ask(binary, arguments)
         return self._tool.layers(text, self.variant, self._loaded.model)
 
-    def _sample(self, asked: Call) -> Report:
+    def _sample(self, asked: BinaryRun) -> Report:
         arguments = self._tool.command(self._loaded, self.variant, asked)
         return self._tool.read(self._ask(self._binary, arguments), self.variant, asked)
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from latfarm_agent.runtimes.adb.options import Variant
-from latfarm_agent.runtimes.adb.report import Call, Loaded, Report, ended, garbled, plausible, said
+from latfarm_agent.runtimes.adb.report import (
+    BinaryRun,
+    Loaded,
+    Report,
+    ended,
+    garbled,
+    plausible,
+    said,
+)
 from latfarm_agent.runtimes.adb.tflite_layers import read_layers
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.tflite.check import check_file
@@ -72,7 +80,7 @@ class TfliteBenchmark:
         del folder
         return {"model.tflite": model}
 
-    def command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """Flags for one call; a cold one still warms up once, and that run is the cold one."""
         runs, warmup_runs, warmup_s = call.runs, call.warmup_runs, call.warmup_s
         if call.cold:
@@ -91,7 +99,7 @@ class TfliteBenchmark:
             flags.append("--report_peak_memory_footprint=true")
         return [*flags, *variant.arguments]
 
-    def read(self, text: str, variant: Variant, call: Call) -> Report:
+    def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
         """One sample: the median of the timed runs, their average where no median is printed."""
         conditions = _delegated(text, variant)
         counts = [_Stat(match) for match in _COUNT.finditer(text)]
@@ -131,7 +139,7 @@ class TfliteBenchmark:
             return RuntimeFailure("MODEL_INVALID", words)
         return RuntimeFailure("MODEL_FAILED", words)
 
-    def profile_command(self, loaded: Loaded, variant: Variant, call: Call) -> list[str]:
+    def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
         """With the profiler, whose buffer must hold the events of one run."""
         return [
             *self.command(loaded, variant, call),

@@ -22,7 +22,7 @@ from latfarm_agent.runtimes.adb.report import garbled
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
 from latfarm_agent.runtimes.tflite import schema
-from latfarm_agent.runtimes.tflite.model import Operator, joined, op_name
+from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined, op_name
 
 _TOOL = "benchmark_model"
 _BEGIN = "Operator-wise Profiling Info for Regular Benchmark Runs"
@@ -67,7 +67,7 @@ _CODES = _CODE_NAMES.split()
 
 
 @dataclass(frozen=True)
-class _Row:
+class _LayerRow:
     kind: str
     outputs: str
     index: int
@@ -111,7 +111,7 @@ def read_layers(text: str, model: Path) -> list[LayerTime]:
     return layers
 
 
-def _rows(text: str) -> list[_Row]:
+def _rows(text: str) -> list[_LayerRow]:
     begin = text.rfind(_BEGIN)
     lines = iter(text[begin:].splitlines() if begin >= 0 else [])
     if not any(_TABLE.search(line) for line in lines):
@@ -135,7 +135,7 @@ def _rows(text: str) -> list[_Row]:
             raise garbled(_TOOL, f"printed a time that is none: {told}", text)
         spent_ms = float(told[0]) * max(1.0, float(told[1]))
         device = cells[kind].strip().split("/")[0]
-        rows.append(_Row(device or "delegate", node[1], int(node[2]), spent_ms))
+        rows.append(_LayerRow(device or "delegate", node[1], int(node[2]), spent_ms))
     if not rows:
         raise garbled(_TOOL, "printed an empty profile", text)
     if len({row.index for row in rows}) != len(rows):
@@ -144,8 +144,8 @@ def _rows(text: str) -> list[_Row]:
 
 
 def _covered(
-    partitions: Sequence[_Row], taken: Sequence[Operator], names: Sequence[str]
-) -> dict[int, list[Operator]]:
+    partitions: Sequence[_LayerRow], taken: Sequence[TfliteOperator], names: Sequence[str]
+) -> dict[int, list[TfliteOperator]]:
     """The operators of each partition, by its number: all that only its outputs need."""
     if len(partitions) == 1:
         return {partitions[0].index: list(taken)}
@@ -171,7 +171,7 @@ def _covered(
     }
 
 
-def _operators(model: Path) -> list[Operator]:
+def _operators(model: Path) -> list[TfliteOperator]:
     """The main subgraph's operators, from the file alone."""
     names = _names(model)
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -188,7 +188,7 @@ def _operators(model: Path) -> list[Operator]:
     made = [names[outputs[0]] if outputs else "" for _, _, outputs in found]
     times = Counter(made)
     return [
-        Operator(
+        TfliteOperator(
             index,
             name if name and times[name] == 1 else f"{name}@{index}",
             op_name(code),

@@ -37,7 +37,7 @@ _THREADS = {
 
 
 @dataclass(frozen=True)
-class Target:
+class ProviderTarget:
     """One provider with its options; `label` names it in a platform's name.
 
     `memory`: where inputs and outputs lie. `on_cpu`: it computes on the CPU, so that the thread
@@ -74,8 +74,8 @@ class Target:
 
 
 _KNOWN = (
-    Target("CUDAExecutionProvider", "cuda", ("fp32", "fp16"), memory="cuda"),
-    Target(
+    ProviderTarget("CUDAExecutionProvider", "cuda", ("fp32", "fp16"), memory="cuda"),
+    ProviderTarget(
         _TENSORRT,
         "tensorrt",
         DTYPES,
@@ -83,17 +83,17 @@ _KNOWN = (
         compiles=True,
         helpers=("CUDAExecutionProvider",),
     ),
-    Target(
+    ProviderTarget(
         "QNNExecutionProvider",
         "qnn",
         ("int8", "fp16"),
         {"backend_path": "libQnnHtp.so", "htp_performance_mode": "burst"},
         compiles=True,
     ),
-    Target("ACLExecutionProvider", "acl", ("fp32",), on_cpu=True),
-    Target("XnnpackExecutionProvider", "xnnpack", ("fp32",), on_cpu=True),
-    Target("DnnlExecutionProvider", "dnnl", ("fp32",), on_cpu=True, compiles=True),
-    Target(
+    ProviderTarget("ACLExecutionProvider", "acl", ("fp32",), on_cpu=True),
+    ProviderTarget("XnnpackExecutionProvider", "xnnpack", ("fp32",), on_cpu=True),
+    ProviderTarget("DnnlExecutionProvider", "dnnl", ("fp32",), on_cpu=True, compiles=True),
+    ProviderTarget(
         "OpenVINOExecutionProvider",
         "openvino",
         ("fp32", "int8"),
@@ -101,13 +101,13 @@ _KNOWN = (
         on_cpu=True,
         compiles=True,
     ),
-    Target("CoreMLExecutionProvider", "coreml", ("fp32",), compiles=True),
-    Target("NnapiExecutionProvider", "nnapi", ("fp32", "int8"), compiles=True),
+    ProviderTarget("CoreMLExecutionProvider", "coreml", ("fp32",), compiles=True),
+    ProviderTarget("NnapiExecutionProvider", "nnapi", ("fp32", "int8"), compiles=True),
 )
 _BY_NAME = {target.provider: target for target in _KNOWN}
 
 
-def configured(entries: Any) -> tuple[Target, ...]:
+def configured(entries: Any) -> tuple[ProviderTarget, ...]:
     """The targets of the option "providers".
 
     Raises:
@@ -123,7 +123,7 @@ def configured(entries: Any) -> tuple[Target, ...]:
     return found
 
 
-def present(ort: Any, chosen: Sequence[Target]) -> tuple[Target, ...]:
+def present(ort: Any, chosen: Sequence[ProviderTarget]) -> tuple[ProviderTarget, ...]:
     """The `chosen` targets, and all others that this onnxruntime has and that load.
 
     Raises:
@@ -146,7 +146,7 @@ def present(ort: Any, chosen: Sequence[Target]) -> tuple[Target, ...]:
     return tuple(found)
 
 
-def check(ort: Any, target: Target) -> None:
+def check(ort: Any, target: ProviderTarget) -> None:
     """Load a provider for a model that asks nothing of it.
 
     Raises:
@@ -166,7 +166,7 @@ def open_session(
     ort: Any,
     model: str | bytes,
     options: Any,
-    target: Target,
+    target: ProviderTarget,
     extra: Mapping[str, str] | None = None,
 ) -> Any:
     """A session on a provider, never silently on another one.
@@ -204,7 +204,7 @@ def open_session(
     return session
 
 
-def extra_options(target: Target, job: Job, threads: int, cache_dir: str) -> dict[str, str]:
+def extra_options(target: ProviderTarget, job: Job, threads: int, cache_dir: str) -> dict[str, str]:
     """Options that follow from the request; what the configuration says goes before them.
 
     TensorRT's engines live as long as one request: their file names tell models of equal node names
@@ -226,7 +226,7 @@ def extra_options(target: Target, job: Job, threads: int, cache_dir: str) -> dic
     return {name: value for name, value in found.items() if name not in target.options}
 
 
-def missing(target: Target, reason: str) -> RuntimeFailure:
+def missing(target: ProviderTarget, reason: str) -> RuntimeFailure:
     """That a provider is not here."""
     return RuntimeFailure(
         "RUNTIME_MISSING",
@@ -235,7 +235,7 @@ def missing(target: Target, reason: str) -> RuntimeFailure:
     )
 
 
-def _devices(ort: Any, target: Target) -> list[Any]:
+def _devices(ort: Any, target: ProviderTarget) -> list[Any]:
     """The device of a plugin's provider; the plugin is registered once in a process."""
 
     def found() -> list[Any]:
@@ -251,7 +251,7 @@ def _devices(ort: Any, target: Target) -> list[Any]:
     return devices[:1]
 
 
-def _target(entry: Any, where: str) -> Target:
+def _target(entry: Any, where: str) -> ProviderTarget:
     if not isinstance(entry, dict):
         raise _wrong(where, "must be an object")
     for key in entry:
@@ -260,7 +260,7 @@ def _target(entry: Any, where: str) -> Target:
     name = entry.get("name")
     if not isinstance(name, str) or not name.endswith(_SUFFIX) or name == CPU:
         raise _wrong(f"{where}.name", "must be a provider, as CUDAExecutionProvider")
-    base = _BY_NAME.get(name) or Target(name, name[: -len(_SUFFIX)].lower(), ())
+    base = _BY_NAME.get(name) or ProviderTarget(name, name[: -len(_SUFFIX)].lower(), ())
     label = entry.get("label", base.label)
     if not isinstance(label, str) or not _LABEL.match(label):
         raise _wrong(f"{where}.label", "must be of small letters and digits")

@@ -24,10 +24,10 @@ from latfarm_agent.runtimes.base import (
 from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnxruntime import providers as onnx_providers
 from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
-from latfarm_agent.runtimes.onnxruntime.providers import Target
+from latfarm_agent.runtimes.onnxruntime.providers import ProviderTarget
 from latfarm_agent.runtimes.onnxruntime.trace import (
     CPU,
-    Kernel,
+    TracedKernel,
     compiled_covers,
     placement,
     read_kernels,
@@ -81,7 +81,7 @@ class OnnxRuntime:
     """
 
     wants_cache_dir: ClassVar[bool] = True
-    _found: ClassVar[dict[str, tuple[Target, ...]]] = {}
+    _found: ClassVar[dict[str, tuple[ProviderTarget, ...]]] = {}
 
     def __init__(
         self, threads: int = 1, providers: Sequence[Any] = (), cache_dir: str = ""
@@ -219,14 +219,14 @@ class OnnxRuntime:
             nodes = [(kernel.name, kernel.op) for kernel in kernels]
         return _layers(kernels, nodes, found)
 
-    def _targets(self) -> tuple[Target, ...]:
+    def _targets(self) -> tuple[ProviderTarget, ...]:
         """The providers that are there; looked for once in a process, as loading one takes time."""
         key = repr(self._chosen)
         if key not in self._found:
             self._found[key] = onnx_providers.present(_import(), self._chosen)
         return self._found[key]
 
-    def _target(self, job: Job) -> Target | None:
+    def _target(self, job: Job) -> ProviderTarget | None:
         """The provider of the job's platform; None: the CPU."""
         label = job.settings.get("label")
         if label is None:
@@ -236,7 +236,7 @@ class OnnxRuntime:
                 return target
         raise RuntimeFailure("RUNTIME_MISSING", f"no provider is labelled {label!r} here")
 
-    def _open(self, ort: Any, job: Job, options: Any, target: Target | None) -> Any:
+    def _open(self, ort: Any, job: Job, options: Any, target: ProviderTarget | None) -> Any:
         try:
             if target is None:
                 return ort.InferenceSession(str(job.model_path), options, providers=[CPU])
@@ -310,7 +310,7 @@ def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
 
 
 def _layers(
-    kernels: Sequence[Kernel], nodes: Sequence[tuple[str, str]], found: Sequence[Cover]
+    kernels: Sequence[TracedKernel], nodes: Sequence[tuple[str, str]], found: Sequence[Cover]
 ) -> list[LayerTime]:
     """The trace's kernels as layers, in order of execution.
 

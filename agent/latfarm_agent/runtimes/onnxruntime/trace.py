@@ -19,7 +19,7 @@ _SHOWN = 12
 
 
 @dataclass
-class Kernel:
+class TracedKernel:
     """One kernel of a trace. `device_ms`: a GPU's own times, empty where the trace has none."""
 
     name: str
@@ -30,21 +30,21 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProviderPart:
     """Nodes that one provider took as one piece: (name, op) each. A CPU's pieces have one node."""
 
     provider: str
     nodes: tuple[tuple[str, str], ...]
 
 
-def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[Kernel]:
+def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[TracedKernel]:
     """The kernels of a trace in order of their first run, with the time of each run.
 
     What runs on a GPU follows, in the trace, the event of the node that launched it; the node's own
     time is then the host's.
     """
-    found: dict[str, Kernel] = {}
-    last: Kernel | None = None
+    found: dict[str, TracedKernel] = {}
+    last: TracedKernel | None = None
     for event in events:
         name = str(event.get("name", ""))
         spent_ms = float(event.get("dur", 0)) / 1e3
@@ -54,7 +54,7 @@ def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[Kernel]:
             continue
         args = event["args"]
         told = name[: -len(_KERNEL)], str(args["op_name"]), str(args.get("provider", ""))
-        last = found.setdefault(str(args.get("node_index", name)), Kernel(*told))
+        last = found.setdefault(str(args.get("node_index", name)), TracedKernel(*told))
         last.host_ms.append(spent_ms)
         last.device_ms.append(0.0)
     for kernel in found.values():
@@ -63,7 +63,7 @@ def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[Kernel]:
     return list(found.values())
 
 
-def read_places(session: Any) -> list[Place] | None:
+def read_places(session: Any) -> list[ProviderPart] | None:
     """Who took which nodes of a session that was made with RECORD_PLACES; None: it does not say.
 
     Nodes are those that the first, provider-independent optimisations left.
@@ -72,12 +72,14 @@ def read_places(session: Any) -> list[Place] | None:
     if ask is None:
         return None
     return [
-        Place(str(piece.ep_name), tuple((str(n.name), str(n.op_type)) for n in piece.get_nodes()))
+        ProviderPart(
+            str(piece.ep_name), tuple((str(n.name), str(n.op_type)) for n in piece.get_nodes())
+        )
         for piece in ask()
     ]
 
 
-def placement(places: Sequence[Place] | None, wanted: Collection[str]) -> dict[str, str]:
+def placement(places: Sequence[ProviderPart] | None, wanted: Collection[str]) -> dict[str, str]:
     """Conditions that say how much of a model ran outside of the `wanted` providers.
 
     Raises:
@@ -103,8 +105,8 @@ def placement(places: Sequence[Place] | None, wanted: Collection[str]) -> dict[s
 
 def compiled_covers(
     original: Sequence[WireNode],
-    kernels: Sequence[Kernel],
-    places: Sequence[Place] | None,
+    kernels: Sequence[TracedKernel],
+    places: Sequence[ProviderPart] | None,
     inputs: Collection[str],
 ) -> list[Cover]:
     """What each kernel covers where a provider compiled pieces of the graph into one kernel each.
@@ -131,10 +133,12 @@ def compiled_covers(
     return covers(original, wired, inputs)
 
 
-def _pieces(kernels: Sequence[Kernel], places: Sequence[Place]) -> dict[int, Place]:
+def _pieces(
+    kernels: Sequence[TracedKernel], places: Sequence[ProviderPart]
+) -> dict[int, ProviderPart]:
     """Positions of the kernels that are compiled pieces, and the nodes in each."""
     single = {place.nodes[0][1] for place in places if len(place.nodes) == 1}
-    found: dict[int, Place] = {}
+    found: dict[int, ProviderPart] = {}
     for provider in {place.provider for place in places} - {CPU}:
         mine = [place for place in places if place.provider == provider]
         numbered = []
@@ -148,7 +152,9 @@ def _pieces(kernels: Sequence[Kernel], places: Sequence[Place]) -> dict[int, Pla
 
 
 def _owners(
-    original: Sequence[WireNode], kernels: Sequence[Kernel], pieces: Mapping[int, Place]
+    original: Sequence[WireNode],
+    kernels: Sequence[TracedKernel],
+    pieces: Mapping[int, ProviderPart],
 ) -> dict[int, int]:
     """Node of the model -> position of its kernel; what was folded away joins its neighbour."""
     index_of = {node.name: index for index, node in enumerate(original) if node.name}

@@ -45,7 +45,7 @@ _MOVES = frozenset(
 
 
 @dataclass(frozen=True)
-class Tiles:
+class SimulatedTiles:
     """Work is done in whole tiles: channels and width are rounded up to these."""
 
     out_channels: int = 1
@@ -88,7 +88,7 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Profile:
+class BoardProfile:
     """A simulated board. Rates are per millisecond; `noise` and `drift` are shares.
 
     `fused_pairs`: (type of the kernel, op that joins it), the kernel's type being that of its first
@@ -112,7 +112,7 @@ class Profile:
     call_overhead_ms: float = 0.0
     io_bytes_per_ms: float = 0.0
     cold_bytes_per_ms: float = 0.0
-    tiles: Tiles = field(default_factory=Tiles)
+    tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
     fused_pairs: frozenset[tuple[str, str]] = frozenset()
     multi_inbound: int = 0
     multi_outbound: int = 0
@@ -129,7 +129,7 @@ class Profile:
     power: Power | None = None
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Profile:
+    def from_json(data: Mapping[str, Any]) -> BoardProfile:
         """Read a profile.
 
         Raises:
@@ -137,14 +137,14 @@ class Profile:
         """
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")  # noqa: TRY004 - a file's content, not a caller's
-        known = {item.name for item in fields(Profile)}
+        known = {item.name for item in fields(BoardProfile)}
         unknown = sorted(set(data) - known)
         if unknown:
             raise ValueError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
         values: dict[str, Any] = dict(data)
         try:
             if "tiles" in values:
-                values["tiles"] = Tiles(**values["tiles"])
+                values["tiles"] = SimulatedTiles(**values["tiles"])
             if "throttle" in values:
                 values["throttle"] = Throttle(**values["throttle"])
             if values.get("power") is not None:
@@ -155,7 +155,7 @@ class Profile:
             values["fused_pairs"] = frozenset(pairs)
             for name in ("crash_ops", "hang_ops", "unsupported_ops"):
                 values[name] = frozenset(values.get(name, ()))
-            profile = Profile(**values)
+            profile = BoardProfile(**values)
         except TypeError as error:
             raise ValueError(f"not a profile of a simulated board: {error}") from error
         if not isinstance(profile.platform, str) or not profile.platform:
@@ -174,7 +174,7 @@ class Profile:
         return profile
 
     @staticmethod
-    def read(path: Path) -> Profile:
+    def read(path: Path) -> BoardProfile:
         """Read a profile file.
 
         Raises:
@@ -182,7 +182,7 @@ class Profile:
             ValueError: it is no profile; names the file.
         """
         try:
-            return Profile.from_json(json.loads(path.read_text()))
+            return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -197,7 +197,7 @@ def _power(data: Any) -> Power:
     return power
 
 
-def exact_latency_ms(graph: GraphJson, profile: Profile) -> float:
+def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
     """The true latency of a model here, without noise: kernels, I/O and the call itself."""
     latency_ms = profile.call_overhead_ms + sum(
         layer.latency_ms for layer in exact_layers(graph, profile)
@@ -208,7 +208,7 @@ def exact_latency_ms(graph: GraphJson, profile: Profile) -> float:
     return latency_ms
 
 
-def exact_cold_ms(graph: GraphJson, profile: Profile) -> float:
+def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
     """The true latency of a run with cold caches: it reads all weights again."""
     latency_ms = exact_latency_ms(graph, profile)
     if profile.cold_bytes_per_ms > 0:
@@ -217,7 +217,7 @@ def exact_cold_ms(graph: GraphJson, profile: Profile) -> float:
     return latency_ms
 
 
-def exact_energy_mj(graph: GraphJson, profile: Profile) -> float:
+def exact_energy_mj(graph: GraphJson, profile: BoardProfile) -> float:
     """What a run adds to what the board takes at rest, without noise; 0 without a rail.
 
     A milliwatt for a millisecond is a microjoule.
@@ -229,7 +229,7 @@ def exact_energy_mj(graph: GraphJson, profile: Profile) -> float:
     return (active_uj + power.call_uj + exact_work_uj(graph, profile)) / 1e3
 
 
-def exact_work_uj(graph: GraphJson, profile: Profile) -> float:
+def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
     """The part of a run's energy that its operations and traffic take, however long it is."""
     power = profile.power
     if power is None:
@@ -242,7 +242,7 @@ def exact_work_uj(graph: GraphJson, profile: Profile) -> float:
     return picojoules / 1e6
 
 
-def exact_layers(graph: GraphJson, profile: Profile) -> list[LayerTime]:
+def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
     """The true time of each kernel, in the order of execution."""
     links = _Links(graph)
     nodes = graph["nodes"]
@@ -276,7 +276,7 @@ class _Links:
         ]
 
 
-def true_kernels(graph: GraphJson, profile: Profile) -> list[list[int]]:
+def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
     """Indices of the nodes of each kernel that the board runs as one.
 
     In topological order, each op joins the kernel that makes one of its operands when the pair
@@ -359,7 +359,9 @@ def _closes_cycle(
     return False
 
 
-def _kernel_ms(graph: GraphJson, kernel: Sequence[int], links: _Links, profile: Profile) -> float:
+def _kernel_ms(
+    graph: GraphJson, kernel: Sequence[int], links: _Links, profile: BoardProfile
+) -> float:
     macs, vector, moved = _kernel_work(graph, kernel, links, profile)
     vector_rate = profile.vector_ops_per_ms or profile.peak_macs_per_ms
     compute_ms = macs / profile.peak_macs_per_ms + vector / vector_rate
@@ -367,7 +369,7 @@ def _kernel_ms(graph: GraphJson, kernel: Sequence[int], links: _Links, profile: 
 
 
 def _kernel_work(
-    graph: GraphJson, kernel: Sequence[int], links: _Links, profile: Profile
+    graph: GraphJson, kernel: Sequence[int], links: _Links, profile: BoardProfile
 ) -> tuple[float, float, float]:
     """Multiply-adds in whole tiles, element-wise operations, and bytes moved, of a kernel."""
     nodes = [graph["nodes"][index] for index in kernel]
@@ -383,7 +385,7 @@ def _kernel_work(
     return sum(macs for macs, _ in works), sum(vector for _, vector in works), float(moved)
 
 
-def _work(graph: GraphJson, node: Mapping[str, Any], tiles: Tiles) -> tuple[float, float]:
+def _work(graph: GraphJson, node: Mapping[str, Any], tiles: SimulatedTiles) -> tuple[float, float]:
     """Multiply-adds in whole tiles, and element-wise operations, of one op."""
     op, attrs = node["op"], node.get("attrs", {})
     out = _shape(graph, node["outputs"][0])

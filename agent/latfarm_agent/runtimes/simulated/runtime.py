@@ -24,8 +24,8 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.simulated.cost import (
+    BoardProfile,
     Power,
-    Profile,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
@@ -89,7 +89,7 @@ class SimulatedRuntime:
                 "RUNTIME_MISSING", "no board is simulated; start the agent with --simulate FILE"
             )
         try:
-            self._profile = Profile.read(Path(profile))
+            self._profile = BoardProfile.read(Path(profile))
         except (OSError, ValueError) as error:
             raise RuntimeFailure("RUNTIME_MISSING", f"profile {error}") from error
         self._draw = random.Random(0)

@@ -91,7 +91,7 @@ def make_logger(trt: Any, journal: Journal) -> Any:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """How to build: element type, typing ("strong" or "weak"), and what the owner set."""
 
     dtype: str
@@ -103,7 +103,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltEngine:
     """An engine with the runtime that it hangs on; drop the engine first.
 
     `on_dla`, `on_gpu`: names of its layers, as far as the builder told. `cached`: whether timings
@@ -147,8 +147,8 @@ def read_model(path: Path) -> tuple[bytes, tuple[WireNode, ...]]:
 
 
 def build(
-    trt: Any, logger: Any, journal: Journal, path: Path, plan: Plan, cache: TimingCache
-) -> Built:
+    trt: Any, logger: Any, journal: Journal, path: Path, plan: EnginePlan, cache: TimingCache
+) -> BuiltEngine:
     """Parse an ONNX file and build its engine; minutes for a large model without a timing cache.
 
     Raises:
@@ -188,7 +188,9 @@ def build(
     if engine is None:
         raise failure(journal.errors() or "the engine that was built does not load", "loading")
     inputs = tuple(str(network.get_input(i).name) for i in range(network.num_inputs))
-    return Built(engine, runtime, compile_ms, nodes, inputs, on_dla, on_gpu, cached, quantised)
+    return BuiltEngine(
+        engine, runtime, compile_ms, nodes, inputs, on_dla, on_gpu, cached, quantised
+    )
 
 
 def failure(text: str, doing: str) -> RuntimeFailure:
@@ -202,14 +204,14 @@ def failure(text: str, doing: str) -> RuntimeFailure:
     return RuntimeFailure(code, f"TensorRT failed while {doing}: {text}"[:_SHOWN])
 
 
-def _network_flags(trt: Any, plan: Plan) -> int:
+def _network_flags(trt: Any, plan: EnginePlan) -> int:
     # By name: bit 0 means explicit batch up to version 10, and strong typing in version 11.
     kinds = trt.NetworkDefinitionCreationFlag
     wanted = ["EXPLICIT_BATCH"] + (["STRONGLY_TYPED"] if plan.typing == "strong" else [])
     return sum(1 << int(getattr(kinds, name)) for name in wanted if hasattr(kinds, name))
 
 
-def _configure(trt: Any, config: Any, plan: Plan) -> None:
+def _configure(trt: Any, config: Any, plan: EnginePlan) -> None:
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     flags = trt.BuilderFlag
     if not plan.tf32:
@@ -243,7 +245,7 @@ def _attach(config: Any, cache: TimingCache) -> bool:
     return False
 
 
-def _check(trt: Any, network: Any, plan: Plan) -> None:
+def _check(trt: Any, network: Any, plan: EnginePlan) -> None:
     """Inputs that can be filled, and tensors of the type that the platform promises."""
     for index in range(network.num_inputs):
         tensor = network.get_input(index)

@@ -13,7 +13,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from latfarm_agent.runtimes.cuda import Device
+from latfarm_agent.runtimes.cuda import CudaDevice
 
 _MAGIC = b"latfarm timing cache 1\n"
 _DIGEST_BYTES = 64  # a SHA-256 in hex
@@ -29,7 +29,7 @@ class TimingCache:
         device: the GPU.
     """
 
-    def __init__(self, folder: Path | None, version: str, device: Device) -> None:
+    def __init__(self, folder: Path | None, version: str, device: CudaDevice) -> None:
         self._key = f"{version}\n{device.name}\n{device.capability}\n".encode()
         self._path: Path | None = None
         if folder is not None:

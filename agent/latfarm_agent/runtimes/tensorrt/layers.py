@@ -64,7 +64,7 @@ def covered(
         nodes: of the model.
         inputs: names of the model's inputs.
     """
-    return _Model(nodes, inputs).covered(layers)
+    return _EngineModel(nodes, inputs).covered(layers)
 
 
 def layer_times(
@@ -122,7 +122,7 @@ def placed_names(names: Iterable[str], nodes: Sequence[WireNode]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class _Model:
+class _EngineModel:
     def __init__(self, nodes: Sequence[WireNode], inputs: Collection[str]) -> None:
         self._nodes = nodes
         self._known = _labels(nodes)

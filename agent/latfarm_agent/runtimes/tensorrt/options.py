@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Mapping
 
 from latfarm_agent.runtimes.base import PlatformSpec, RuntimeFailure
-from latfarm_agent.runtimes.cuda import Device
+from latfarm_agent.runtimes.cuda import CudaDevice
 
 TYPINGS = ("auto", "strong", "weak")
 
@@ -28,7 +28,7 @@ _LARGEST_LEVEL = 5
 
 
 @dataclass(frozen=True)
-class Options:
+class TensorRtOptions:
     """What the owner of a board may set.
 
     Args:
@@ -60,13 +60,13 @@ class Options:
     cache_dir: str | None = None
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Options:
+    def read(given: Mapping[str, Any]) -> TensorRtOptions:
         """Options as the agent's configuration gives them.
 
         Raises:
             RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or ill-typed.
         """
-        known = [field.name for field in fields(Options)]
+        known = [field.name for field in fields(TensorRtOptions)]
         for name, value in given.items():
             if name not in known:
                 raise _wrong(name, f"is unknown; there are {', '.join(known)}")
@@ -74,7 +74,7 @@ class Options:
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 wanted = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
                 raise _wrong(name, f"is {value!r}; it must be of type {wanted}")
-        made = Options(**given)
+        made = TensorRtOptions(**given)
         for name, largest in _LARGEST.items():
             value = getattr(made, name)
             if value is not None and not 0 <= value <= largest:
@@ -88,7 +88,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Offer:
+class TensorRtCapabilities:
     """What a TensorRT and its GPU can do.
 
     `strong`, `weak`: whether networks can be strongly, weakly typed. `dla_cores`: how many there
@@ -96,14 +96,14 @@ class Offer:
     """
 
     version: str
-    device: Device
+    device: CudaDevice
     dtypes: tuple[str, ...]
     strong: bool
     weak: bool
     dla_cores: int
 
 
-def platforms(options: Options, offer: Offer) -> tuple[PlatformSpec, ...]:
+def platforms(options: TensorRtOptions, offer: TensorRtCapabilities) -> tuple[PlatformSpec, ...]:
     """The plain platform of each element type, then the variants that the options ask for."""
     variants: list[tuple[str, dict[str, str]]] = [("", {})]
     if options.cuda_graph:
@@ -145,7 +145,7 @@ def platforms(options: Options, offer: Offer) -> tuple[PlatformSpec, ...]:
     return tuple(found)
 
 
-def lacking(options: Options, offer: Offer) -> tuple[str, ...]:
+def lacking(options: TensorRtOptions, offer: TensorRtCapabilities) -> tuple[str, ...]:
     """What was asked for and this board does not have."""
     core = options.dla_core
     if core is None or core < offer.dla_cores:
@@ -156,7 +156,7 @@ def lacking(options: Options, offer: Offer) -> tuple[str, ...]:
     )
 
 
-def typing_of(options: Options, offer: Offer, *, on_dla: bool) -> str:
+def typing_of(options: TensorRtOptions, offer: TensorRtCapabilities, *, on_dla: bool) -> str:
     """What was asked for, "strong" or "weak", as far as this TensorRT has it."""
     wanted = options.typing
     if wanted == "auto":

@@ -16,13 +16,24 @@ from typing import Any, Mapping, Sequence
 
 from latfarm_agent.nvidia.gpu import NvidiaBoard
 from latfarm_agent.runtimes.base import Description, Job, LayerTime, Prepared, RuntimeFailure
-from latfarm_agent.runtimes.cuda import Cuda, Device
-from latfarm_agent.runtimes.tensorrt.build import Built, Journal, Plan, build, make_logger
+from latfarm_agent.runtimes.cuda import Cuda, CudaDevice
+from latfarm_agent.runtimes.tensorrt.build import (
+    BuiltEngine,
+    EnginePlan,
+    Journal,
+    build,
+    make_logger,
+)
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 from latfarm_agent.runtimes.tensorrt.layers import layer_times, placed_names, read_inspector
 from latfarm_agent.runtimes.tensorrt.log import SessionLog
-from latfarm_agent.runtimes.tensorrt.options import Offer, Options, lacking, platforms
-from latfarm_agent.runtimes.tensorrt.session import Session
+from latfarm_agent.runtimes.tensorrt.options import (
+    TensorRtCapabilities,
+    TensorRtOptions,
+    lacking,
+    platforms,
+)
+from latfarm_agent.runtimes.tensorrt.session import TensorRtSession
 
 _OLDEST = (8, 4)
 _PROFILE_WARMUP = 3
@@ -42,16 +53,16 @@ class TensorRtRuntime:
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
         del threads  # of the host: they change nothing
-        self._options = Options.read(options)
+        self._options = TensorRtOptions.read(options)
         self._journal = Journal()
         self._trt: Any = None
         self._logger: Any = None
         self._cuda: Cuda | None = None
         self._board: NvidiaBoard | None = None
         self._index = 0
-        self._built: tuple[tuple[object, ...], Built] | None = None
+        self._built: tuple[tuple[object, ...], BuiltEngine] | None = None
         self._untold_ms = 0.0  # of a build that a profile made
-        self._session: Session | None = None
+        self._session: TensorRtSession | None = None
         self._log: SessionLog | None = None
         self._gpu_latency = False
 
@@ -72,7 +83,7 @@ class TensorRtRuntime:
         compile_ms, self._untold_ms = self._untold_ms, 0.0
         trt, cuda = self._open()
         settings = job.settings
-        self._session = Session(
+        self._session = TensorRtSession(
             trt,
             cuda,
             built.engine,
@@ -118,7 +129,7 @@ class TensorRtRuntime:
         trt, cuda = self._open()
         built = self._engine(job)
         profiler = make_profiler(trt)
-        session = Session(trt, cuda, built.engine, self._journal, profiler=profiler)
+        session = TensorRtSession(trt, cuda, built.engine, self._journal, profiler=profiler)
         told: list[list[tuple[str, float]]] = []
         try:
             for turn in range(_PROFILE_WARMUP + runs):
@@ -152,10 +163,10 @@ class TensorRtRuntime:
         assert self._cuda is not None
         return self._trt, self._cuda
 
-    def _offer(self, trt: Any, device: Device) -> Offer:
+    def _offer(self, trt: Any, device: CudaDevice) -> TensorRtCapabilities:
         builder = trt.Builder(self._logger)
         flags = trt.NetworkDefinitionCreationFlag
-        return Offer(
+        return TensorRtCapabilities(
             version=str(trt.__version__),
             device=device,
             dtypes=("fp32", *(d for d, fast in _FAST.items() if getattr(builder, fast, True))),
@@ -164,7 +175,7 @@ class TensorRtRuntime:
             dla_cores=int(builder.num_DLA_cores),
         )
 
-    def _engine(self, job: Job) -> Built:
+    def _engine(self, job: Job) -> BuiltEngine:
         """The engine of a request's model, built unless it was already."""
         trt, cuda = self._open()
         plan = _plan(self._options, job)
@@ -226,9 +237,9 @@ def make_profiler(trt: Any) -> Any:
     return _Profiler()
 
 
-def _plan(options: Options, job: Job) -> Plan:
+def _plan(options: TensorRtOptions, job: Job) -> EnginePlan:
     core = job.settings.get("dla_core", "none")
-    return Plan(
+    return EnginePlan(
         dtype=job.dtype,
         typing=job.settings.get("typing", "weak"),
         tf32=options.tf32,
@@ -247,7 +258,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return (found.st_size, found.st_mtime_ns)
 
 
-def _conditions(job: Job, built: Built) -> Mapping[str, str]:
+def _conditions(job: Job, built: BuiltEngine) -> Mapping[str, str]:
     told = {
         "latency_of": job.settings.get("latency", "host"),
         "timing_cache": "warm" if built.cached else "cold",

@@ -31,7 +31,7 @@ _FLUSHED = 2  # times the size of the last-level cache
 
 
 @dataclass(frozen=True)
-class Tensor:
+class EngineTensor:
     """An input or output of an engine; `size_bytes` of memory hold it, on the host or the GPU."""
 
     name: str
@@ -50,7 +50,7 @@ class Times:
     gpu_ms: float
 
 
-class Session:
+class TensorRtSession:
     """An execution context with everything that it needs. Close it before its engine is dropped.
 
     Args:
@@ -218,7 +218,7 @@ def _context(engine: Any, journal: Journal) -> Any:
     return context
 
 
-def _named(trt: Any, engine: Any, context: Any) -> list[Tensor]:
+def _named(trt: Any, engine: Any, context: Any) -> list[EngineTensor]:
     found = []
     for index in range(engine.num_io_tensors):
         name = engine.get_tensor_name(index)
@@ -228,7 +228,7 @@ def _named(trt: Any, engine: Any, context: Any) -> list[Tensor]:
             # How large it becomes depends on the data: memory for the largest that it can be.
             size_bytes = int(context.get_max_output_size(name))
         found.append(
-            Tensor(
+            EngineTensor(
                 name=name,
                 dtype=dtype,
                 shape=tuple(shape),
@@ -240,13 +240,13 @@ def _named(trt: Any, engine: Any, context: Any) -> list[Tensor]:
     return found
 
 
-def _indexed(trt: Any, engine: Any) -> list[Tensor]:
+def _indexed(trt: Any, engine: Any) -> list[EngineTensor]:
     found = []
     for index in range(engine.num_bindings):
         name = engine.get_binding_name(index)
         dtype, shape = _type(engine.get_binding_dtype(index), name), engine.get_binding_shape(index)
         found.append(
-            Tensor(
+            EngineTensor(
                 name=name,
                 dtype=dtype,
                 shape=tuple(shape),

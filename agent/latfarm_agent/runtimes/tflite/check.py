@@ -52,7 +52,7 @@ def check_file(path: Path, memory_bytes: int = 0) -> None:
 def check(data: Bytes, memory_bytes: int = 0) -> None:
     """`check_file` for bytes in memory."""
     try:
-        _Model(Flatbuffer(data), memory_bytes or _MOST_BYTES).check()
+        _CheckedModel(Flatbuffer(data), memory_bytes or _MOST_BYTES).check()
     except FlatbufferError as error:
         raise RuntimeFailure("MODEL_INVALID", f"not a sound TFLite model: {error}") from error
 
@@ -61,7 +61,7 @@ def _wrong(message: str) -> NoReturn:
     raise FlatbufferError(message)
 
 
-class _Model:
+class _CheckedModel:
     """One file, with what its parts refer to."""
 
     def __init__(self, flat: Flatbuffer, memory_bytes: int) -> None:

@@ -101,7 +101,7 @@ class _Delegate(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Step:
+class ExecutionStep:
     """One node of the execution plan.
 
     `kernel`: name of the delegate's kernel, empty for an operator of the interpreter's own.
@@ -140,7 +140,7 @@ class Scout:
             self._get_node = fields.get_node_and_registration
         return _OK
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ExecutionStep]:
         """The execution plan of the main subgraph; ask once the tensors are allocated.
 
         Raises:
@@ -153,9 +153,9 @@ class Scout:
                 params = _DelegateParams.from_address(node.builtin_data)
                 covers = tuple(_ints(params.nodes_to_replace))
                 kernel = (registration.custom_name or b"delegate").decode(errors="replace")
-                found.append(Step(index, kernel, covers, int(node.delegate)))
+                found.append(ExecutionStep(index, kernel, covers, int(node.delegate)))
             else:
-                found.append(Step(index, "", (index,), int(node.delegate or 0)))
+                found.append(ExecutionStep(index, "", (index,), int(node.delegate or 0)))
         return found
 
     @contextlib.contextmanager

@@ -73,7 +73,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Device:
+class LitertDevice:
     """Where to run: a CPU with `threads`, or the GPU; `fp32`: forbid it to compute in half."""
 
     gpu: bool = False
@@ -95,7 +95,7 @@ class CompiledModel:
             not compile the file.
     """
 
-    def __init__(self, folder: Path, path: Path, device: Device, *, profiling: bool) -> None:
+    def __init__(self, folder: Path, path: Path, device: LitertDevice, *, profiling: bool) -> None:
         try:
             self._library = ctypes.CDLL(str(folder / LIBRARY))
         except OSError as error:
@@ -273,11 +273,11 @@ class CompiledModel:
             raise RuntimeFailure("MODEL_FAILED", f"LiteRt{name} ended with status {status}")
 
 
-def _hardware(device: Device) -> int:
+def _hardware(device: LitertDevice) -> int:
     return _GPU | _CPU if device.gpu else _CPU
 
 
-def _settings(device: Device, profiling: bool) -> dict[str, str]:
+def _settings(device: LitertDevice, profiling: bool) -> dict[str, str]:
     """Options by the name that their reader looks for, in TOML."""
     found = {"xnnpack": f'kernel_mode = "xnnpack"\nnum_threads = {device.threads}\n'}
     if profiling:

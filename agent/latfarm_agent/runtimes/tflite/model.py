@@ -15,7 +15,7 @@ _REAL = "_real"
 
 
 @dataclass(frozen=True)
-class Operator:
+class TfliteOperator:
     """An operator of the main subgraph.
 
     `name`: that of the first tensor that it makes, which no other operator has; where several make
@@ -32,7 +32,7 @@ class Operator:
     outputs: tuple[int, ...]
 
 
-def operators_of(interpreter: Any, path: Path) -> list[Operator]:
+def operators_of(interpreter: Any, path: Path) -> list[TfliteOperator]:
     """The operators of a file that an interpreter holds; nodes of its delegates are not among them.
 
     Args:
@@ -51,7 +51,7 @@ def operators_of(interpreter: Any, path: Path) -> list[Operator]:
     real = [_made_real(name, str(entry["op_name"]), names) for name, entry in zip(made, told)]
     times = Counter(made) + Counter(real)
     return [
-        Operator(
+        TfliteOperator(
             index,
             whole or (name if name and times[name] == 1 else f"{name}@{index}"),
             op_name(str(entry["op_name"])),
@@ -84,7 +84,7 @@ def op_name(code: str) -> str:
     return "".join(words)
 
 
-def joined(operators: Sequence[Operator]) -> tuple[str, str]:
+def joined(operators: Sequence[TfliteOperator]) -> tuple[str, str]:
     """Name and kind of a kernel that covers operators: theirs, joined with "+"."""
     return (
         "+".join(operator.name for operator in operators),

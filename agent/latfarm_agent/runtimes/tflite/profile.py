@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Callable, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.tflite.context import Step
+from latfarm_agent.runtimes.tflite.context import ExecutionStep
 from latfarm_agent.runtimes.tflite.litert import Event
-from latfarm_agent.runtimes.tflite.model import Operator, joined
+from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
 from latfarm_agent.runtimes.trace import middle_mean
 
@@ -28,7 +28,7 @@ WARMUP = 3
 _XNNPACK_KERNEL = "TfLiteXNNPackDelegate"
 
 
-def place_of(step: Step, delegates: Mapping[int, str]) -> str:
+def place_of(step: ExecutionStep, delegates: Mapping[int, str]) -> str:
     """Where a step runs: the name of its delegate, XNNPACK, or the CPU's own kernels.
 
     Args:
@@ -44,8 +44,8 @@ def place_of(step: Step, delegates: Mapping[int, str]) -> str:
 
 
 def by_steps(
-    steps: Sequence[Step],
-    operators: Sequence[Operator],
+    steps: Sequence[ExecutionStep],
+    operators: Sequence[TfliteOperator],
     times_ms: Mapping[int, Sequence[float]],
     delegates: Mapping[int, str],
 ) -> list[LayerTime]:
@@ -67,7 +67,9 @@ def by_steps(
 
 
 def by_events(
-    steps: Sequence[Step], operators: Sequence[Operator], runs: Sequence[Sequence[Event]]
+    steps: Sequence[ExecutionStep],
+    operators: Sequence[TfliteOperator],
+    runs: Sequence[Sequence[Event]],
 ) -> list[LayerTime]:
     """One row a kernel, with what XNNPACK ran inside of each of its partitions.
 

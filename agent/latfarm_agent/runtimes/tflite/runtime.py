@@ -27,10 +27,10 @@ from latfarm_agent.runtimes.tflite import profile as tflite_profile
 from latfarm_agent.runtimes.tflite.cache import GraphCache
 from latfarm_agent.runtimes.tflite.check import check_file
 from latfarm_agent.runtimes.tflite.delegates import Delegate
-from latfarm_agent.runtimes.tflite.litert import OLDEST, CompiledModel, Device
+from latfarm_agent.runtimes.tflite.litert import OLDEST, CompiledModel, LitertDevice
 from latfarm_agent.runtimes.tflite.sessions import (
     GraphStore,
-    Session,
+    TfliteSession,
     noise,
     open_external,
     open_gpu,
@@ -98,7 +98,7 @@ class TfliteRuntime:
         self._gpu = gpu
         self._cache_dir = cache_dir
         self._cache_bytes = cache_mb * _MIB
-        self._session: Session | None = None
+        self._session: TfliteSession | None = None
         self._checked: tuple[object, ...] = ()
 
     def describe(self) -> Description:
@@ -198,7 +198,7 @@ class TfliteRuntime:
                 session.run()
         return tflite_profile.by_steps(steps, named, times_ms, session.names)
 
-    def _open(self, job: Job, way: str, *, scouted: bool = False) -> Session:
+    def _open(self, job: Job, way: str, *, scouted: bool = False) -> TfliteSession:
         module, version, _ = _import()
         if way in _KERNELS:
             return open_interpreter(
@@ -225,7 +225,7 @@ class TfliteRuntime:
         assert self._session is not None
         arrays = noise(self._session.interpreter.get_input_details())
         folder = Path(module.__file__).parent
-        device = Device(threads=self._threads)
+        device = LitertDevice(threads=self._threads)
         compiled = CompiledModel(folder, path, device, profiling=True)
         try:
             for place, (_, array) in enumerate(arrays):

@@ -17,10 +17,10 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.tflite import delegates as tflite_delegates
 from latfarm_agent.runtimes.tflite.cache import GraphCache, entry_key, file_sha256
-from latfarm_agent.runtimes.tflite.context import Scout, Step
+from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
 from latfarm_agent.runtimes.tflite.delegates import Delegate
-from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device
-from latfarm_agent.runtimes.tflite.model import Operator, operators_of
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, LitertDevice
+from latfarm_agent.runtimes.tflite.model import TfliteOperator, operators_of
 
 _UNSUPPORTED = (
     "custom op",
@@ -33,7 +33,7 @@ _EIGHT_BITS = {"int8": -128, "uint8": 0}
 
 
 @dataclass
-class Session:
+class TfliteSession:
     """A loaded model with its inputs filled.
 
     `run`: one inference. `compile_ms`: what compiling took, 0 where it cannot be told from loading.
@@ -48,7 +48,7 @@ class Session:
     names: Mapping[int, str] = field(default_factory=dict)
     compiled: CompiledModel | None = None
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ExecutionStep]:
         """The execution plan.
 
         Raises:
@@ -75,7 +75,7 @@ def open_interpreter(
     kernels: str = "xnnpack",
     delegate: tuple[Any, str] | None = None,
     scouted: bool = False,
-) -> Session:
+) -> TfliteSession:
     """A model in an interpreter.
 
     Args:
@@ -125,7 +125,7 @@ def open_interpreter(
     names = {}
     if delegate is not None:
         names[int(delegate[0]._get_native_delegate_pointer())] = delegate[1]
-    return Session(run, interpreter=interpreter, scout=scout, names=names)
+    return TfliteSession(run, interpreter=interpreter, scout=scout, names=names)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def open_external(
     delegate: Delegate,
     scratch_dir: Path,
     store: GraphStore | None,
-) -> Session:
+) -> TfliteSession:
     """A model with what an external delegate takes of it; the rest stays with the CPU's kernels.
 
     A delegate that compiles slowly compiles here, in its first inference, unless an earlier
@@ -181,7 +181,7 @@ def open_external(
     return session
 
 
-def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) -> Session:
+def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) -> TfliteSession:
     """A model on LiteRT's GPU accelerator; operators that it lacks stay on the CPU.
 
     Raises:
@@ -192,7 +192,7 @@ def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) ->
     reader.close()
     folder = Path(module.__file__).parent
     begun = time.perf_counter()
-    compiled = CompiledModel(folder, path, Device(gpu=True, fp32=fp32), profiling=profiling)
+    compiled = CompiledModel(folder, path, LitertDevice(gpu=True, fp32=fp32), profiling=profiling)
     try:
         for place, (_, array) in enumerate(arrays):
             compiled.fill(place, array.tobytes())
@@ -201,10 +201,10 @@ def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) ->
     except RuntimeFailure:
         compiled.close()
         raise
-    return Session(compiled.run, compile_ms, compiled=compiled)
+    return TfliteSession(compiled.run, compile_ms, compiled=compiled)
 
 
-def operators(session: Session, path: Path) -> list[Operator]:
+def operators(session: TfliteSession, path: Path) -> list[TfliteOperator]:
     """The operators of the file that an interpreter's session holds."""
     return operators_of(session.interpreter, path)
 
@@ -251,7 +251,7 @@ def failure(error: Exception, *, loading: bool) -> RuntimeFailure:
 
 def _compiled(
     module: Any, path: Path, threads: int, delegate: Delegate, extra: Mapping[str, str]
-) -> Session:
+) -> TfliteSession:
     begun = time.perf_counter()
     loaded = tflite_delegates.load(module, delegate, extra)
     session = open_interpreter(module, path, threads, delegate=(loaded, delegate.name))
@@ -262,7 +262,7 @@ def _compiled(
     return session
 
 
-def _where(session: Session, path: Path, delegate: Delegate) -> dict[str, str]:
+def _where(session: TfliteSession, path: Path, delegate: Delegate) -> dict[str, str]:
     """What the delegate took, and what it left to the CPU."""
     named = operators(session, path)
     taken = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from latfarm_agent.runtimes.tflite.model import Operator
+from latfarm_agent.runtimes.tflite.model import TfliteOperator
 
 _ACTIVATIONS = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
 _PADDINGS = frozenset({"PAD", "PADV2"})
@@ -84,11 +84,11 @@ _SLACK = 14.0
 class Group:
     """Operators that run as one, and the numbers of the kernels that run them, in order."""
 
-    operators: tuple[Operator, ...]
+    operators: tuple[TfliteOperator, ...]
     kernels: tuple[int, ...]
 
 
-def lay_along(operators: Sequence[Operator], kernels: Sequence[str]) -> list[Group]:
+def lay_along(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> list[Group]:
     """Which operators each kernel covers.
 
     Args:
@@ -104,7 +104,7 @@ def lay_along(operators: Sequence[Operator], kernels: Sequence[str]) -> list[Gro
     for place, share in enumerate(shares):
         if not share:
             owner[place] = _host(operators, place)
-    members: dict[int, list[Operator]] = {}
+    members: dict[int, list[TfliteOperator]] = {}
     for place, operator in enumerate(operators):
         members.setdefault(_root(owner, place), []).append(operator)
     return [
@@ -126,7 +126,7 @@ def own_clamp(group: Group, kernels: Sequence[str]) -> int:
     return int(clamps and group.operators[-1].code in _CLAMPED)
 
 
-def _shares(operators: Sequence[Operator], kernels: Sequence[str]) -> list[list[int]]:
+def _shares(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> list[list[int]]:
     """For each operator the numbers of its kernels, by the cheapest way to give them all out."""
     # By how many kernels are given out: the cost so far, and the way there.
     states: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
@@ -156,7 +156,7 @@ def _shares(operators: Sequence[Operator], kernels: Sequence[str]) -> list[list[
 
 
 def _prices(
-    operator: Operator, kernels: Sequence[str], first: int, *, every: bool
+    operator: TfliteOperator, kernels: Sequence[str], first: int, *, every: bool
 ) -> list[tuple[int, float]]:
     """How many of the kernels from `first` on an operator may have, at which price."""
     found = [(0, _FUSED if operator.code in _FREE else _LOST)]
@@ -182,7 +182,7 @@ def _prices(
     return found
 
 
-def _host(operators: Sequence[Operator], place: int) -> int:
+def _host(operators: Sequence[TfliteOperator], place: int) -> int:
     """The operator whose kernel does an operator's work too; itself where there is none."""
     operator = operators[place]
     made = {tensor: index for index, other in enumerate(operators) for tensor in other.outputs}

@@ -28,7 +28,7 @@ _PERF_ROW = r'^(\d+),(\d+),\d+,"([^",\n]*)","?(.*?)"?,((?:[\d.]+,){%d}[\d.]+)$'
 
 
 @dataclass(frozen=True)
-class Operator:
+class VelaOperator:
     """An operator of the TFLite file: a name that no other has, and the tensor that it makes."""
 
     name: str
@@ -36,7 +36,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class VelaEstimate:
     """The answer about a network; `on_cpu` names the operators that no time is known of."""
 
     latency_ms: float
@@ -45,7 +45,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ReportRow:
     source: int
     operator: str
     name: str
@@ -53,7 +53,7 @@ class _Row:
     unit: int  # rows of one unit run as one operation
 
 
-def read_operators(path: Path) -> list[Operator]:
+def read_operators(path: Path) -> list[VelaOperator]:
     """The operators of a TFLite file, named after the tensors that they make.
 
     Where several make tensors of one name, the operator's number follows: "name@3".
@@ -68,14 +68,14 @@ def read_operators(path: Path) -> list[Operator]:
         raise RuntimeFailure("MODEL_INVALID", f"not a TFLite model: {error}") from error
     times = Counter(outputs)
     return [
-        Operator(output if times[output] == 1 and output else f"{output}@{index}", output)
+        VelaOperator(output if times[output] == 1 and output else f"{output}@{index}", output)
         for index, output in enumerate(outputs)
     ]
 
 
 def read_estimate(
-    summary: str, database: str, operators: Sequence[Operator], device: str
-) -> Estimate:
+    summary: str, database: str, operators: Sequence[VelaOperator], device: str
+) -> VelaEstimate:
     """The latency of a network, and the times of what the NPU does for it.
 
     Each operator of the file is in one layer at most: operations of the NPU that share one are a
@@ -106,7 +106,7 @@ def read_estimate(
             "MODEL_FAILED", f"Vela's report cannot be read: {type(error).__name__}: {error}"
         ) from error
     on_cpu = tuple(f"{layer.op} {layer.name!r}" for layer in layers if layer.device == "cpu")
-    return Estimate(latency_ms, tuple(layers), on_cpu)
+    return VelaEstimate(latency_ms, tuple(layers), on_cpu)
 
 
 def _check_sum(latency_ms: float, layers: Sequence[LayerTime]) -> None:
@@ -153,7 +153,7 @@ def _table(database: str, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(_section(database, name).splitlines()))
 
 
-def _perf(database: str) -> list[_Row]:
+def _perf(database: str) -> list[_ReportRow]:
     """What became of the network, in the order in which it runs."""
     units = {int(row["id"]): int(row["group_id"]) for row in _table(database, "group")}
     text = _section(database, "perf")
@@ -166,14 +166,14 @@ def _perf(database: str) -> list[_Row]:
     found = []
     for row, source, operator, name, numbers in pattern.findall(body):
         cycles = float(numbers.split(",")[place])
-        found.append(_Row(int(source), operator, name, cycles, units.get(int(row), int(row))))
+        found.append(_ReportRow(int(source), operator, name, cycles, units.get(int(row), int(row))))
     return found
 
 
 def _layers(
-    rows: Sequence[_Row],
+    rows: Sequence[_ReportRow],
     sources: Mapping[int, tuple[str, int]],
-    operators: Sequence[Operator],
+    operators: Sequence[VelaOperator],
     clock_hz: float,
     device: str,
 ) -> list[LayerTime]:
@@ -201,10 +201,10 @@ def _layers(
 
 
 def _covered(
-    rows: Sequence[_Row],
+    rows: Sequence[_ReportRow],
     known: set[int],
     sources: Mapping[int, tuple[str, int]],
-    operators: Sequence[Operator],
+    operators: Sequence[VelaOperator],
 ) -> list[int]:
     """For each row the number of the operator that it is a part of, -1 where nothing tells.
 
@@ -231,7 +231,7 @@ def _covered(
     return found
 
 
-def _clusters(rows: Sequence[_Row], covered: Sequence[int]) -> list[list[int]]:
+def _clusters(rows: Sequence[_ReportRow], covered: Sequence[int]) -> list[list[int]]:
     """Rows that run as one operation or are parts of one operator, in order of their first."""
     parents = list(range(len(rows)))
 

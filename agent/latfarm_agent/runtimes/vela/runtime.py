@@ -27,7 +27,7 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.tflite.check import check_file
-from latfarm_agent.runtimes.vela.report import Estimate, read_estimate, read_operators
+from latfarm_agent.runtimes.vela.report import VelaEstimate, read_estimate, read_operators
 
 _OLDEST = 5
 _KEPT = 16
@@ -69,7 +69,7 @@ class VelaRuntime:
 
     def __init__(self, threads: int = 1) -> None:
         del threads  # of the host: they change nothing
-        self._known: OrderedDict[tuple[str, ...], tuple[Estimate, float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], tuple[VelaEstimate, float]] = OrderedDict()
         self._latency_ms: float | None = None
 
     def describe(self) -> Description:
@@ -127,7 +127,7 @@ class VelaRuntime:
         del runs
         return self._estimate(job)[0].layers
 
-    def _estimate(self, job: Job) -> tuple[Estimate, float]:
+    def _estimate(self, job: Job) -> tuple[VelaEstimate, float]:
         """What Vela says, and how many milliseconds it took to say so.
 
         Raises:

@@ -10,12 +10,12 @@ from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import EPSILON, Handler, Walk, int_list, number
-from latfarm_controller.builders.profiles import Floats, Profile
+from latfarm_controller.builders.profiles import Floats, ValueProfile
 
 # Sums of products
 
 
-def _mixed(source: Profile, sums: Floats, squares: Floats, shift: Floats) -> Profile:
+def _mixed(source: ValueProfile, sums: Floats, squares: Floats, shift: Floats) -> ValueProfile:
     """Rows of weights (out, in) times values by input; `sums` and `squares` over the window."""
     mean, variance = source.mean.reshape(-1), source.variance.reshape(-1)
     if mean.size == 1:
@@ -25,7 +25,7 @@ def _mixed(source: Profile, sums: Floats, squares: Floats, shift: Floats) -> Pro
     return profiles.normal(sums @ mean + shift, squares @ variance)
 
 
-def _conv(walk: Walk, node: Node) -> Profile:
+def _conv(walk: Walk, node: Node) -> ValueProfile:
     data, kernel = node.inputs[:2]
     rank = len(walk.shape(data))
     source = profiles.collapsed(walk.profile(data), (1,))
@@ -68,7 +68,7 @@ def _conv(walk: Walk, node: Node) -> Profile:
         if edges.ndim:
             spread += edges @ np.square(mean)
         made = profiles.normal(sums @ mean + shift, spread)
-    return Profile(made.points.reshape(1, out, *(1,) * (rank - 2), -1), made.base)
+    return ValueProfile(made.points.reshape(1, out, *(1,) * (rank - 2), -1), made.base)
 
 
 def _met(rim: tuple[Floats, ...], node: Node) -> tuple[Floats, tuple[Floats, ...]]:
@@ -97,7 +97,7 @@ def _met(rim: tuple[Floats, ...], node: Node) -> tuple[Floats, tuple[Floats, ...
     return met, tuple(rims)
 
 
-def _gemm(walk: Walk, node: Node) -> Profile:
+def _gemm(walk: Walk, node: Node) -> ValueProfile:
     data, matrix = node.inputs[:2]
     if matrix not in walk.graph.weights:
         return _matmul(walk, node)
@@ -106,19 +106,19 @@ def _gemm(walk: Walk, node: Node) -> Profile:
     axis = 0 if number(node, "transA", 0) else 1
     source = profiles.collapsed(walk.profile(data), (axis,))
     made = _mixed(source, rows, np.square(rows), np.zeros(()))
-    found = Profile(made.points[None], made.base)
+    found = ValueProfile(made.points[None], made.base)
     if len(node.inputs) > 2 and node.inputs[2]:
         shift = walk.profile(node.inputs[2])
         beta = number(node, "beta", 1.0)
         missing = 2 - len(shift.shape)
-        scaled = Profile(
+        scaled = ValueProfile(
             beta * shift.points.reshape((1,) * missing + shift.points.shape), shift.base
         )
         found = profiles.added(found, scaled)
     return found
 
 
-def _matmul(walk: Walk, node: Node) -> Profile:
+def _matmul(walk: Walk, node: Node) -> ValueProfile:
     data, matrix = node.inputs[:2]
     result = node.outputs[0]
     left_shape, right_shape = walk.shape(data), walk.shape(matrix)
@@ -130,7 +130,9 @@ def _matmul(walk: Walk, node: Node) -> Profile:
         return profiles.normal(terms * product.mean, terms * product.variance)
     rank = len(walk.shape(result))
     left, right = (
-        Profile(p.points.reshape((1,) * (rank - len(p.shape)) + p.points.shape), p.base, p.simplex)
+        ValueProfile(
+            p.points.reshape((1,) * (rank - len(p.shape)) + p.points.shape), p.base, p.simplex
+        )
         for p in (walk.profile(data), walk.profile(matrix))
     )
     heads = range(rank - 2)
@@ -169,7 +171,7 @@ def spread(values: Floats, axis: int, size: int) -> Floats:
 # Normalisation
 
 
-def _softmax(walk: Walk, node: Node) -> Profile:
+def _softmax(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     shape = walk.shape(node.inputs[0])
     axis = int(number(node, "axis", -1)) % len(shape)
@@ -180,15 +182,15 @@ def _softmax(walk: Walk, node: Node) -> Profile:
     total = (grown @ mass).mean(axis, keepdims=True)[..., None] * shape[axis]
     share = np.minimum(grown / total, 1.0)
     if node.op == "LogSoftmax":
-        return Profile(source.points - top - np.log(total), source.base)
-    return Profile(share, source.base, simplex=axis == len(shape) - 1)
+        return ValueProfile(source.points - top - np.log(total), source.base)
+    return ValueProfile(share, source.base, simplex=axis == len(shape) - 1)
 
 
 def _per_channel(walk: Walk, tensor: str, rank: int) -> Floats:
     return np.asarray(walk.fetch(tensor), np.float64).reshape(1, -1, *(1,) * (rank - 2), 1)
 
 
-def _batch_norm(walk: Walk, node: Node) -> Profile:
+def _batch_norm(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     if not all(tensor in walk.graph.weights for tensor in node.inputs[1:]):
         return source
@@ -199,13 +201,13 @@ def _batch_norm(walk: Walk, node: Node) -> Profile:
     return source.map(lambda x: (x - mean) * factor + shift)
 
 
-def _instance_norm(walk: Walk, node: Node) -> Profile:
+def _instance_norm(walk: Walk, node: Node) -> ValueProfile:
     rank = len(walk.shape(node.inputs[0]))
     scale, shift = (_per_channel(walk, t, rank)[..., 0] for t in node.inputs[1:3])
     return profiles.normal(shift, np.square(scale))
 
 
-def _layer_norm(walk: Walk, node: Node) -> Profile:
+def _layer_norm(walk: Walk, node: Node) -> ValueProfile:
     source = profiles.collapsed(
         walk.profile(node.inputs[0]), (len(walk.shape(node.inputs[0])) - 1,)
     )
@@ -222,14 +224,14 @@ def _layer_norm(walk: Walk, node: Node) -> Profile:
     )
 
 
-def _lrn(walk: Walk, node: Node) -> Profile:
+def _lrn(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     square = float((source.variance + source.mean**2).mean())
     factor = number(node, "bias", 1.0) + number(node, "alpha", 1e-4) * square
     return source.map(lambda x: x / factor ** number(node, "beta", 0.75))
 
 
-def _unit_length(walk: Walk, node: Node) -> Profile:
+def _unit_length(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     shape = walk.shape(node.inputs[0])
     count = shape[int(number(node, "axis", -1))]

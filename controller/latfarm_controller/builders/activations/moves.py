@@ -11,12 +11,12 @@ from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import Handler, Walk, int_list, number
-from latfarm_controller.builders.profiles import Profile
+from latfarm_controller.builders.profiles import ValueProfile
 
 # Pools and reductions
 
 
-def _pool(walk: Walk, node: Node) -> Sequence[Profile]:
+def _pool(walk: Walk, node: Node) -> Sequence[ValueProfile]:
     source = walk.profile(node.inputs[0])
     rank = len(source.shape)
     flat = profiles.collapsed(source, (1,))
@@ -32,7 +32,7 @@ def _pool(walk: Walk, node: Node) -> Sequence[Profile]:
     return [made, made]
 
 
-def _global_pool(walk: Walk, node: Node) -> Profile:
+def _global_pool(walk: Walk, node: Node) -> ValueProfile:
     source = profiles.collapsed(walk.profile(node.inputs[0]), (1,))
     pixels = walk.shape(node.inputs[0])[2:]
     if node.op == "GlobalMaxPool":
@@ -40,7 +40,7 @@ def _global_pool(walk: Walk, node: Node) -> Profile:
     return profiles.averaged(source, range(2, len(source.shape)), pixels)
 
 
-def _reduce(walk: Walk, node: Node) -> Profile:
+def _reduce(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     shape = walk.shape(node.inputs[0])
     rank = len(shape)
@@ -73,18 +73,18 @@ def _reduce(walk: Walk, node: Node) -> Profile:
 # Moving data
 
 
-def _reshape(walk: Walk, node: Node) -> Profile:
+def _reshape(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     return profiles.regrouped(source, walk.shape(node.inputs[0]), walk.shape(node.outputs[0]))
 
 
-def _transpose(walk: Walk, node: Node) -> Profile:
+def _transpose(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     perm = int_list(node, "perm")
     return source.moved(lambda x: x.transpose(*perm, len(perm)))
 
 
-def _split(walk: Walk, node: Node) -> Sequence[Profile]:
+def _split(walk: Walk, node: Node) -> Sequence[ValueProfile]:
     source = walk.profile(node.inputs[0])
     axis = int(number(node, "axis", 0))
     if source.shape[axis] == 1:
@@ -94,7 +94,7 @@ def _split(walk: Walk, node: Node) -> Sequence[Profile]:
     return [profiles.elsewhere(part, source.base) for part in parts]
 
 
-def _slice(walk: Walk, node: Node) -> Profile:
+def _slice(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     starts, ends, axes, steps = (walk.fetch(t).reshape(-1).tolist() for t in node.inputs[1:5])
     cut = [slice(None)] * len(source.shape)
@@ -104,7 +104,7 @@ def _slice(walk: Walk, node: Node) -> Profile:
     return source.moved(lambda x: x[tuple(cut)])
 
 
-def _concat(walk: Walk, node: Node) -> Profile:
+def _concat(walk: Walk, node: Node) -> ValueProfile:
     axis = int(number(node, "axis", 1))
     parts = [walk.profile(tensor) for tensor in node.inputs]
     sizes = [walk.shape(tensor)[axis] for tensor in node.inputs]
@@ -131,14 +131,14 @@ def _concat(walk: Walk, node: Node) -> Profile:
     return profiles.limited(profiles.elsewhere(points, max(bases, default=profiles.CONSTANT)))
 
 
-def _pad(walk: Walk, node: Node) -> Profile:
+def _pad(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     shape = walk.shape(node.outputs[0])
     keep = [a for a, n in enumerate(walk.shape(node.inputs[0])) if n == shape[a]]
     return profiles.collapsed(source, keep)
 
 
-def _gather(walk: Walk, node: Node) -> Profile:
+def _gather(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     axis = int(number(node, "axis", 0))
     places = walk.shape(node.inputs[1])
@@ -151,7 +151,7 @@ def _gather(walk: Walk, node: Node) -> Profile:
     return profiles.elsewhere(kept.points.reshape(shape), kept.base)
 
 
-def _expand(walk: Walk, node: Node) -> Profile:
+def _expand(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     missing = len(walk.shape(node.outputs[0])) - len(source.shape)
     if missing:
@@ -159,13 +159,13 @@ def _expand(walk: Walk, node: Node) -> Profile:
     return source
 
 
-def _tile(walk: Walk, node: Node) -> Profile:
+def _tile(walk: Walk, node: Node) -> ValueProfile:
     source = walk.profile(node.inputs[0])
     same = zip(walk.shape(node.inputs[0]), walk.shape(node.outputs[0]), strict=True)
     return profiles.collapsed(source, [a for a, (n, m) in enumerate(same) if n == m])
 
 
-def _same(walk: Walk, node: Node) -> Profile:
+def _same(walk: Walk, node: Node) -> ValueProfile:
     return walk.profile(node.inputs[0])
 
 

@@ -9,7 +9,7 @@ from latfarm_predictors.graph.graph import Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import Handler, Walk, number
-from latfarm_controller.builders.profiles import Floats, Profile
+from latfarm_controller.builders.profiles import Floats, ValueProfile
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -65,12 +65,12 @@ _FUNCTIONS: Mapping[str, Callable[[Floats, Node], Floats]] = {
 }
 
 
-def _function(walk: Walk, node: Node) -> Profile:
+def _function(walk: Walk, node: Node) -> ValueProfile:
     apply = _FUNCTIONS[node.op]
     return walk.profile(node.inputs[0]).map(lambda x: apply(x, node))
 
 
-def _clip(walk: Walk, node: Node) -> Profile:
+def _clip(walk: Walk, node: Node) -> ValueProfile:
     low, high = (
         float(walk.profile(t).points.mean()) if t else default
         for t, default in zip((*node.inputs[1:], "", "")[:2], (-np.inf, np.inf), strict=True)
@@ -78,7 +78,7 @@ def _clip(walk: Walk, node: Node) -> Profile:
     return walk.profile(node.inputs[0]).map(lambda x: np.clip(x, low, high))
 
 
-def _aligned(walk: Walk, node: Node) -> list[Profile]:
+def _aligned(walk: Walk, node: Node) -> list[ValueProfile]:
     """The operands of a broadcasting op, all of the result's rank."""
     rank = len(walk.shape(node.outputs[0]))
     found = []
@@ -86,21 +86,23 @@ def _aligned(walk: Walk, node: Node) -> list[Profile]:
         profile = walk.profile(tensor)
         missing = rank - len(profile.shape)
         found.append(
-            Profile(profile.points.reshape((1,) * missing + profile.points.shape), profile.base)
+            ValueProfile(
+                profile.points.reshape((1,) * missing + profile.points.shape), profile.base
+            )
             if missing
             else profile
         )
     return found
 
 
-def _sum(walk: Walk, node: Node) -> Profile:
+def _sum(walk: Walk, node: Node) -> ValueProfile:
     first, *others = _aligned(walk, node)
     for other in others:
         first = profiles.added(first, profiles.negated(other) if node.op == "Sub" else other)
     return first.map(lambda x: x / len(node.inputs)) if node.op == "Mean" else first
 
 
-def _product(walk: Walk, node: Node) -> Profile:
+def _product(walk: Walk, node: Node) -> ValueProfile:
     first, second = _aligned(walk, node)
     if node.op == "Div":
         second = second.map(lambda x: 1.0 / _nonzero(x))
@@ -118,15 +120,15 @@ _PAIRS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
 }
 
 
-def _pair(walk: Walk, node: Node) -> Profile:
+def _pair(walk: Walk, node: Node) -> ValueProfile:
     first, *others = _aligned(walk, node)
     for other in others:
         points = _PAIRS[node.op](first.points, other.points)
-        first = profiles.limited(Profile(points, max(first.base, other.base)))
+        first = profiles.limited(ValueProfile(points, max(first.base, other.base)))
     return first
 
 
-def _where(walk: Walk, node: Node) -> Profile:
+def _where(walk: Walk, node: Node) -> ValueProfile:
     """The mixture, but for constants that mask."""
     rank = len(walk.shape(node.outputs[0]))
     kept = [

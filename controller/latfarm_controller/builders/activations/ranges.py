@@ -11,7 +11,7 @@ from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.builders.activations import layers, moves, pointwise
 from latfarm_controller.builders.activations.walk import Fetch, Handler, Walk
-from latfarm_controller.builders.profiles import Profile
+from latfarm_controller.builders.profiles import ValueProfile
 
 _HANDLERS: Mapping[str, Handler] = {
     **pointwise.HANDLERS,
@@ -20,7 +20,7 @@ _HANDLERS: Mapping[str, Handler] = {
 }
 
 
-def profiles_of(graph: Graph, fetch: Fetch) -> dict[str, Profile]:
+def profiles_of(graph: Graph, fetch: Fetch) -> dict[str, ValueProfile]:
     """The profile of every float activation.
 
     Args:

@@ -9,10 +9,10 @@ from latfarm_predictors.graph.graph import Graph, Node
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.noise import Array
-from latfarm_controller.builders.profiles import Floats, Profile
+from latfarm_controller.builders.profiles import Floats, ValueProfile
 
 Fetch = Callable[[str], Array]
-Handler = Callable[["Walk", Node], "Profile | Sequence[Profile]"]
+Handler = Callable[["Walk", Node], "ValueProfile | Sequence[ValueProfile]"]
 
 EPSILON = 1e-5  # of normalisations: ONNX's default; a Graph does not keep it
 
@@ -24,11 +24,11 @@ class Walk:
         self.graph = graph
         self.handlers = handlers
         self.fetch = fetch
-        self.found: dict[str, Profile] = {}
-        self.constants: dict[str, Profile] = {}
+        self.found: dict[str, ValueProfile] = {}
+        self.constants: dict[str, ValueProfile] = {}
         self.rims: dict[str, tuple[Floats, ...]] = {}
 
-    def run(self) -> dict[str, Profile]:
+    def run(self) -> dict[str, ValueProfile]:
         """Walk the whole graph; profiles of the float activations by name."""
         for tensor in self.graph.inputs:
             if self.is_real(tensor):
@@ -50,7 +50,7 @@ class Walk:
         """Shape of a tensor."""
         return self.graph.type_of(tensor).shape
 
-    def profile(self, tensor: str) -> Profile:
+    def profile(self, tensor: str) -> ValueProfile:
         """Of an activation or a constant."""
         if tensor in self.found:
             return self.found[tensor]
@@ -61,11 +61,11 @@ class Walk:
                 self.constants[tensor] = profiles.constant(np.ones((1,) * len(self.shape(tensor))))
         return self.constants[tensor]
 
-    def _made(self, node: Node) -> Sequence[Profile]:
+    def _made(self, node: Node) -> Sequence[ValueProfile]:
         handler = self.handlers.get(node.op)
         if handler is not None:
             made = handler(self, node)
-            return (made,) if isinstance(made, Profile) else made
+            return (made,) if isinstance(made, ValueProfile) else made
         return [self.plain(tensor, self.profile(node.inputs[0])) for tensor in node.outputs]
 
     def rim(self, tensor: str) -> tuple[Floats, ...]:
@@ -81,7 +81,7 @@ class Walk:
                     self.rims[tensor] = self.rims[source]
                     return
 
-    def plain(self, tensor: str, source: Profile) -> Profile:
+    def plain(self, tensor: str, source: ValueProfile) -> ValueProfile:
         """The mixture of all of a profile's values, for a tensor of any rank."""
         points = profiles.collapsed(source, ()).points
         return profiles.unrelated(points.reshape((1,) * len(self.shape(tensor)) + (-1,)))

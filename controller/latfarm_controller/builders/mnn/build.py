@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from latfarm_controller.builders.mnn.converter import ConverterError, convert
 from latfarm_controller.builders.ncnn.pools import same_pixels
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.onnx.file import Draft, serialise
+from latfarm_controller.builders.onnx.file import OnnxDraft, serialise
 from latfarm_controller.errors import BuildError
 
 # MNN takes a missing epsilon for 0, the ONNX standard for this.
@@ -51,7 +51,7 @@ def build_mnn(
     if dtype not in ("fp32", "fp16"):
         raise BuildError(f"mnn is built as fp32 or fp16, not {dtype!r}")
     nodes: list[Node] = []
-    draft = Draft(
+    draft = OnnxDraft(
         graph.name,
         Weights(graph, weights),
         {tensor: graph.type_of(tensor) for tensor in graph.inputs},
@@ -67,7 +67,7 @@ def build_mnn(
         made = convert(serialise(draft), ("--useGeluApproximation", "0"))
     except ConverterError as error:
         raise _told(graph, error) from error
-    model = Model(made)
+    model = MnnModel(made)
     lost = [tensor for tensor in graph.outputs if tensor not in model.tensors]
     if lost:
         node = graph.producers[lost[0]]
@@ -110,7 +110,7 @@ def _resize_limit(graph: Graph, node: Node) -> str:
     return "" if same else f"nearest pixels at scales {[float(by) for by in given.values]}"
 
 
-def _respelt(graph: Graph, draft: Draft, node: Node) -> Sequence[Node]:
+def _respelt(graph: Graph, draft: OnnxDraft, node: Node) -> Sequence[Node]:
     """A node as MNN reads it rightly."""
     if node.op in _NORMALISATIONS:
         return [replace(node, attrs={**node.attrs, "epsilon": _EPSILON})]
@@ -124,7 +124,7 @@ def _respelt(graph: Graph, draft: Draft, node: Node) -> Sequence[Node]:
     return [node]
 
 
-def _chain(graph: Graph, draft: Draft, node: Node) -> list[Node]:
+def _chain(graph: Graph, draft: OnnxDraft, node: Node) -> list[Node]:
     """A node of several operands of different shapes as nodes of two."""
     made: list[Node] = []
     total = node.inputs[0]
@@ -155,7 +155,7 @@ def _told(graph: Graph, error: ConverterError) -> BuildError:
     return BuildError(f"{graph.name}: MNN's converter: {error}")
 
 
-class Model:
+class MnnModel:
     """What is read of an MNN file: a flatbuffer whose root table is MNN's `Net`."""
 
     # Fields of Net: their places in its table.

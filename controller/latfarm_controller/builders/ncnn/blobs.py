@@ -41,7 +41,7 @@ def refuse(node: Node, why: str) -> BuildError:
     return BuildError(f"node {node.name!r} ({node.op}): {why}, which ncnn cannot express")
 
 
-class Translation:
+class NcnnTranslation:
     """An ncnn network in the making, and the places of the Graph's tensors in it."""
 
     def __init__(self, graph: Graph, values: Mapping[str, NDArray[Any]] | None = None) -> None:

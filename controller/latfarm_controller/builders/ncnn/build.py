@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from latfarm_controller.builders.ncnn import ids, moves, nn, ops, pools
 from latfarm_controller.builders.ncnn import norms as ncnn_norms
-from latfarm_controller.builders.ncnn.blobs import Translation
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation
 from latfarm_controller.builders.ncnn.file import Net, serialise
 from latfarm_controller.builders.ncnn.patterns import PATTERNS
 from latfarm_controller.errors import BuildError
@@ -56,7 +56,7 @@ def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -
     Raises:
         BuildError: as `build_ncnn`.
     """
-    t = Translation(graph, weights)
+    t = NcnnTranslation(graph, weights)
     for node in graph.nodes:
         if node.outputs[0] in t.done:
             continue

@@ -62,7 +62,7 @@ class Data:
 
 
 @dataclass(slots=True)
-class Layer:
+class NcnnLayer:
     """One layer; bottoms and tops are blobs by number."""
 
     kind: str
@@ -77,7 +77,7 @@ class Layer:
 class Net:
     """A network in the making; blobs are numbers until it is written."""
 
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[NcnnLayer] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     blobs: int = 0
@@ -98,7 +98,7 @@ class Net:
     ) -> list[int]:
         """Append a layer; its tops."""
         made = [self.blob() for _ in range(tops)]
-        self.layers.append(Layer(kind, name, list(bottoms), made, params or {}, tuple(data)))
+        self.layers.append(NcnnLayer(kind, name, list(bottoms), made, params or {}, tuple(data)))
         return made
 
     def input(self, dims: Dims) -> int:
@@ -139,7 +139,7 @@ def _entry(name: str, size_bytes: int) -> zipfile.ZipInfo:
     return entry
 
 
-def _finish(net: Net) -> tuple[list[Layer], dict[int, str]]:
+def _finish(net: Net) -> tuple[list[NcnnLayer], dict[int, str]]:
     """Layers with Splits in place, and the blobs' names."""
     readers: dict[int, int] = {}
     for blob in [*(b for layer in net.layers for b in layer.bottoms), *net.outputs]:
@@ -147,12 +147,12 @@ def _finish(net: Net) -> tuple[list[Layer], dict[int, str]]:
     made = set(net.inputs)
     names = {blob: input_name(index) for index, blob in enumerate(net.inputs)}
     copies: dict[int, list[int]] = {}
-    layers: list[Layer] = []
+    layers: list[NcnnLayer] = []
     blobs = net.blobs
     for layer in net.layers:
         bottoms = [copies[blob].pop(0) if blob in copies else blob for blob in layer.bottoms]
         layers.append(
-            Layer(layer.kind, layer.name, bottoms, list(layer.tops), layer.params, layer.data)
+            NcnnLayer(layer.kind, layer.name, bottoms, list(layer.tops), layer.params, layer.data)
         )
         for top in layer.tops:
             count = readers.get(top, 0)
@@ -160,13 +160,13 @@ def _finish(net: Net) -> tuple[list[Layer], dict[int, str]]:
             if count > 1 or (top in made and top in net.outputs):
                 copies[top] = list(range(blobs, blobs + count))
                 blobs += count
-                layers.append(Layer("Split", f"split_{top}", [top], list(copies[top]), {}))
+                layers.append(NcnnLayer("Split", f"split_{top}", [top], list(copies[top]), {}))
     for index, blob in enumerate(net.outputs):
         names[copies[blob].pop(0) if blob in copies else blob] = output_name(index)
     return layers, names
 
 
-def _line(layer: Layer, names: Mapping[int, str]) -> str:
+def _line(layer: NcnnLayer, names: Mapping[int, str]) -> str:
     blobs = [names.get(blob, f"b{blob}") for blob in (*layer.bottoms, *layer.tops)]
     params = [_param(key, value) for key, value in layer.params.items()]
     name = "".join("_" if c.isspace() else c for c in layer.name)[:_NAME_LENGTH] or "unnamed"

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, number, pick, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Data
 from latfarm_controller.builders.ncnn.moves import crop
 from latfarm_controller.builders.ncnn.nn import Handler
@@ -19,7 +19,7 @@ INTEGERS = frozenset({"int32", "int64"})
 INTEGER_MOVES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast"})
 
 
-def check_types(t: Translation, node: Node) -> None:
+def check_types(t: NcnnTranslation, node: Node) -> None:
     """Refuse operands that are no float32, but for ids on their way to a table."""
     for position, tensor in enumerate(node.inputs):
         if not tensor or t.is_constant(tensor):
@@ -34,7 +34,7 @@ def check_types(t: Translation, node: Node) -> None:
             )
 
 
-def cast(t: Translation, node: Node) -> None:
+def cast(t: NcnnTranslation, node: Node) -> None:
     """Cast that changes no blob: within a kind of numbers, or of an input that is fed as floats."""
     x, made = node.inputs[0], node.outputs[0]
     before, after = t.graph.type_of(x).dtype, t.graph.type_of(made).dtype
@@ -46,7 +46,7 @@ def cast(t: Translation, node: Node) -> None:
     t.view(node)
 
 
-def _fed_as_floats(t: Translation, tensor: str) -> bool:
+def _fed_as_floats(t: NcnnTranslation, tensor: str) -> bool:
     """Whether an integer tensor is an input, in another shape perhaps, that no table is read by."""
     maker = t.graph.producers.get(tensor)
     if maker is not None:
@@ -54,7 +54,7 @@ def _fed_as_floats(t: Translation, tensor: str) -> bool:
     return not _looks_up(t, tensor)
 
 
-def _looks_up(t: Translation, tensor: str) -> bool:
+def _looks_up(t: NcnnTranslation, tensor: str) -> bool:
     for reader in t.graph.consumers.get(tensor, ()):
         if reader.op == "Gather" and reader.inputs[1] == tensor:
             return True
@@ -63,7 +63,7 @@ def _looks_up(t: Translation, tensor: str) -> bool:
     return False
 
 
-def gather(t: Translation, node: Node) -> None:
+def gather(t: NcnnTranslation, node: Node) -> None:
     """Gather: a constant, Embed of token ids in a constant table, or a Crop for a range."""
     x, indices = node.inputs
     made = node.outputs[0]

@@ -10,19 +10,19 @@ import numpy as np
 from latfarm_predictors.graph.canonical import canonical_slice
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, ints, number, pick, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, ints, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Dims, Params, shape_params
 from latfarm_controller.builders.ncnn.nn import Handler
 
 _PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2}
 
 
-def view(t: Translation, node: Node) -> None:
+def view(t: NcnnTranslation, node: Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout: the same elements."""
     t.view(node)
 
 
-def transpose(t: Translation, node: Node) -> None:
+def transpose(t: NcnnTranslation, node: Node) -> None:
     """Permute; none where only axes of size 1 move, or a MatMul reads its operand that way."""
     x, made = node.inputs[0], node.outputs[0]
     shape, perm = t.shape(x), ints(node, "perm")
@@ -69,7 +69,7 @@ def _merged(shape: Sequence[int], real: Sequence[int]) -> tuple[Dims, tuple[int,
     return dims, tuple(ordered.index(group) for group in groups)
 
 
-def concat(t: Translation, node: Node) -> None:
+def concat(t: NcnnTranslation, node: Node) -> None:
     """Concat along an axis."""
     shape = t.shape(node.outputs[0])
     axis = int(number(node, "axis", 0)) % len(shape)
@@ -78,7 +78,7 @@ def concat(t: Translation, node: Node) -> None:
     t.layer(node, "Concat", bottoms, pick(shape, kept), {0: kept.index(axis)})
 
 
-def split(t: Translation, node: Node) -> None:
+def split(t: NcnnTranslation, node: Node) -> None:
     """Slice into pieces along an axis."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -95,7 +95,11 @@ def split(t: Translation, node: Node) -> None:
 
 
 def crop(
-    t: Translation, node: Node, cuts: Mapping[int, tuple[int, int]], shape: Sequence[int], blob: int
+    t: NcnnTranslation,
+    node: Node,
+    cuts: Mapping[int, tuple[int, int]],
+    shape: Sequence[int],
+    blob: int,
 ) -> tuple[int, Dims]:
     """Crop of some dimensions of a blob to [start, end)."""
     places = tuple(sorted(cuts))
@@ -110,7 +114,7 @@ def crop(
     return made, dims
 
 
-def slice_(t: Translation, node: Node) -> None:
+def slice_(t: NcnnTranslation, node: Node) -> None:
     """Crop; a step takes one column of a reshape where whole steps fit."""
     x, made = node.inputs[0], node.outputs[0]
     shape, result = t.shape(x), t.shape(made)
@@ -145,7 +149,7 @@ def slice_(t: Translation, node: Node) -> None:
 
 
 def _columns(
-    t: Translation, node: Node, blob: int, dims: Dims, place: int, step: int, column: int
+    t: NcnnTranslation, node: Node, blob: int, dims: Dims, place: int, step: int, column: int
 ) -> tuple[int, Dims]:
     """Every `step`-th element along a dimension, from `column` on."""
     outer, inner = prod(dims[:place]), prod(dims[place + 1 :])
@@ -157,7 +161,7 @@ def _columns(
     return back, made
 
 
-def pad(t: Translation, node: Node) -> None:
+def pad(t: NcnnTranslation, node: Node) -> None:
     """Padding of the last two dimensions, and of a third from the end."""
     x, made = node.inputs[0], node.outputs[0]
     shape, rank = t.shape(x), len(t.shape(x))
@@ -185,7 +189,7 @@ def pad(t: Translation, node: Node) -> None:
     t.layer(node, "Padding", [t.blob(x, pick(shape, kept))], dims, dict(sorted(params.items())))
 
 
-def expand(t: Translation, node: Node) -> None:
+def expand(t: NcnnTranslation, node: Node) -> None:
     """Expand and Tile: a Tile layer for each axis that grows."""
     x, made = node.inputs[0], node.outputs[0]
     result = t.shape(made)
@@ -207,18 +211,18 @@ def expand(t: Translation, node: Node) -> None:
     t.put(made, blob, pick(result, kept))
 
 
-def depth_to_space(t: Translation, node: Node) -> None:
+def depth_to_space(t: NcnnTranslation, node: Node) -> None:
     """PixelShuffle; the order of channels is its mode."""
     mode = 0 if node.attrs.get("mode", "DCR") == "CRD" else 1
     _blocks(t, node, "PixelShuffle", mode)
 
 
-def space_to_depth(t: Translation, node: Node) -> None:
+def space_to_depth(t: NcnnTranslation, node: Node) -> None:
     """Reorg with the block's pixels in front of the channels."""
     _blocks(t, node, "Reorg", 1)
 
 
-def _blocks(t: Translation, node: Node, kind: str, mode: int) -> None:
+def _blocks(t: NcnnTranslation, node: Node, kind: str, mode: int) -> None:
     x = node.inputs[0]
     params = {0: int(number(node, "blocksize", 1)), 1: mode}
     bottoms = [t.blob(x, t.image(node, x))]

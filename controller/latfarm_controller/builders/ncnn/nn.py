@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, floats, ints, number, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, ints, number, refuse
 from latfarm_controller.builders.ncnn.file import Data, Dims, Floats, Params
 from latfarm_controller.builders.ncnn.patterns import (
     activation,
@@ -16,7 +16,7 @@ from latfarm_controller.builders.ncnn.patterns import (
     bias_add,
 )
 
-Handler = Callable[[Translation, Node], None]
+Handler = Callable[[NcnnTranslation, Node], None]
 
 # Keys of width, height and depth, the last axis of the Graph first.
 _KERNEL, _DILATION, _STRIDE = (1, 11, 21), (2, 12, 22), (3, 13, 23)
@@ -37,7 +37,7 @@ def suffix(node: Node, dims: Dims) -> str:
     return found
 
 
-def constant(t: Translation, node: Node, position: int) -> Floats:
+def constant(t: NcnnTranslation, node: Node, position: int) -> Floats:
     """An operand that must be a weight."""
     tensor = node.inputs[position]
     if not t.is_constant(tensor):
@@ -45,14 +45,14 @@ def constant(t: Translation, node: Node, position: int) -> Floats:
     return np.asarray(t.array(tensor), np.float32)
 
 
-def _bias(t: Translation, node: Node) -> Floats | None:
+def _bias(t: NcnnTranslation, node: Node) -> Floats | None:
     return constant(t, node, 2) if len(node.inputs) > 2 and node.inputs[2] else None
 
 
 class _Product:
     """A convolution or matrix product with all that its layer does behind it."""
 
-    def __init__(self, t: Translation, node: Node, bias: Floats | None, columns: int) -> None:
+    def __init__(self, t: NcnnTranslation, node: Node, bias: Floats | None, columns: int) -> None:
         self.bias = bias
         self.columns = columns
         self.scale: Floats | None = None
@@ -98,7 +98,7 @@ class _Product:
         return found if self.bias is None else [*found, floats(self.bias)]
 
 
-def conv(t: Translation, node: Node) -> None:
+def conv(t: NcnnTranslation, node: Node) -> None:
     """Conv over one, two or three axes, with the batch norm and activation behind it."""
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)
@@ -131,7 +131,7 @@ def conv(t: Translation, node: Node) -> None:
     t.layer(node, kind, [t.blob(x, dims)], result, params, data, product.covers)
 
 
-def conv_transpose(t: Translation, node: Node) -> None:
+def conv_transpose(t: NcnnTranslation, node: Node) -> None:
     """ConvTranspose; ncnn stores the output channels of a group before its input channels."""
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)
@@ -164,7 +164,7 @@ def conv_transpose(t: Translation, node: Node) -> None:
 
 
 def _inner_product(
-    t: Translation, node: Node, product: _Product, blob: int, data: Sequence[Data], dims: Dims
+    t: NcnnTranslation, node: Node, product: _Product, blob: int, data: Sequence[Data], dims: Dims
 ) -> None:
     params = {
         0: product.columns,
@@ -175,7 +175,7 @@ def _inner_product(
     t.layer(node, "InnerProduct", [blob], dims, params, data, product.covers)
 
 
-def _rows_product(t: Translation, node: Node, weight: Floats, product: _Product) -> None:
+def _rows_product(t: NcnnTranslation, node: Node, weight: Floats, product: _Product) -> None:
     """InnerProduct of the rows of the first operand with a weight [columns, width]."""
     x = node.inputs[0]
     columns, width = weight.shape
@@ -188,7 +188,7 @@ def _rows_product(t: Translation, node: Node, weight: Floats, product: _Product)
     _inner_product(t, node, product, blob, product.data(weight), dims)
 
 
-def gemm(t: Translation, node: Node) -> None:
+def gemm(t: NcnnTranslation, node: Node) -> None:
     """Gemm: InnerProduct with a constant matrix and a row of biases, else ncnn's Gemm."""
     a, b = node.inputs[:2]
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
@@ -221,7 +221,7 @@ def gemm(t: Translation, node: Node) -> None:
     t.layer(node, "Gemm", bottoms, (rows, columns), params)
 
 
-def matmul(t: Translation, node: Node) -> None:
+def matmul(t: NcnnTranslation, node: Node) -> None:
     """MatMul: InnerProduct with a constant matrix, else a product per matrix of a batch."""
     left, right = node.inputs
     if t.is_constant(right) and len(t.shape(right)) == 2 and not t.is_constant(left):

@@ -7,13 +7,13 @@ from math import prod
 
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, floats, number, pick, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Params
 from latfarm_controller.builders.ncnn.nn import Handler, constant
 from latfarm_controller.builders.ncnn.patterns import EPSILON
 
 
-def batch_normalization(t: Translation, node: Node) -> None:
+def batch_normalization(t: NcnnTranslation, node: Node) -> None:
     """BatchNorm where no convolution took it; ncnn wants slope, mean, variance, bias."""
     x = node.inputs[0]
     dims = t.image(node, x)
@@ -23,7 +23,7 @@ def batch_normalization(t: Translation, node: Node) -> None:
     t.layer(node, "BatchNorm", [t.blob(x, dims)], dims, {0: dims[0], 1: EPSILON}, data)
 
 
-def instance_norm(t: Translation, node: Node) -> None:
+def instance_norm(t: NcnnTranslation, node: Node) -> None:
     """InstanceNorm of images; other ranks are made images."""
     x = node.inputs[0]
     dims = t.image(node, x)
@@ -33,7 +33,7 @@ def instance_norm(t: Translation, node: Node) -> None:
     t.layer(node, "InstanceNorm", [t.blob(x, image)], image, params, data)
 
 
-def prelu(t: Translation, node: Node) -> None:
+def prelu(t: NcnnTranslation, node: Node) -> None:
     """PReLU with one slope, or one per channel."""
     x = node.inputs[0]
     slope = constant(t, node, 1)
@@ -47,7 +47,7 @@ def prelu(t: Translation, node: Node) -> None:
     t.layer(node, "PReLU", [t.blob(x, dims)], dims, {0: slope.size}, [floats(slope)])
 
 
-def lp_normalization(t: Translation, node: Node) -> None:
+def lp_normalization(t: NcnnTranslation, node: Node) -> None:
     """LpNormalization, x divided by its norm along an axis, in two layers."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -60,7 +60,7 @@ def lp_normalization(t: Translation, node: Node) -> None:
     t.layer(node, "BinaryOp", [blob, norm], dims, {0: 3})
 
 
-def softmax(t: Translation, node: Node) -> None:
+def softmax(t: NcnnTranslation, node: Node) -> None:
     """Softmax and LogSoftmax (its logarithm) along an axis."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -75,7 +75,7 @@ def softmax(t: Translation, node: Node) -> None:
     t.layer(node, "UnaryOp", [made], dims, {0: 8})
 
 
-def lrn(t: Translation, node: Node) -> None:
+def lrn(t: NcnnTranslation, node: Node) -> None:
     """LRN across an odd number of channels."""
     size = int(number(node, "size", 1))
     dims = t.image(node, node.inputs[0])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, floats, number, pick, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Dims, Params
 from latfarm_controller.builders.ncnn.nn import Handler
 from latfarm_controller.builders.ncnn.patterns import clip_bounds, others
@@ -33,19 +33,19 @@ _UNARY = {
 }
 
 
-def simple(t: Translation, node: Node, kind: str, params: Params | None = None) -> None:
+def simple(t: NcnnTranslation, node: Node, kind: str, params: Params | None = None) -> None:
     """One layer that does not mind the blob's shape."""
     x = node.inputs[0]
     t.layer(node, kind, [t.blob(x)], t.dims(x), params)
 
 
-def _numbers(t: Translation, node: Node, kind: str, *defaults: tuple[str, float]) -> None:
+def _numbers(t: NcnnTranslation, node: Node, kind: str, *defaults: tuple[str, float]) -> None:
     """One layer whose first parameters are attributes."""
     params = {key: number(node, name, value) for key, (name, value) in enumerate(defaults)}
     simple(t, node, kind, {key: float(value) for key, value in params.items()})
 
 
-def clip(t: Translation, node: Node) -> None:
+def clip(t: NcnnTranslation, node: Node) -> None:
     """Clip to constant bounds; from 0 up it is ReLU."""
     bounds = clip_bounds(t, node)
     if bounds is None:
@@ -56,7 +56,7 @@ def clip(t: Translation, node: Node) -> None:
         simple(t, node, "Clip", dict(enumerate(bounds)))
 
 
-def binary(t: Translation, node: Node, code: int) -> None:
+def binary(t: NcnnTranslation, node: Node, code: int) -> None:
     """BinaryOp of two operands, one of which may be a scalar."""
     left, right = node.inputs
     for tensor, other, own in ((right, left, code), (left, right, _FROM_SCALAR.get(code, code))):
@@ -72,7 +72,7 @@ def binary(t: Translation, node: Node, code: int) -> None:
     t.layer(node, "BinaryOp", bottoms, dims, {0: code})
 
 
-def simple_scalar(t: Translation, node: Node, x: str, code: int, value: float) -> None:
+def simple_scalar(t: NcnnTranslation, node: Node, x: str, code: int, value: float) -> None:
     """BinaryOp of a tensor and a number. A power is products where it can be: ncnn's is by log."""
     blob, dims = t.blob(x), t.dims(x)
     whole = value in (2.0, 3.0)
@@ -90,7 +90,7 @@ def simple_scalar(t: Translation, node: Node, x: str, code: int, value: float) -
         t.layer(node, "BinaryOp", [square, blob], dims, {0: _MUL})
 
 
-def _aligned(t: Translation, node: Node, tensors: Sequence[str]) -> tuple[Dims, list[Dims]]:
+def _aligned(t: NcnnTranslation, node: Node, tensors: Sequence[str]) -> tuple[Dims, list[Dims]]:
     """Shape of a broadcast result's blob, and of its operands' with the same number of axes."""
     shape = t.shape(node.outputs[0])
     kept = t.fitting(node, shape, ())
@@ -98,7 +98,7 @@ def _aligned(t: Translation, node: Node, tensors: Sequence[str]) -> tuple[Dims, 
     return pick(shape, kept), [pick(one, kept) for one in full]
 
 
-def _operand(t: Translation, tensor: str, wanted: Dims, result: Dims) -> int:
+def _operand(t: NcnnTranslation, tensor: str, wanted: Dims, result: Dims) -> int:
     """An operand's blob; ncnn takes a vector for channels as it is."""
     own = t.dims(tensor)
     is_vector = own == (result[0],) and wanted == (result[0], *(1,) * (len(result) - 1))
@@ -107,7 +107,7 @@ def _operand(t: Translation, tensor: str, wanted: Dims, result: Dims) -> int:
     return t.blob(tensor, wanted)
 
 
-def _scale(t: Translation, node: Node) -> bool:
+def _scale(t: NcnnTranslation, node: Node) -> bool:
     """Scale: a product with a constant per channel, and the sum with another behind it."""
     for x, factor in (node.inputs, tuple(reversed(node.inputs))):
         dims, wanted = _aligned(t, node, [x, factor])
@@ -130,7 +130,7 @@ def _scale(t: Translation, node: Node) -> bool:
     return False
 
 
-def several(t: Translation, node: Node, code: int, eltwise: int | None) -> None:
+def several(t: NcnnTranslation, node: Node, code: int, eltwise: int | None) -> None:
     """Sum, Max, Min or Mean of any number of operands: Eltwise, or a chain of BinaryOps."""
     if len(node.inputs) == 1:
         t.view(node)
@@ -157,7 +157,7 @@ def several(t: Translation, node: Node, code: int, eltwise: int | None) -> None:
     t.layer(node, "BinaryOp", [total], dims, {0: _DIV, 1: 1, 2: float(len(blobs))})
 
 
-def softsign(t: Translation, node: Node) -> None:
+def softsign(t: NcnnTranslation, node: Node) -> None:
     """Softsign, x / (1 + |x|), in three layers."""
     x = node.inputs[0]
     (size,) = t.net.layer("AbsVal", f"{node.name}_abs", [t.blob(x)])
@@ -165,7 +165,7 @@ def softsign(t: Translation, node: Node) -> None:
     t.layer(node, "BinaryOp", [t.blob(x), grown], t.dims(x), {0: _DIV})
 
 
-def thresholded_relu(t: Translation, node: Node) -> None:
+def thresholded_relu(t: NcnnTranslation, node: Node) -> None:
     """ThresholdedRelu, x where it is above the threshold, in two layers."""
     x = node.inputs[0]
     level = {0: float(number(node, "alpha", 1.0))}
@@ -173,7 +173,7 @@ def thresholded_relu(t: Translation, node: Node) -> None:
     t.layer(node, "BinaryOp", [t.blob(x), mask], t.dims(x), {0: _MUL})
 
 
-def leaky_relu(t: Translation, node: Node) -> None:
+def leaky_relu(t: NcnnTranslation, node: Node) -> None:
     """ReLU with a slope."""
     simple(t, node, "ReLU", {0: float(number(node, "alpha", 0.01))})
 

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, floats, ints, number, pick
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, ints, number, pick
 from latfarm_controller.builders.ncnn.file import Floats, Params
 
 EPSILON = 1e-5  # of every normalisation: ONNX's default, which the Graph leaves out
@@ -26,14 +26,14 @@ def others(node: Node, tensor: str) -> list[str]:
     return [operand for operand in node.inputs if operand != tensor]
 
 
-def _is_value(t: Translation, operands: Sequence[str], value: float) -> bool:
+def _is_value(t: NcnnTranslation, operands: Sequence[str], value: float) -> bool:
     if len(operands) != 1:
         return False
     found = t.scalar(operands[0])
     return found is not None and math.isclose(found, value, rel_tol=1e-4)
 
 
-def _next(t: Translation, node: Node, op: str) -> Node | None:
+def _next(t: NcnnTranslation, node: Node, op: str) -> Node | None:
     """The only reader of a node's result, if it is this op."""
     reader = t.only_reader(node.outputs[0])
     return reader if reader is not None and reader.op == op else None
@@ -53,7 +53,7 @@ class Activation:
         return {9: self.kind, **({10: self.numbers} if self.numbers else {})}
 
 
-def activation(t: Translation, tensor: str) -> Activation | None:
+def activation(t: NcnnTranslation, tensor: str) -> Activation | None:
     """The activation that alone reads a tensor, if ncnn's convolutions have it."""
     readers = t.graph.consumers.get(tensor, ())
     if tensor in t.graph.outputs or not readers:
@@ -78,7 +78,7 @@ def activation(t: Translation, tensor: str) -> Activation | None:
     return Activation(4, (), (first,)) if first.op == "Sigmoid" else None
 
 
-def clip_bounds(t: Translation, node: Node) -> tuple[float, float] | None:
+def clip_bounds(t: NcnnTranslation, node: Node) -> tuple[float, float] | None:
     """Bounds of a Clip; None where they are computed at run time."""
     bounds = []
     for position, default in (
@@ -93,7 +93,7 @@ def clip_bounds(t: Translation, node: Node) -> tuple[float, float] | None:
     return bounds[0], bounds[1]
 
 
-def batch_norm(t: Translation, tensor: str) -> tuple[Node, Floats, Floats] | None:
+def batch_norm(t: NcnnTranslation, tensor: str) -> tuple[Node, Floats, Floats] | None:
     """The batch norm that alone reads a tensor, and its scale and offset per channel."""
     node = t.only_reader(tensor)
     if node is None or node.op != "BatchNormalization" or node.inputs[0] != tensor:
@@ -105,7 +105,7 @@ def batch_norm(t: Translation, tensor: str) -> tuple[Node, Floats, Floats] | Non
     return node, scale.astype(np.float32), (offset - mean * scale).astype(np.float32)
 
 
-def bias_add(t: Translation, tensor: str, columns: int) -> tuple[Node, Floats] | None:
+def bias_add(t: NcnnTranslation, tensor: str, columns: int) -> tuple[Node, Floats] | None:
     """The Add of a constant row that alone reads a matrix product, and the row."""
     node = t.only_reader(tensor)
     if node is None or node.op != "Add" or t.shape(node.outputs[0]) != t.shape(tensor):
@@ -117,7 +117,7 @@ def bias_add(t: Translation, tensor: str, columns: int) -> tuple[Node, Floats] |
     return (node, values.reshape(-1)) if values.size == columns else None
 
 
-def _gated(t: Translation, gate: Node) -> Node | None:
+def _gated(t: NcnnTranslation, gate: Node) -> Node | None:
     """The Mul that alone reads a gate and multiplies it with the gate's own operand."""
     reader = _next(t, gate, "Mul")
     found = reader is not None and sorted(reader.inputs) == sorted(
@@ -126,7 +126,7 @@ def _gated(t: Translation, gate: Node) -> Node | None:
     return reader if found else None
 
 
-def hard_swish(t: Translation, gate: Node) -> Node | None:
+def hard_swish(t: NcnnTranslation, gate: Node) -> Node | None:
     """The Mul of x * HardSigmoid(x), given the gate."""
     return _gated(t, gate) if gate.op == "HardSigmoid" else None
 
@@ -135,7 +135,7 @@ def _slopes(node: Node) -> tuple[float, float]:
     return number(node, "alpha", 0.2), number(node, "beta", 0.5)
 
 
-def mish(t: Translation, first: Node) -> tuple[Node, Node, Node] | None:
+def mish(t: NcnnTranslation, first: Node) -> tuple[Node, Node, Node] | None:
     """The nodes of x * tanh(softplus(x)), given the first."""
     if first.op != "Softplus":
         return None
@@ -146,7 +146,7 @@ def mish(t: Translation, first: Node) -> tuple[Node, Node, Node] | None:
     return first, inner, last
 
 
-def gated(t: Translation, node: Node) -> bool:
+def gated(t: NcnnTranslation, node: Node) -> bool:
     """Swish, HardSwish or Mish, if a node begins one; whether it did."""
     chain: tuple[Node, ...]
     gate = _gated(t, node) if node.op in ("Sigmoid", "HardSigmoid") else None
@@ -163,7 +163,7 @@ def gated(t: Translation, node: Node) -> bool:
     return True
 
 
-def gelu(t: Translation, node: Node) -> bool:
+def gelu(t: NcnnTranslation, node: Node) -> bool:
     """GELU, exact (five nodes) or by tanh (eight), if a node begins one; whether it did."""
     x = node.inputs[0]
     if node.op == "Div" and _is_value(t, node.inputs[1:], math.sqrt(2)):
@@ -184,7 +184,7 @@ def gelu(t: Translation, node: Node) -> bool:
 
 
 def _follow(
-    t: Translation, node: Node, steps: Sequence[tuple[str, float | str]]
+    t: NcnnTranslation, node: Node, steps: Sequence[tuple[str, float | str]]
 ) -> tuple[Node, ...] | None:
     """The chain of only readers with these ops and other operands (a number, or a tensor)."""
     chain: list[Node] = []
@@ -202,7 +202,7 @@ def _follow(
     return tuple(chain)
 
 
-def layer_norm(t: Translation, node: Node) -> bool:
+def layer_norm(t: NcnnTranslation, node: Node) -> bool:
     """LayerNorm, if a node is the first mean of one over the last axes; whether it was."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -230,13 +230,13 @@ def layer_norm(t: Translation, node: Node) -> bool:
     return True
 
 
-def _squares(t: Translation, node: Node, tensor: str) -> bool:
+def _squares(t: NcnnTranslation, node: Node, tensor: str) -> bool:
     if node.op == "Mul":
         return node.inputs == (tensor, tensor)
     return node.inputs[0] == tensor and _is_value(t, node.inputs[1:], 2.0)
 
 
-def _layer_norm(t: Translation, node: Node, covers: list[Node], width: int) -> None:
+def _layer_norm(t: NcnnTranslation, node: Node, covers: list[Node], width: int) -> None:
     affine: list[Floats] = []
     for op in ("Mul", "Add"):
         reader = _next(t, covers[-1], op)
@@ -258,7 +258,7 @@ def _layer_norm(t: Translation, node: Node, covers: list[Node], width: int) -> N
     t.layer(node, "LayerNorm", [t.blob(x, dims)], dims, params, data, covers)
 
 
-def shuffle(t: Translation, node: Node) -> bool:
+def shuffle(t: NcnnTranslation, node: Node) -> bool:
     """ShuffleChannel, if a node begins the reshape, transpose and reshape of one."""
     if node.op != "Reshape" or t.is_constant(node.inputs[0]):
         return False
@@ -280,4 +280,4 @@ def shuffle(t: Translation, node: Node) -> bool:
     return True
 
 
-PATTERNS: Sequence[Callable[[Translation, Node], bool]] = (gated, gelu, layer_norm, shuffle)
+PATTERNS: Sequence[Callable[[NcnnTranslation, Node], bool]] = (gated, gelu, layer_norm, shuffle)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.ncnn.blobs import Translation, ints, number, pick, refuse
+from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, ints, number, pick, refuse
 from latfarm_controller.builders.ncnn.file import Params
 from latfarm_controller.builders.ncnn.nn import Handler, spread, suffix
 
@@ -32,7 +32,7 @@ _REDUCTIONS = {
 _IDLE = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
-def pool(t: Translation, node: Node, mode: int) -> None:
+def pool(t: NcnnTranslation, node: Node, mode: int) -> None:
     """MaxPool or AveragePool. Rounding up is spelt as more padding behind: it never counts."""
     x, made = node.inputs[0], node.outputs[0]
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -71,7 +71,7 @@ def pool(t: Translation, node: Node, mode: int) -> None:
     t.layer(node, f"Pooling{suffix(node, dims)}", [blob], result, params)
 
 
-def global_pool(t: Translation, node: Node, mode: int) -> None:
+def global_pool(t: NcnnTranslation, node: Node, mode: int) -> None:
     """GlobalAveragePool or GlobalMaxPool: to a vector of channels."""
     x = node.inputs[0]
     dims = t.image(node, x)
@@ -79,7 +79,7 @@ def global_pool(t: Translation, node: Node, mode: int) -> None:
     t.layer(node, kind, [t.blob(x, dims)], dims[:1], {0: mode, 4: 1})
 
 
-def reduce(t: Translation, node: Node) -> None:
+def reduce(t: NcnnTranslation, node: Node) -> None:
     """A reduction; opset 13 gives the axes of ReduceSum as an operand."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -104,7 +104,7 @@ def reduce(t: Translation, node: Node) -> None:
     t.layer(node, "Reduction", [t.blob(x, dims)], tuple(left), params)
 
 
-def cumsum(t: Translation, node: Node) -> None:
+def cumsum(t: NcnnTranslation, node: Node) -> None:
     """CumSum along a constant axis."""
     x = node.inputs[0]
     shape = t.shape(x)
@@ -118,7 +118,7 @@ def cumsum(t: Translation, node: Node) -> None:
     t.layer(node, "CumulativeSum", [t.blob(x, dims)], dims, {0: kept.index(axis)})
 
 
-def resize(t: Translation, node: Node) -> None:
+def resize(t: NcnnTranslation, node: Node) -> None:
     """Resize of images: nearest where ncnn picks the same pixels, linear and cubic."""
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)

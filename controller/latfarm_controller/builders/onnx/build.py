@@ -9,7 +9,7 @@ from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.onnx.file import Draft, serialise
+from latfarm_controller.builders.onnx.file import OnnxDraft, serialise
 from latfarm_controller.errors import BuildError
 
 
@@ -32,7 +32,7 @@ def build_onnx(
         BuildError: an op or attribute that IR 8 cannot say (names node and op), more than 2 GB, or
             a weight does not fit (names it).
     """
-    draft = Draft(
+    draft = OnnxDraft(
         graph.name,
         Weights(graph, weights),
         {tensor: graph.type_of(tensor) for tensor in graph.inputs},

@@ -38,7 +38,7 @@ _MAX_BYTES = 2**31 - 2**20  # protobuf's limit, less room for the nodes
 
 
 @dataclass
-class Draft:
+class OnnxDraft:
     """A model in the making: nodes in order, and constants as arrays.
 
     A constant that is None is the weight of that name, taken from `weights` when written.
@@ -62,9 +62,9 @@ class Draft:
         self.nodes.append(Node(self.fresh(f"{output}/{op}"), op, inputs, (output,), attrs or {}))
         return output
 
-    def successor(self) -> Draft:
+    def successor(self) -> OnnxDraft:
         """An empty draft of the same interface, in which this one's names are taken."""
-        made = Draft(self.name, self.weights, self.inputs, self.outputs)
+        made = OnnxDraft(self.name, self.weights, self.inputs, self.outputs)
         made._names = set(self._names)
         return made
 
@@ -99,7 +99,7 @@ def opset_of(nodes: list[Node]) -> int:
     return max((_opset(node) for node in nodes), default=OPSET)
 
 
-def serialise(draft: Draft) -> bytes:
+def serialise(draft: OnnxDraft) -> bytes:
     """The model's bytes.
 
     Raises:
@@ -122,7 +122,9 @@ def serialise(draft: Draft) -> bytes:
     return _assemble(draft, kinds, model.SerializeToString(), proto.SerializeToString())
 
 
-def _assemble(draft: Draft, kinds: Mapping[str, TensorType], model: bytes, nodes: bytes) -> bytes:
+def _assemble(
+    draft: OnnxDraft, kinds: Mapping[str, TensorType], model: bytes, nodes: bytes
+) -> bytes:
     """The serialised model with the constants written straight into their place.
 
     Through protobuf objects, half a gigabyte of weights is copied four times: touching that much

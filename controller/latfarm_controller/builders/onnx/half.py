@@ -18,13 +18,13 @@ from latfarm_predictors.graph.graph import AttrValue, Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Array
-from latfarm_controller.builders.onnx.file import ELEMENT_TYPES, Draft, opset_of
+from latfarm_controller.builders.onnx.file import ELEMENT_TYPES, OnnxDraft, opset_of
 
 LARGEST = 65504.0
 SMALLEST = 2.0**-24  # what is not zero stays so: an epsilon of 1e-12 guards a division
 
 
-def halved(graph: Graph, draft: Draft) -> Draft:
+def halved(graph: Graph, draft: OnnxDraft) -> OnnxDraft:
     """The float16 form of a float32 draft of `graph`.
 
     Raises:
@@ -43,7 +43,7 @@ def half(data: Array) -> NDArray[np.float16]:
 
 
 class _Halver:
-    def __init__(self, graph: Graph, source: Draft, opset: int) -> None:
+    def __init__(self, graph: Graph, source: OnnxDraft, opset: int) -> None:
         self.graph = graph
         self.source = source
         self.opset = opset
@@ -51,7 +51,7 @@ class _Halver:
         self.halves: dict[str, str] = {}  # float32 tensor of the graph -> its float16 form
         self.reals: dict[str, str] = {}  # the same -> its float32 form, where there is one
 
-    def run(self) -> Draft:
+    def run(self) -> OnnxDraft:
         for tensor in self.source.inputs:
             self.reals[tensor] = tensor
         for node in self.source.nodes:

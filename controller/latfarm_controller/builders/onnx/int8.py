@@ -24,15 +24,15 @@ from latfarm_predictors.graph.graph import Graph, Node
 from numpy.typing import NDArray
 
 from latfarm_controller.builders.noise import Array
-from latfarm_controller.builders.onnx.file import Draft
+from latfarm_controller.builders.onnx.file import OnnxDraft
 from latfarm_controller.builders.onnx.int8_plan import (
     CLIPPING,
     LEVELS,
     SAME_SCALE,
     WEIGHTED,
-    Plan,
+    Int8Plan,
     Ranges,
-    Scale,
+    UnsignedScale,
     scale_for,
 )
 
@@ -40,7 +40,7 @@ LARGEST_WEIGHT = 127
 _LARGEST_BIAS = 2.0**30
 
 
-def quantised(graph: Graph, draft: Draft, ranges: Ranges) -> Draft:
+def quantised(graph: Graph, draft: OnnxDraft, ranges: Ranges) -> OnnxDraft:
     """The int8 form of a float32 draft of `graph`.
 
     A graph that has QuantizeLinear or DequantizeLinear nodes is quantised already: it stays.
@@ -56,7 +56,7 @@ def quantised(graph: Graph, draft: Draft, ranges: Ranges) -> Draft:
 
 
 class _Quantiser:
-    def __init__(self, graph: Graph, draft: Draft, ranges: Ranges) -> None:
+    def __init__(self, graph: Graph, draft: OnnxDraft, ranges: Ranges) -> None:
         self.graph, folds = fold_batch_norms(graph)
         self.made = draft.successor()
         self.weights = draft.weights
@@ -64,12 +64,12 @@ class _Quantiser:
         given = {t: self.weights.array(t) for t in needed if t in graph.weights}
         self.folded = fold_values(given, folds)
         self.arrays = dict(self.folded)
-        self.plan = Plan(self.graph, self.array, ranges)
+        self.plan = Int8Plan(self.graph, self.array, ranges)
         self.forms: dict[str, str] = {}  # activation -> its dequantised form
         self.parts: dict[tuple[str, object], str] = {}  # (weight, how it is quantised) -> its form
         self.zeros: dict[int, str] = {}
 
-    def run(self) -> Draft:
+    def run(self) -> OnnxDraft:
         for tensor in self.graph.inputs:
             if self.plan.is_activation(tensor) and self.plan.is_read(tensor):
                 self._quantise(tensor, tensor, self.made.fresh(f"{tensor}_near"))
@@ -121,7 +121,7 @@ class _Quantiser:
         whole = self.made.node("QuantizeLinear", (result, *parts), self.made.fresh(f"{tensor}_q"))
         self.made.node("DequantizeLinear", (whole, *parts), form)
 
-    def _scale_parts(self, tensor: str, scale: Scale) -> tuple[str, str]:
+    def _scale_parts(self, tensor: str, scale: UnsignedScale) -> tuple[str, str]:
         name = self._add(f"{tensor}_scale", np.array(scale.value, np.float32))
         if scale.zero not in self.zeros:
             self.zeros[scale.zero] = self._add(f"zero_{scale.zero}", np.array(scale.zero, np.uint8))

@@ -38,21 +38,21 @@ _DECODING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Conv"})
 
 
 @dataclass(frozen=True)
-class Scale:
+class UnsignedScale:
     """Real value = value * (integer - zero), the integer in 0..255."""
 
     value: float
     zero: int
 
 
-def scale_for(low: float, high: float) -> Scale:
+def scale_for(low: float, high: float) -> UnsignedScale:
     """Spans a range and zero, which an integer must hit exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     value = float(np.float32(max((high - low) / LEVELS, 1e-9)))
-    return Scale(value, int(np.clip(round(-low / value), 0, LEVELS)))
+    return UnsignedScale(value, int(np.clip(round(-low / value), 0, LEVELS)))
 
 
-class Plan:
+class Int8Plan:
     """The choices for one graph.
 
     `integer` are the names of the nodes that compute with integers; `inner` the tensors between
@@ -209,7 +209,7 @@ class Plan:
                 found.add(tensor)
         return found
 
-    def _scales(self, ranges: Ranges) -> dict[str, Scale]:
+    def _scales(self, ranges: Ranges) -> dict[str, UnsignedScale]:
         """One for each group of tensors whose integers are only moved."""
         parents: dict[str, str] = {}
 

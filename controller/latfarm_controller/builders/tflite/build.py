@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite import functions, matrix, moves, nn, reduce, resize
 from latfarm_controller.builders.tflite import ops as tflite_ops
-from latfarm_controller.builders.tflite.file import Model, serialise
+from latfarm_controller.builders.tflite.file import TfliteModel, serialise
 from latfarm_controller.builders.tflite.functions import is_divisor
 from latfarm_controller.builders.tflite.fuse import fuse_activations
-from latfarm_controller.builders.tflite.layout import Layout, Translation
+from latfarm_controller.builders.tflite.layout import Layout, TfliteTranslation
 from latfarm_controller.builders.tflite.recognise import emit, wholes
 from latfarm_controller.errors import BuildError
 
@@ -110,7 +110,7 @@ def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
     return TfliteReport(codes, tuple(islands), layouts)
 
 
-def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Model:
+def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> TfliteModel:
     """The float32 model of a graph.
 
     Raises:
@@ -119,12 +119,12 @@ def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -
     return _translated(graph, weights).model
 
 
-def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Translation:
+def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> TfliteTranslation:
     for tensor in graph.types:
         if tensor not in graph.weights and graph.type_of(tensor).dtype not in _TYPES:
             kind = graph.type_of(tensor).dtype
             raise BuildError(f"{graph.name}: tensor {tensor!r} is {kind}; TFLite takes float32")
-    t = Translation(graph, weights)
+    t = TfliteTranslation(graph, weights)
     parts = wholes(t)
     for node in graph.nodes:
         done = len(t.model.operators)
@@ -138,7 +138,7 @@ def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Tra
     return t
 
 
-def _integers(t: Translation, has_values: bool) -> Model:
+def _integers(t: TfliteTranslation, has_values: bool) -> TfliteModel:
     """The int8 model; ranges are measured unless it is a kernel of noise."""
     from latfarm_controller.builders.tflite.moments import ESTIMATED
     from latfarm_controller.builders.tflite.quantize import SAME_SCALE, quantize

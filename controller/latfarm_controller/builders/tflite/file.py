@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.flatbuffer import Fields, Writer
+from latfarm_controller.builders.flatbuffer import Fields, FlatbufferWriter
 from latfarm_controller.errors import BuildError
 
 Array = NDArray[Any]
@@ -57,7 +57,7 @@ _WITH_OPTIONS: Fields = (*_OPERATOR, (4, "I"), (3, "B"))
 
 
 @dataclass
-class Tensor:
+class TfliteTensor:
     """A tensor of the model; `data` for constants. Quantised when it has scales."""
 
     name: str
@@ -70,7 +70,7 @@ class Tensor:
 
 
 @dataclass
-class Operator:
+class BuiltOperator:
     """One operator; an absent optional operand is -1. `node` names what it was made for."""
 
     code: str
@@ -81,30 +81,30 @@ class Operator:
 
 
 @dataclass
-class Model:
+class TfliteModel:
     """Tensors, operators in order, and which tensors are the model's inputs and outputs."""
 
     name: str
-    tensors: list[Tensor] = field(default_factory=list)
-    operators: list[Operator] = field(default_factory=list)
+    tensors: list[TfliteTensor] = field(default_factory=list)
+    operators: list[BuiltOperator] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: str) -> int:
         """A new activation; its index."""
-        self.tensors.append(Tensor(name, tuple(shape), dtype))
+        self.tensors.append(TfliteTensor(name, tuple(shape), dtype))
         return len(self.tensors) - 1
 
     def constant(self, name: str, data: Array) -> int:
         """A new constant; its index."""
-        self.tensors.append(Tensor(name, data.shape, data.dtype.name, data))
+        self.tensors.append(TfliteTensor(name, data.shape, data.dtype.name, data))
         return len(self.tensors) - 1
 
     def operator(
         self, code: str, inputs: Sequence[int], outputs: Sequence[int], **options: Option
     ) -> None:
         """Append an operator; options by the schema's names."""
-        self.operators.append(Operator(code, list(inputs), list(outputs), options))
+        self.operators.append(BuiltOperator(code, list(inputs), list(outputs), options))
 
 
 @cache
@@ -119,7 +119,7 @@ def _schema() -> ModuleType:
     return schema_py_generated  # type: ignore[no-any-return]
 
 
-def serialise(model: Model) -> bytes:
+def serialise(model: TfliteModel) -> bytes:
     """The model as a TFLite flatbuffer.
 
     Raises:
@@ -130,7 +130,7 @@ def serialise(model: Model) -> bytes:
     size_bytes = sum(array.nbytes for array in data)
     if size_bytes > _MAX_BYTES:
         raise BuildError(f"{model.name}: {size_bytes} bytes of weights exceed TFLite's 2 GB")
-    out = Writer(FILE_IDENTIFIER)
+    out = FlatbufferWriter(FILE_IDENTIFIER)
     _, opcodes, graphs, text, buffers = out.table(0, _MODEL, (SCHEMA_VERSION, 0, 0, 0, 0))
     codes = {code: i for i, code in enumerate(dict.fromkeys(op.code for op in model.operators))}
     for place, code in zip(out.pointers(opcodes, len(codes)), codes, strict=True):
@@ -164,7 +164,7 @@ def _type(dtype: str) -> int:
     return int(getattr(_schema().TensorType, dtype.upper()))
 
 
-def _tensor(out: Writer, field: int, tensor: Tensor, buffer: int) -> None:
+def _tensor(out: FlatbufferWriter, field: int, tensor: TfliteTensor, buffer: int) -> None:
     kind = _type(tensor.dtype)
     if tensor.scales is None:
         shape, _, name, _ = out.table(field, _TENSOR, (0, buffer, 0, kind))
@@ -177,7 +177,7 @@ def _tensor(out: Writer, field: int, tensor: Tensor, buffer: int) -> None:
     out.text(name, tensor.name)
 
 
-def _operator(out: Writer, field: int, operator: Operator, opcode: int) -> None:
+def _operator(out: FlatbufferWriter, field: int, operator: BuiltOperator, opcode: int) -> None:
     kind, packed = _options(operator.code, tuple(sorted(operator.options.items())))
     if packed:
         _, inputs, outputs, options, _ = out.table(field, _WITH_OPTIONS, (opcode, 0, 0, 0, kind))

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.tflite.layout import Layout, Translation, refuse
+from latfarm_controller.builders.tflite.layout import Layout, TfliteTranslation, refuse
 from latfarm_controller.builders.tflite.nn import EPSILON, Handler, number
 from latfarm_controller.builders.tflite.ops import binary, broadcast, unary
 
 
-def _operand(t: Translation, node: Node) -> tuple[int, Layout]:
+def _operand(t: TfliteTranslation, node: Node) -> tuple[int, Layout]:
     layout = t.layout(node.inputs[0])
     return t.data(node.inputs[0], layout), layout
 
 
-def hard_sigmoid(t: Translation, node: Node) -> None:
+def hard_sigmoid(t: TfliteTranslation, node: Node) -> None:
     """clip(alpha * x + beta, 0, 1) as RELU6(6 alpha x + 6 beta) / 6, TensorFlow's way."""
     current, layout = _operand(t, node)
     slope, offset = 6 * number(node, "alpha", 0.2), 6 * number(node, "beta", 0.5)
@@ -28,7 +28,7 @@ def hard_sigmoid(t: Translation, node: Node) -> None:
     t.apply("MUL", [current, t.number(1 / 6)], t.put(node.outputs[0], layout))
 
 
-def softplus(t: Translation, node: Node) -> None:
+def softplus(t: TfliteTranslation, node: Node) -> None:
     """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which cannot overflow."""
     x, layout = _operand(t, node)
     small = t.apply("EXP", [t.apply("NEG", [t.apply("ABS", [x])])])
@@ -36,14 +36,14 @@ def softplus(t: Translation, node: Node) -> None:
     t.apply("ADD", [t.apply("RELU", [x]), rest], t.put(node.outputs[0], layout))
 
 
-def softsign(t: Translation, node: Node) -> None:
+def softsign(t: TfliteTranslation, node: Node) -> None:
     """The operand over 1 + |x|."""
     x, layout = _operand(t, node)
     below = t.apply("ADD", [t.apply("ABS", [x]), t.number(1.0)])
     t.apply("DIV", [x, below], t.put(node.outputs[0], layout))
 
 
-def exponential_linear(t: Translation, node: Node) -> None:
+def exponential_linear(t: TfliteTranslation, node: Node) -> None:
     """Elu, Selu and Celu by ELU, whose slope and scale are 1.
 
     Below zero they are gain * alpha * (exp(x / width) - 1), above gain * x.
@@ -65,28 +65,28 @@ def exponential_linear(t: Translation, node: Node) -> None:
     t.apply("ADD", [above, below], t.put(node.outputs[0], layout))
 
 
-def thresholded_relu(t: Translation, node: Node) -> None:
+def thresholded_relu(t: TfliteTranslation, node: Node) -> None:
     """The operand where it is above alpha, else 0."""
     x, layout = _operand(t, node)
     above = t.apply("GREATER", [x, t.number(number(node, "alpha", 1.0))], dtype="bool")
     t.apply("SELECT_V2", [above, x, t.number(0.0)], t.put(node.outputs[0], layout))
 
 
-def tangent(t: Translation, node: Node) -> None:
+def tangent(t: TfliteTranslation, node: Node) -> None:
     """sin(x) / cos(x)."""
     x, layout = _operand(t, node)
     parts = [t.apply("SIN", [x]), t.apply("COS", [x])]
     t.apply("DIV", parts, t.put(node.outputs[0], layout))
 
 
-def arc_tangent(t: Translation, node: Node) -> None:
+def arc_tangent(t: TfliteTranslation, node: Node) -> None:
     """ATAN2 of the operand and ones: it does not broadcast."""
     x, layout = _operand(t, node)
     ones = t.constant(np.ones(t.model.tensors[x].shape, np.float32))
     t.apply("ATAN2", [x, ones], t.put(node.outputs[0], layout))
 
 
-def reciprocal(t: Translation, node: Node) -> None:
+def reciprocal(t: TfliteTranslation, node: Node) -> None:
     """1 / x; of a square root RSQRT."""
     made_by = _root(t, node.inputs[0])
     if made_by is not None:
@@ -98,13 +98,13 @@ def reciprocal(t: Translation, node: Node) -> None:
     t.apply("DIV", [t.number(1.0), x], t.put(node.outputs[0], layout))
 
 
-def _root(t: Translation, tensor: str) -> Node | None:
+def _root(t: TfliteTranslation, tensor: str) -> Node | None:
     """The node whose square root only a division reads."""
     made_by = t.graph.producers.get(tensor)
     return made_by if made_by is not None and is_divisor(t, made_by) else None
 
 
-def is_divisor(t: Translation, node: Node) -> bool:
+def is_divisor(t: TfliteTranslation, node: Node) -> bool:
     """Whether a node is a square root that is only divided by: RSQRT does both at once."""
     if node.op != "Sqrt":
         return False
@@ -116,7 +116,7 @@ def is_divisor(t: Translation, node: Node) -> bool:
     )
 
 
-def divide(t: Translation, node: Node) -> None:
+def divide(t: TfliteTranslation, node: Node) -> None:
     """Division; by a constant or a root it is a multiplication, as converters have it."""
     if t.dtype(node.outputs[0]) != "float32":
         binary(t, node, "DIV")
@@ -138,7 +138,7 @@ def divide(t: Translation, node: Node) -> None:
     t.apply("MUL", [operands[0], inverse], t.put(node.outputs[0], layout))
 
 
-def power(t: Translation, node: Node) -> None:
+def power(t: TfliteTranslation, node: Node) -> None:
     """Pow; a square is a product, a power of a half a root."""
     exponent = t.array(node.inputs[1]) if t.is_constant(node.inputs[1]) else np.empty(0)
     real = t.dtype(node.inputs[0]) == "float32"
@@ -162,7 +162,7 @@ def power(t: Translation, node: Node) -> None:
     t.apply("POW", operands, t.put(node.outputs[0], layout))
 
 
-def mean(t: Translation, node: Node) -> None:
+def mean(t: TfliteTranslation, node: Node) -> None:
     """Mean of several tensors."""
     layout, operands = broadcast(t, node)
     total = operands[0]
@@ -172,7 +172,7 @@ def mean(t: Translation, node: Node) -> None:
     t.apply("MUL", [total, share], t.put(node.outputs[0], layout))
 
 
-def instance_norm(t: Translation, node: Node) -> None:
+def instance_norm(t: TfliteTranslation, node: Node) -> None:
     """Each image's channels to mean 0 and variance 1, then scaled and shifted."""
     x, layout = _operand(t, node)
     rank = len(layout)
@@ -191,7 +191,7 @@ def instance_norm(t: Translation, node: Node) -> None:
     t.apply("ADD", [normal, shift], t.put(node.outputs[0], layout))
 
 
-def shape_of(t: Translation, node: Node) -> None:
+def shape_of(t: TfliteTranslation, node: Node) -> None:
     """A shape is known when the model is built."""
     index = t.indices(t.shape(node.inputs[0]))
     if node.outputs[0] in t.graph.outputs:

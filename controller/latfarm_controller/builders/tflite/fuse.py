@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from latfarm_controller.builders.tflite.file import Model, Operator
+from latfarm_controller.builders.tflite.file import BuiltOperator, TfliteModel
 
 # ActivationFunctionType of the schema.
 _KINDS = {"RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
@@ -27,7 +27,7 @@ _TAKERS = _POOLS | frozenset(
 )
 
 
-def fuse_activations(model: Model) -> Model:
+def fuse_activations(model: TfliteModel) -> TfliteModel:
     """The same model, its clamps drawn into the operators that feed them alone.
 
     Works on float32 and quantised models: the operator's result takes the clamp's scale, so that
@@ -55,7 +55,7 @@ def fuse_activations(model: Model) -> Model:
     return _compact(replace(model, operators=operators))
 
 
-def _fits(model: Model, operator: Operator, clamp: Operator) -> bool:
+def _fits(model: TfliteModel, operator: BuiltOperator, clamp: BuiltOperator) -> bool:
     """Whether the operator may make the clamp's result: pools cannot change a tensor's scale."""
     first, second = model.tensors[operator.outputs[0]], model.tensors[clamp.outputs[0]]
     if first.dtype != second.dtype:
@@ -65,7 +65,7 @@ def _fits(model: Model, operator: Operator, clamp: Operator) -> bool:
     return (*first.scales, first.zero_point) == (*second.scales, second.zero_point)
 
 
-def _compact(model: Model) -> Model:
+def _compact(model: TfliteModel) -> TfliteModel:
     """Without the tensors that no operator makes or reads and that are no input or output."""
     used = {*model.inputs, *model.outputs}
     for operator in model.operators:
@@ -73,7 +73,7 @@ def _compact(model: Model) -> Model:
     used.discard(-1)
     kept = [index for index in range(len(model.tensors)) if index in used]
     place = {index: at for at, index in enumerate(kept)} | {-1: -1}
-    return Model(
+    return TfliteModel(
         model.name,
         [model.tensors[index] for index in kept],
         [

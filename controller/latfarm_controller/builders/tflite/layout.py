@@ -14,7 +14,7 @@ import numpy as np
 from latfarm_predictors.graph.graph import Graph, Node
 
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.tflite.file import Array, Model, Option
+from latfarm_controller.builders.tflite.file import Array, Option, TfliteModel
 from latfarm_controller.errors import BuildError
 
 Layout = tuple[int, ...]
@@ -50,13 +50,13 @@ def refuse(node: Node, why: str) -> BuildError:
     return BuildError(f"node {node.name!r} ({node.op}): {why}, which TFLite cannot express")
 
 
-class Translation:
+class TfliteTranslation:
     """A TFLite model in the making, and the places of the Graph's tensors in it."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, Array] | None = None) -> None:
         self.graph = graph
         self.weights = Weights(graph, weights)
-        self.model = Model(graph.name)
+        self.model = TfliteModel(graph.name)
         self.done: set[str] = set()  # names of nodes that an earlier operator covers
         self._places: dict[str, tuple[int, Layout]] = {}
         self._copies: dict[tuple[str, Layout], int] = {}

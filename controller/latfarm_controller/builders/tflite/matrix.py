@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.tflite.layout import Translation, plain, refuse
+from latfarm_controller.builders.tflite.layout import TfliteTranslation, plain, refuse
 from latfarm_controller.builders.tflite.nn import Handler, number
 
 
-def gemm(t: Translation, node: Node) -> None:
+def gemm(t: TfliteTranslation, node: Node) -> None:
     """Matrix product: FULLY_CONNECTED with a constant, else BATCH_MATMUL."""
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     added = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -45,14 +45,14 @@ def gemm(t: Translation, node: Node) -> None:
     t.apply("ADD", [current, term], t.put(node.outputs[0], (0, 1)))
 
 
-def _row_bias(t: Translation, tensor: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def _row_bias(t: TfliteTranslation, tensor: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """A bias that is the same for all rows, flat; () for one that is not."""
     shape = t.shape(tensor)
     same = len(shape) < 2 or shape[0] == 1
     return t.array(tensor).astype(np.float32).reshape(-1) if same else np.empty(0, np.float32)
 
 
-def matmul(t: Translation, node: Node) -> None:
+def matmul(t: TfliteTranslation, node: Node) -> None:
     """Matrix product over the last two axes; a constant matrix makes a FULLY_CONNECTED."""
     left, right = node.inputs
     shapes, result = (t.shape(left), t.shape(right)), t.shape(node.outputs[0])
@@ -88,7 +88,7 @@ def matmul(t: Translation, node: Node) -> None:
     t.reshape(current, t.put(node.outputs[0], plain(len(result))))
 
 
-def gather(t: Translation, node: Node) -> None:
+def gather(t: TfliteTranslation, node: Node) -> None:
     """Gather slices along an axis, as an embedding does; negative constants count from the end."""
     data, indices = node.inputs
     shape, axis = t.shape(data), int(number(node, "axis", 0))

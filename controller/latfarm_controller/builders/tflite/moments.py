@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite.file import Array, Operator, Tensor
+from latfarm_controller.builders.tflite.file import Array, BuiltOperator, TfliteTensor
 
 DEVIATIONS = 4.0  # from the mean to the ends of a scale
 
@@ -58,7 +58,7 @@ def moments_of_data(data: Array) -> Moments:
 
 
 def moments_of(
-    operator: Operator, tensors: Sequence[Tensor], known: Sequence[Moments | None]
+    operator: BuiltOperator, tensors: Sequence[TfliteTensor], known: Sequence[Moments | None]
 ) -> Moments | None:
     """Moments of an operator's results; None for integers.
 
@@ -103,7 +103,7 @@ _WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANS
 
 
 def _weighted(
-    operator: Operator, tensors: Sequence[Tensor], known: Sequence[Moments | None]
+    operator: BuiltOperator, tensors: Sequence[TfliteTensor], known: Sequence[Moments | None]
 ) -> Moments:
     """Sum of products with known weights: the moments of each output channel, then of all."""
     data, bias = (2, 3) if operator.code == "TRANSPOSE_CONV" else (0, 2)

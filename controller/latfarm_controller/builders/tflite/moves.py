@@ -11,7 +11,7 @@ from latfarm_controller.builders.tflite.layout import (
     IMAGE,
     PIXELS,
     SPLIT_IMAGE,
-    Translation,
+    TfliteTranslation,
     keeps_order,
     plain,
     refuse,
@@ -20,7 +20,7 @@ from latfarm_controller.builders.tflite.layout import (
 from latfarm_controller.builders.tflite.nn import Handler, ints, number
 
 
-def reshape(t: Translation, node: Node) -> None:
+def reshape(t: TfliteTranslation, node: Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze.
 
     Splitting or merging channels, or pixels, keeps images images.
@@ -54,7 +54,7 @@ def _splits_pixels(row: tuple[int, ...], image: tuple[int, ...]) -> bool:
     return row[:2] == image[:2] and row[2] == image[2] * image[3]
 
 
-def _becomes_image(t: Translation, tensor: str) -> bool:
+def _becomes_image(t: TfliteTranslation, tensor: str) -> bool:
     """Whether a tensor of channels and pixels is only read to be an image."""
     readers = t.graph.consumers.get(tensor, ())
     return (
@@ -67,7 +67,7 @@ def _becomes_image(t: Translation, tensor: str) -> bool:
     )
 
 
-def transpose(t: Translation, node: Node) -> None:
+def transpose(t: TfliteTranslation, node: Node) -> None:
     """Transpose; one that only undoes the layout becomes nothing."""
     x, result = node.inputs[0], node.outputs[0]
     perm, own = ints(node, "perm"), t.layout(x)
@@ -85,7 +85,7 @@ def transpose(t: Translation, node: Node) -> None:
     t.model.operator("TRANSPOSE", [source, t.indices(moves)], [t.put(result, layout)])
 
 
-def concat(t: Translation, node: Node) -> None:
+def concat(t: TfliteTranslation, node: Node) -> None:
     """Join along one axis, in the first activation's layout."""
     lead = next((x for x in node.inputs if not t.is_constant(x)), node.inputs[0])
     layout = t.layout(lead)
@@ -94,7 +94,7 @@ def concat(t: Translation, node: Node) -> None:
     t.model.operator("CONCATENATION", operands, [t.put(node.outputs[0], layout)], axis=axis)
 
 
-def split(t: Translation, node: Node) -> None:
+def split(t: TfliteTranslation, node: Node) -> None:
     """Cut along one axis."""
     layout = t.layout(node.inputs[0])
     axis = int(number(node, "axis", 0)) % len(layout)
@@ -109,7 +109,7 @@ def split(t: Translation, node: Node) -> None:
         t.model.operator("SPLIT_V", operands, made, numSplits=len(sizes))
 
 
-def slice_(t: Translation, node: Node) -> None:
+def slice_(t: TfliteTranslation, node: Node) -> None:
     """A part of a tensor: SLICE, or STRIDED_SLICE where it skips."""
     layout, shape = t.layout(node.inputs[0]), t.shape(node.inputs[0])
     starts, ends = t.ints(node, 1), t.ints(node, 2)
@@ -135,7 +135,7 @@ def slice_(t: Translation, node: Node) -> None:
         t.model.operator("STRIDED_SLICE", [source, *bounds], [result])
 
 
-def _pick(t: Translation, node: Node, chosen: Mapping[int, Sequence[int]]) -> None:
+def _pick(t: TfliteTranslation, node: Node, chosen: Mapping[int, Sequence[int]]) -> None:
     """Elements picked by GATHER along some axes: what runs backward, or repeats its edges."""
     layout, shape = t.layout(node.inputs[0]), list(t.shape(node.inputs[0]))
     current = t.data(node.inputs[0], layout)
@@ -147,7 +147,7 @@ def _pick(t: Translation, node: Node, chosen: Mapping[int, Sequence[int]]) -> No
         current = t.apply("GATHER", operands, made, axis=layout.index(axis), batchDims=0)
 
 
-def expand(t: Translation, node: Node) -> None:
+def expand(t: TfliteTranslation, node: Node) -> None:
     """Broadcast to a constant shape."""
     result = t.shape(node.outputs[0])
     layout = t.layout(node.inputs[0])
@@ -160,7 +160,7 @@ def expand(t: Translation, node: Node) -> None:
     t.apply("BROADCAST_TO", [source, t.indices(stored(result, layout))], made)
 
 
-def tile(t: Translation, node: Node) -> None:
+def tile(t: TfliteTranslation, node: Node) -> None:
     """Repeat along each axis."""
     layout = t.layout(node.inputs[0])
     repeats = t.indices(stored(t.ints(node, 1), layout))
@@ -168,7 +168,7 @@ def tile(t: Translation, node: Node) -> None:
     t.apply("TILE", [t.data(node.inputs[0], layout), repeats], made)
 
 
-def pad(t: Translation, node: Node) -> None:
+def pad(t: TfliteTranslation, node: Node) -> None:
     """Pad with a constant or by reflection."""
     layout, mode = t.layout(node.inputs[0]), node.attrs.get("mode", "constant")
     pads = t.ints(node, 1)
@@ -199,7 +199,7 @@ def pad(t: Translation, node: Node) -> None:
         t.model.operator("PADV2", [*operands, fill], made)
 
 
-def identity(t: Translation, node: Node) -> None:
+def identity(t: TfliteTranslation, node: Node) -> None:
     """Another name for the same tensor; a copy where the network puts it out."""
     x, result = node.inputs[0], node.outputs[0]
     layout = t.layout(x)

@@ -11,10 +11,10 @@ import numpy as np
 from latfarm_predictors.graph.graph import Node
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite.layout import IMAGE, Translation, refuse
+from latfarm_controller.builders.tflite.layout import IMAGE, TfliteTranslation, refuse
 
 Floats = NDArray[np.float32]
-Handler = Callable[[Translation, Node], None]
+Handler = Callable[[TfliteTranslation, Node], None]
 
 EPSILON = 1e-5  # ONNX's default; a Graph does not keep it
 _SAME, _VALID = 0, 1
@@ -54,7 +54,7 @@ def number(node: Node, name: str, default: float) -> float:
     return value if isinstance(value, int | float) else default
 
 
-def window_of(t: Translation, node: Node) -> Window:
+def window_of(t: TfliteTranslation, node: Node) -> Window:
     """The window of a conv or pool over images.
 
     Raises:
@@ -93,7 +93,7 @@ def _two(values: tuple[int, ...]) -> tuple[int, int]:
     return cast(tuple[int, int], values)
 
 
-def padded(t: Translation, node: Node, window: Window, value: float | None = None) -> int:
+def padded(t: TfliteTranslation, node: Node, window: Window, value: float | None = None) -> int:
     """The node's first operand as an image, with the window's explicit pads around it."""
     source = t.data(node.inputs[0], IMAGE)
     if window.explicit is None:
@@ -110,7 +110,7 @@ def padded(t: Translation, node: Node, window: Window, value: float | None = Non
     return made
 
 
-def conv(t: Translation, node: Node) -> None:
+def conv(t: TfliteTranslation, node: Node) -> None:
     """Conv, with a batch norm right behind it folded in."""
     window = window_of(t, node)
     weight, bias, result = _folded(t, node, axis=0)
@@ -145,7 +145,7 @@ def conv(t: Translation, node: Node) -> None:
     )
 
 
-def _folded(t: Translation, node: Node, axis: int) -> tuple[Floats, Floats, str]:
+def _folded(t: TfliteTranslation, node: Node, axis: int) -> tuple[Floats, Floats, str]:
     """Weight, bias and result of a conv; a following batch norm is folded into them.
 
     `axis` is that of the output channels in the weight.
@@ -169,13 +169,13 @@ def _folded(t: Translation, node: Node, axis: int) -> tuple[Floats, Floats, str]
     return weight, bias, result
 
 
-def _scale_and_shift(t: Translation, norm: Node) -> tuple[Floats, Floats]:
+def _scale_and_shift(t: TfliteTranslation, norm: Node) -> tuple[Floats, Floats]:
     scale, shift, mean, variance = (t.array(x).astype(np.float64) for x in norm.inputs[1:5])
     factor = scale / np.sqrt(variance + EPSILON)
     return factor.astype(np.float32), (shift - mean * factor).astype(np.float32)
 
 
-def batch_norm(t: Translation, node: Node) -> None:
+def batch_norm(t: TfliteTranslation, node: Node) -> None:
     """A batch norm of its own: MUL and ADD with a value per channel."""
     layout = t.layout(node.inputs[0])
     rank = len(layout)
@@ -189,7 +189,7 @@ def batch_norm(t: Translation, node: Node) -> None:
     t.model.operator("ADD", [between, shift], [t.put(node.outputs[0], layout)])
 
 
-def conv_transpose(t: Translation, node: Node) -> None:
+def conv_transpose(t: TfliteTranslation, node: Node) -> None:
     """Transposed conv; pads that TFLite has no word for are cut off the full result."""
     source, result = t.shape(node.inputs[0]), t.shape(node.outputs[0])
     if len(source) != 4 or number(node, "group", 1) != 1 or set(ints(node, "dilations")) - {1}:
@@ -222,7 +222,7 @@ def conv_transpose(t: Translation, node: Node) -> None:
         t.model.operator("SLICE", [output, begin, extent], [t.put(made, IMAGE)])
 
 
-def _pool(t: Translation, code: str, source: int, window: Window, made: int) -> None:
+def _pool(t: TfliteTranslation, code: str, source: int, window: Window, made: int) -> None:
     t.model.operator(
         code,
         [source],
@@ -235,7 +235,7 @@ def _pool(t: Translation, code: str, source: int, window: Window, made: int) -> 
     )
 
 
-def max_pool(t: Translation, node: Node) -> None:
+def max_pool(t: TfliteTranslation, node: Node) -> None:
     """Max pool; explicit padding is the lowest number."""
     window = window_of(t, node)
     if set(window.dilations) != {1}:
@@ -246,7 +246,7 @@ def max_pool(t: Translation, node: Node) -> None:
     _pool(t, "MAX_POOL_2D", source, window, t.put(node.outputs[0], IMAGE))
 
 
-def average_pool(t: Translation, node: Node) -> None:
+def average_pool(t: TfliteTranslation, node: Node) -> None:
     """Average pool. SAME leaves padding out of the mean; other ways are corrected by a MUL."""
     window = window_of(t, node)
     if set(window.dilations) != {1}:
@@ -271,7 +271,7 @@ def average_pool(t: Translation, node: Node) -> None:
     t.model.operator("MUL", [between, factor], [t.put(result, IMAGE)])
 
 
-def lp_pool(t: Translation, node: Node) -> None:
+def lp_pool(t: TfliteTranslation, node: Node) -> None:
     """Root of the sum of squares in a window: the mean's times its size; padding adds zeros."""
     if number(node, "p", 2) != 2:
         raise refuse(node, f"a norm of order {number(node, 'p', 2)}")
@@ -286,7 +286,7 @@ def lp_pool(t: Translation, node: Node) -> None:
     t.apply("SQRT", [total], t.put(node.outputs[0], IMAGE))
 
 
-def _explicit(t: Translation, node: Node, window: Window) -> Window:
+def _explicit(t: TfliteTranslation, node: Node, window: Window) -> Window:
     """The same window with its pads added by a PAD operator."""
     source, result = t.shape(node.inputs[0])[2:], t.shape(node.outputs[0])[2:]
     pads = [
@@ -306,7 +306,9 @@ def _explicit(t: Translation, node: Node, window: Window) -> Window:
     )
 
 
-def _counts(t: Translation, node: Node, window: Window, counts_pads: bool) -> NDArray[np.float64]:
+def _counts(
+    t: TfliteTranslation, node: Node, window: Window, counts_pads: bool
+) -> NDArray[np.float64]:
     """How many elements ONNX divides by at each output position [height, width]."""
     axes = []
     for axis in range(2):
@@ -318,7 +320,7 @@ def _counts(t: Translation, node: Node, window: Window, counts_pads: bool) -> ND
     return np.multiply.outer(axes[0], axes[1])
 
 
-def lrn(t: Translation, node: Node) -> None:
+def lrn(t: TfliteTranslation, node: Node) -> None:
     """LRN: TFLite sums over 2 * radius + 1 channels, and its alpha is not divided by the size."""
     size = int(number(node, "size", 1))
     if size % 2 == 0 or len(t.shape(node.inputs[0])) != 4:

@@ -11,7 +11,7 @@ from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 from latfarm_controller.builders.tflite.layout import (
     Layout,
-    Translation,
+    TfliteTranslation,
     plain,
     refuse,
 )
@@ -20,13 +20,13 @@ from latfarm_controller.builders.tflite.nn import Handler, number
 _HIGHEST = float(np.finfo(np.float32).max)
 
 
-def unary(t: Translation, node: Node, code: str) -> None:
+def unary(t: TfliteTranslation, node: Node, code: str) -> None:
     """One operator, in whatever layout the operand has."""
     layout = t.layout(node.inputs[0])
     t.apply(code, [t.data(node.inputs[0], layout)], t.put(node.outputs[0], layout))
 
 
-def binary(t: Translation, node: Node, code: str) -> None:
+def binary(t: TfliteTranslation, node: Node, code: str) -> None:
     """A broadcasting operator over two or more operands, in the first image's layout."""
     layout, operands = broadcast(t, node)
     result = node.outputs[0]
@@ -38,7 +38,7 @@ def binary(t: Translation, node: Node, code: str) -> None:
         total = t.apply(code, [total, operand], made, dtype=t.dtype(result))
 
 
-def broadcast(t: Translation, node: Node) -> tuple[Layout, list[int]]:
+def broadcast(t: TfliteTranslation, node: Node) -> tuple[Layout, list[int]]:
     """The operands of a broadcasting op, aligned, and the layout of its result."""
     rank = len(t.shape(node.outputs[0]))
     full = [x for x in node.inputs if len(t.shape(x)) == rank and not t.is_constant(x)]
@@ -46,26 +46,26 @@ def broadcast(t: Translation, node: Node) -> tuple[Layout, list[int]]:
     return layout, [t.aligned(x, rank, layout) for x in node.inputs]
 
 
-def exclusive_or(t: Translation, node: Node) -> None:
+def exclusive_or(t: TfliteTranslation, node: Node) -> None:
     """Xor of truths is their difference."""
     layout, operands = broadcast(t, node)
     t.apply("NOT_EQUAL", operands, t.put(node.outputs[0], layout))
 
 
-def where(t: Translation, node: Node) -> None:
+def where(t: TfliteTranslation, node: Node) -> None:
     """Choose elementwise between two tensors."""
     layout, operands = broadcast(t, node)
     t.apply("SELECT_V2", operands, t.put(node.outputs[0], layout))
 
 
-def modulo(t: Translation, node: Node) -> None:
+def modulo(t: TfliteTranslation, node: Node) -> None:
     """The remainder with the divisor's sign, as Python's; C's has no operator."""
     if number(node, "fmod", 0):
         raise refuse(node, "a remainder with the dividend's sign")
     binary(t, node, "FLOOR_MOD")
 
 
-def cast(t: Translation, node: Node) -> None:
+def cast(t: TfliteTranslation, node: Node) -> None:
     """Change the element type."""
     wanted = CAST_CODES.get(int(number(node, "to", 1)), "")
     if wanted not in ("float32", "int32", "int64", "bool"):
@@ -78,7 +78,7 @@ def cast(t: Translation, node: Node) -> None:
         t.apply("CAST", [source], t.put(node.outputs[0], layout))
 
 
-def clip(t: Translation, node: Node) -> None:
+def clip(t: TfliteTranslation, node: Node) -> None:
     """Clip to constant bounds: RELU, RELU6 and their like where the bounds are theirs."""
     bounds = []
     for position, default in ((1, -_HIGHEST), (2, _HIGHEST)):
@@ -103,7 +103,7 @@ def clip(t: Translation, node: Node) -> None:
         current = t.apply(step, [current, limit], made, dtype=t.dtype(node.inputs[0]))
 
 
-def leaky_relu(t: Translation, node: Node) -> None:
+def leaky_relu(t: TfliteTranslation, node: Node) -> None:
     """Leaky ReLU."""
     layout = t.layout(node.inputs[0])
     made = t.put(node.outputs[0], layout)
@@ -111,7 +111,7 @@ def leaky_relu(t: Translation, node: Node) -> None:
     t.apply("LEAKY_RELU", [t.data(node.inputs[0], layout)], made, alpha=alpha)
 
 
-def prelu(t: Translation, node: Node) -> None:
+def prelu(t: TfliteTranslation, node: Node) -> None:
     """Leaky ReLU with a constant slope per channel; the slope has no batch axis."""
     layout = t.layout(node.inputs[0])
     rank = len(layout)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite.file import Array, Model, Operator, Tensor
+from latfarm_controller.builders.tflite.file import Array, BuiltOperator, TfliteModel, TfliteTensor
 from latfarm_controller.builders.tflite.moments import Moments, moments_of, moments_of_data
 from latfarm_controller.builders.tflite.ranges import INPUT, Range
 
@@ -58,7 +58,7 @@ _MOST = 1e38  # within float32
 
 
 @dataclass(frozen=True)
-class Scale:
+class QuantizationScale:
     """Real value = value * (integer - zero)."""
 
     value: float
@@ -71,7 +71,7 @@ class Scale:
         return whole
 
 
-def scale_for(moments: Moments) -> Scale:
+def scale_for(moments: Moments) -> QuantizationScale:
     """Spans the values that the moments expect, and zero, which int8 must hit exactly.
 
     Steps are rounded up to a coarse grid (2 %), so that the last bits of a measured range, which
@@ -82,10 +82,10 @@ def scale_for(moments: Moments) -> Scale:
     high = min(max(moments.high, 0.0), _MOST)
     value = max((high - low) / 255.0, 1e-9)
     value = 2.0 ** (math.ceil(math.log2(value) * _STEPS_PER_OCTAVE - 1e-3) / _STEPS_PER_OCTAVE)
-    return Scale(value, int(np.clip(round(-128 - low / value), -128, 127)))
+    return QuantizationScale(value, int(np.clip(round(-128 - low / value), -128, 127)))
 
 
-def quantize(model: Model, ranges: Sequence[Range | None] | None = None) -> Model:
+def quantize(model: TfliteModel, ranges: Sequence[Range | None] | None = None) -> TfliteModel:
     """The int8 model of a float32 model; its float inputs and outputs are int8 too.
 
     Args:
@@ -96,19 +96,19 @@ def quantize(model: Model, ranges: Sequence[Range | None] | None = None) -> Mode
 
 
 class _Quantizer:
-    def __init__(self, model: Model, ranges: Sequence[Range | None] | None) -> None:
+    def __init__(self, model: TfliteModel, ranges: Sequence[Range | None] | None) -> None:
         self.source = model
         self.ranges = ranges
-        self.made = Model(model.name)
+        self.made = TfliteModel(model.name)
         self.moments: list[Moments | None] = [None] * len(model.tensors)
-        self.scales: list[Scale | None] = [None] * len(model.tensors)
+        self.scales: list[QuantizationScale | None] = [None] * len(model.tensors)
         self.places: dict[int, int] = {}  # tensor of the source -> tensor made
         self.floats: dict[int, int] = {}  # the same, dequantised
         self.parents = list(range(len(model.tensors)))
         # Made from integers alone, as masks are: an exact 0 or 1 times -10,000 stands no rounding.
         self.exact: set[int] = set()
 
-    def run(self) -> Model:
+    def run(self) -> TfliteModel:
         source = self.source
         self._estimate()
         self._choose_scales()
@@ -130,7 +130,7 @@ class _Quantizer:
     def _is_real(self, index: int) -> bool:
         return self.source.tensors[index].dtype == "float32"
 
-    def _is_exact(self, operator: Operator) -> bool:
+    def _is_exact(self, operator: BuiltOperator) -> bool:
         real = [index for index in operator.inputs if self._is_activation(index)]
         if not real:
             return operator.code == "CAST"
@@ -161,7 +161,7 @@ class _Quantizer:
         self._cut()
         self._unmask()
 
-    def _weight(self, operator: Operator) -> Array | None:
+    def _weight(self, operator: BuiltOperator) -> Array | None:
         return self.source.tensors[operator.inputs[1]].data
 
     def _know_constant(self, index: int) -> None:
@@ -171,7 +171,7 @@ class _Quantizer:
         if data is not None and (self.ranges is not None or data.size < 2**20):
             self.moments[index] = moments_of_data(data)
 
-    def _moved(self, operator: Operator) -> Moments | None:
+    def _moved(self, operator: BuiltOperator) -> Moments | None:
         """Moments of what an operator moves without change; a lowest number to pad with is none."""
         found: Moments | None = None
         moved = operator.inputs[:1] if operator.code == "PADV2" else operator.inputs
@@ -183,7 +183,7 @@ class _Quantizer:
 
     def _cut(self) -> None:
         """Let operands of a RELU and its like have its result's range: the rest saturates."""
-        readers: dict[int, list[Operator]] = {}
+        readers: dict[int, list[BuiltOperator]] = {}
         for operator in self.source.operators:
             for index in operator.inputs:
                 readers.setdefault(index, []).append(operator)
@@ -217,10 +217,10 @@ class _Quantizer:
         A join's operands agree with its result, except those whose scale is prescribed: they are
         converted (see `_operands`).
         """
-        fixed: dict[int, Scale] = {}
+        fixed: dict[int, QuantizationScale] = {}
         for operator in self.source.operators:
             if operator.code in _FIXED:
-                fixed[self._root(operator.outputs[0])] = Scale(*_FIXED[operator.code])
+                fixed[self._root(operator.outputs[0])] = QuantizationScale(*_FIXED[operator.code])
             if operator.code not in SAME_SCALE:
                 continue
             data = [i for i in operator.inputs if self._is_activation(i)]
@@ -250,13 +250,13 @@ class _Quantizer:
     def _is_activation(self, index: int) -> bool:
         return index >= 0 and self.source.tensors[index].data is None and self._is_real(index)
 
-    def _scale(self, index: int) -> Scale:
+    def _scale(self, index: int) -> QuantizationScale:
         found = self.scales[index]
-        return Scale(1.0, 0) if found is None else found
+        return QuantizationScale(1.0, 0) if found is None else found
 
     # Tensors and operators of the new model
 
-    def _add(self, tensor: Tensor) -> int:
+    def _add(self, tensor: TfliteTensor) -> int:
         self.made.tensors.append(tensor)
         return len(self.made.tensors) - 1
 
@@ -278,14 +278,14 @@ class _Quantizer:
                 self.made.operator("QUANTIZE", [self.floats[index]], [self.places[index]])
         return self.places[index]
 
-    def _constant(self, tensor: Tensor, scale: Scale) -> int:
+    def _constant(self, tensor: TfliteTensor, scale: QuantizationScale) -> int:
         """A constant operand of an elementwise operator."""
         assert tensor.data is not None
         made = _quantised(tensor, scale)
         made.data = scale.integers(tensor.data)
         return self._add(made)
 
-    def _integer(self, operator: Operator) -> None:
+    def _integer(self, operator: BuiltOperator) -> None:
         if operator.code in WEIGHTED and self._weight(operator) is not None:
             operands = self._weighted(operator)
         else:
@@ -293,13 +293,13 @@ class _Quantizer:
         made = [self._place(index) for index in operator.outputs]
         self.made.operators.append(replace(operator, inputs=operands, outputs=made))
 
-    def _same(self, operator: Operator) -> None:
+    def _same(self, operator: BuiltOperator) -> None:
         """An operator on indices or truths."""
         operands = [self._place(index) for index in operator.inputs]
         made = [self._place(index) for index in operator.outputs]
         self.made.operators.append(replace(operator, inputs=operands, outputs=made))
 
-    def _operands(self, operator: Operator) -> list[int]:
+    def _operands(self, operator: BuiltOperator) -> list[int]:
         """Operands as int8; in the result's scale where the kernel demands it."""
         wanted = self._scale(operator.outputs[0])
         operands = []
@@ -320,7 +320,7 @@ class _Quantizer:
                 operands.append(self._place(index))
         return operands
 
-    def _weighted(self, operator: Operator) -> list[int]:
+    def _weighted(self, operator: BuiltOperator) -> list[int]:
         """Operands of a layer with weights: data, int8 weight, int32 bias, in their order."""
         transposed = operator.code == "TRANSPOSE_CONV"
         data, bias = (2, 3) if transposed else (0, 2)
@@ -328,7 +328,7 @@ class _Quantizer:
         assert weight_tensor.data is not None
         axis = 3 if operator.code == "DEPTHWISE_CONV_2D" else 0
         weight, scales = _symmetric(weight_tensor.data, axis)
-        quantised = Tensor(weight_tensor.name, weight.shape, "int8", weight, scales, 0, axis)
+        quantised = TfliteTensor(weight_tensor.name, weight.shape, "int8", weight, scales, 0, axis)
         bias_tensor = self.source.tensors[operator.inputs[bias]]
         assert bias_tensor.data is not None
         products = (scales * np.float64(self._scale(operator.inputs[data]).value)).astype(
@@ -339,14 +339,16 @@ class _Quantizer:
         integers = np.clip(whole, -limit, limit).astype(np.int32)
         made = {
             1: self._add(quantised),
-            bias: self._add(Tensor(bias_tensor.name, integers.shape, "int32", integers, products)),
+            bias: self._add(
+                TfliteTensor(bias_tensor.name, integers.shape, "int32", integers, products)
+            ),
         }
         return [
             made[at] if at in made else self._place(index)
             for at, index in enumerate(operator.inputs)
         ]
 
-    def _float(self, operator: Operator) -> None:
+    def _float(self, operator: BuiltOperator) -> None:
         """Keep an operator in float32, between conversions."""
         operands = [
             self._dequantised(index) if self._is_activation(index) else self._place(index)
@@ -371,9 +373,9 @@ class _Quantizer:
         return self.floats[index]
 
 
-def _quantised(tensor: Tensor, scale: Scale) -> Tensor:
+def _quantised(tensor: TfliteTensor, scale: QuantizationScale) -> TfliteTensor:
     scales = np.array([scale.value], np.float32)
-    return Tensor(tensor.name, tensor.shape, "int8", None, scales, scale.zero)
+    return TfliteTensor(tensor.name, tensor.shape, "int8", None, scales, scale.zero)
 
 
 def _symmetric(data: Array, axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -14,7 +14,7 @@ import numpy as np
 from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.builders.noise import inputs
-from latfarm_controller.builders.tflite.file import Array, Model, serialise
+from latfarm_controller.builders.tflite.file import Array, TfliteModel, serialise
 from latfarm_controller.errors import BuildError
 
 Range = tuple[float, float]
@@ -26,7 +26,7 @@ _DEVIATIONS = 3.7  # that a range should span to each side
 
 
 def measured_ranges(
-    model: Model, inputs: Sequence[Array], skipped: Collection[str] = ()
+    model: TfliteModel, inputs: Sequence[Array], skipped: Collection[str] = ()
 ) -> list[Range | None]:
     """Smallest and largest value of each float activation of a float model.
 
@@ -89,9 +89,9 @@ def sample(graph: Graph) -> dict[str, Array]:
     return found
 
 
-def _probed(model: Model, skipped: frozenset[str]) -> tuple[Model, list[int]]:
+def _probed(model: TfliteModel, skipped: frozenset[str]) -> tuple[TfliteModel, list[int]]:
     """The model with extremes as outputs, two for each of the tensors listed."""
-    made = Model(model.name, list(model.tensors), [], list(model.inputs), [])
+    made = TfliteModel(model.name, list(model.tensors), [], list(model.inputs), [])
     measured: list[int] = []
     axes: dict[int, int] = {}
     for operator in model.operators:

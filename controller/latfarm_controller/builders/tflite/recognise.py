@@ -8,7 +8,7 @@ from typing import Any
 
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.tflite.layout import Translation
+from latfarm_controller.builders.tflite.layout import TfliteTranslation
 from latfarm_controller.builders.tflite.nn import number
 
 
@@ -21,7 +21,7 @@ class Whole:
     last: str
 
 
-def wholes(t: Translation) -> dict[str, Whole]:
+def wholes(t: TfliteTranslation) -> dict[str, Whole]:
     """The operator that a node is a part of, by the names of such nodes."""
     found: dict[str, Whole] = {}
     for node in t.graph.nodes:
@@ -32,7 +32,7 @@ def wholes(t: Translation) -> dict[str, Whole]:
     return found
 
 
-def emit(t: Translation, node: Node, whole: Whole) -> None:
+def emit(t: TfliteTranslation, node: Node, whole: Whole) -> None:
     """Emit the operator if `node` is its last."""
     if node.name == whole.last:
         layout = t.layout(whole.x)
@@ -40,7 +40,7 @@ def emit(t: Translation, node: Node, whole: Whole) -> None:
         t.apply(whole.code, [t.data(whole.x, layout)], t.put(node.outputs[0], layout), **options)
 
 
-def _hard_swish(t: Translation, node: Node) -> dict[str, Whole]:
+def _hard_swish(t: TfliteTranslation, node: Node) -> dict[str, Whole]:
     """The product x * HardSigmoid(x), with MobileNetV3's slope."""
     reader, x = t.only_reader(node.outputs[0]), node.inputs[0]
     if (
@@ -54,7 +54,7 @@ def _hard_swish(t: Translation, node: Node) -> dict[str, Whole]:
     return dict.fromkeys((node.name, reader.name), Whole("HARD_SWISH", x, reader.name))
 
 
-def _gelu(t: Translation, erf: Node) -> dict[str, Whole]:
+def _gelu(t: TfliteTranslation, erf: Node) -> dict[str, Whole]:
     """The product x * (erf(x / sqrt 2) + 1) / 2, whichever way its factors are multiplied."""
     inner, adder = t.graph.producers.get(erf.inputs[0]), t.only_reader(erf.outputs[0])
     scaled = None if inner is None else _scaled(t, inner)
@@ -90,7 +90,7 @@ def _gelu(t: Translation, erf: Node) -> dict[str, Whole]:
     return {part.name: whole for part in chain}
 
 
-def _halved(t: Translation, tensor: str, x: str) -> tuple[Node, float] | None:
+def _halved(t: TfliteTranslation, tensor: str, x: str) -> tuple[Node, float] | None:
     """The node that multiplies `x` by a number into `tensor`, which nothing else reads."""
     made_by = t.graph.producers.get(tensor)
     scaled = None if made_by is None else _scaled(t, made_by)
@@ -99,7 +99,7 @@ def _halved(t: Translation, tensor: str, x: str) -> tuple[Node, float] | None:
     return made_by, scaled[1]
 
 
-def _scaled(t: Translation, node: Node) -> tuple[str, float] | None:
+def _scaled(t: TfliteTranslation, node: Node) -> tuple[str, float] | None:
     """The operand and the factor of a product with a number, or a division by one."""
     if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
         return None
@@ -112,7 +112,7 @@ def _scaled(t: Translation, node: Node) -> tuple[str, float] | None:
     return None
 
 
-def _is(t: Translation, tensor: str, value: float) -> bool:
+def _is(t: TfliteTranslation, tensor: str, value: float) -> bool:
     if not t.is_constant(tensor):
         return False
     data = t.array(tensor)

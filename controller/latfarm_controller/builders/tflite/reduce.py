@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from latfarm_predictors.graph.graph import Node
 
-from latfarm_controller.builders.tflite.layout import Layout, Translation, refuse
+from latfarm_controller.builders.tflite.layout import Layout, TfliteTranslation, refuse
 from latfarm_controller.builders.tflite.nn import Handler, ints, number
 
 # What happens to each element before the reduction, which one, and what to its result.
@@ -32,7 +32,7 @@ _STEPS: Mapping[str, tuple[str, str, str]] = {
 _INT32 = 2  # the schema's TensorType
 
 
-def _axes(t: Translation, node: Node, rank: int) -> list[int]:
+def _axes(t: TfliteTranslation, node: Node, rank: int) -> list[int]:
     """Axes of the Graph's tensor; opset 13 gives those of ReduceSum as an operand."""
     if node.op.startswith("Global"):
         return list(range(2, rank))
@@ -51,7 +51,7 @@ def _reduced(layout: Layout, axes: Sequence[int], keep: bool) -> Layout:
     return tuple(left.index(axis) for axis in layout if axis in left)
 
 
-def reduce(t: Translation, node: Node) -> None:
+def reduce(t: TfliteTranslation, node: Node) -> None:
     """A reduction over some axes, with what it does to elements and results."""
     before, code, after = _STEPS[node.op]
     if number(node, "p", 2) != 2:
@@ -73,7 +73,7 @@ def reduce(t: Translation, node: Node) -> None:
     t.apply(after, [t.apply(code, operands, shape=shape, keepDims=keep)], t.put(result, made))
 
 
-def arg(t: Translation, node: Node, code: str) -> None:
+def arg(t: TfliteTranslation, node: Node, code: str) -> None:
     """Index of the extreme along an axis, int32."""
     if number(node, "select_last_index", 0):
         raise refuse(node, "the last of equals")
@@ -91,7 +91,7 @@ def arg(t: Translation, node: Node, code: str) -> None:
     t.reshape(index, t.put(result, layout))
 
 
-def softmax(t: Translation, node: Node, code: str) -> None:
+def softmax(t: TfliteTranslation, node: Node, code: str) -> None:
     """Softmax along the last stored axis; another axis is brought there and back."""
     own = t.layout(node.inputs[0])
     axis = int(number(node, "axis", -1)) % len(own)
@@ -106,7 +106,7 @@ def softmax(t: Translation, node: Node, code: str) -> None:
     t.apply("TRANSPOSE", [between, back], t.put(node.outputs[0], own))
 
 
-def running_sum(t: Translation, node: Node) -> None:
+def running_sum(t: TfliteTranslation, node: Node) -> None:
     """CumSum along a constant axis."""
     layout = t.layout(node.inputs[0])
     axis = t.ints(node, 1)[0] % len(layout)
@@ -120,7 +120,7 @@ def running_sum(t: Translation, node: Node) -> None:
     )
 
 
-def lp_normalisation(t: Translation, node: Node) -> None:
+def lp_normalisation(t: TfliteTranslation, node: Node) -> None:
     """Divide by the norm along an axis."""
     layout = t.layout(node.inputs[0])
     axis = layout.index(int(number(node, "axis", -1)) % len(layout))

@@ -9,7 +9,7 @@ import numpy as np
 from latfarm_predictors.graph.graph import Node
 from numpy.typing import NDArray
 
-from latfarm_controller.builders.tflite.layout import IMAGE, Translation, refuse
+from latfarm_controller.builders.tflite.layout import IMAGE, TfliteTranslation, refuse
 from latfarm_controller.builders.tflite.nn import Handler, number
 
 Places = NDArray[np.float64]
@@ -33,7 +33,7 @@ _ROUNDINGS: Mapping[str, Callable[[Places], Places]] = {
 _CHOICES = ((False, False), (False, True), (True, False))
 
 
-def resize(t: Translation, node: Node) -> None:
+def resize(t: TfliteTranslation, node: Node) -> None:
     """Resize images, nearest or linear; nearest in a way of its own by GATHER along each axis."""
     source, result = t.shape(node.inputs[0]), t.shape(node.outputs[0])
     if len(result) != 4 or result[:2] != source[:2]:
@@ -79,7 +79,7 @@ def resize(t: Translation, node: Node) -> None:
     t.apply("GATHER", [rows, index[1]], t.put(node.outputs[0], IMAGE), axis=2)
 
 
-def _scales(t: Translation, node: Node) -> list[float]:
+def _scales(t: TfliteTranslation, node: Node) -> list[float]:
     """Scales of height and width: as given, or what the sizes make them."""
     given = node.inputs[2] if len(node.inputs) > 2 else ""
     if given and t.is_constant(given) and t.shape(given) == (4,):
@@ -108,7 +108,7 @@ def _linear(size: int, out: int, corners: bool, half: bool) -> Places:
     return found
 
 
-def blocks(t: Translation, node: Node, code: str) -> None:
+def blocks(t: TfliteTranslation, node: Node, code: str) -> None:
     """DepthToSpace and SpaceToDepth; TFLite's order of channels is ONNX's DCR."""
     block = int(number(node, "blocksize", 2))
     source = t.data(node.inputs[0], IMAGE)

@@ -18,9 +18,9 @@ from pydantic import Field, field_validator
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns import sentinels
-from latfarm_controller.campaigns.engines.offers import Offer
+from latfarm_controller.campaigns.engines.offers import ComparedPlatform
 from latfarm_controller.campaigns.engines.results import Cell, cells_json, pooled
-from latfarm_controller.campaigns.options import Options, SettingsChange
+from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 from latfarm_controller.campaigns.plans import Asker, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
@@ -52,7 +52,7 @@ MARK = replace(NETWORK, sessions=1, max_ms=300.0)
 """How the sentinel is measured: it says how the board is, not how fast a network is."""
 
 
-class EngineOptions(Options):
+class EngineOptions(CampaignOptions):
     """Configuration of a comparison.
 
     `networks` are zoo families, at `resolution` pixels a side if given, else as published. `board`
@@ -73,7 +73,7 @@ class EngineOptions(Options):
     board: str = ""
     board_id: str = ""
     hardware: dict[str, str] = Field(default_factory=dict)
-    offers: list[Offer] = Field(default_factory=list)
+    offers: list[ComparedPlatform] = Field(default_factory=list)
     missing: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("networks")
@@ -94,7 +94,7 @@ class _Unit:
     """Platforms that run one built model, measured one after the other in the order given."""
 
     network: str
-    offers: tuple[Offer, ...]
+    offers: tuple[ComparedPlatform, ...]
 
 
 class EnginesCampaign(PlannedCampaign):
@@ -138,19 +138,19 @@ class EnginesCampaign(PlannedCampaign):
 
     def _units(self) -> Iterator[_Unit]:
         for network in self.options.networks:
-            by_model: dict[tuple[str, str], list[Offer]] = {}
+            by_model: dict[tuple[str, str], list[ComparedPlatform]] = {}
             for found in self.options.offers:
                 by_model.setdefault((found.model_format, found.dtype), []).append(found)
             for offers in by_model.values():
                 yield _Unit(network, tuple(offers))
 
-    def _hopeless(self, unit: _Unit, found: Offer) -> bool:
+    def _hopeless(self, unit: _Unit, found: ComparedPlatform) -> bool:
         """Whether the model itself failed there: another try gives the same."""
         passes = self._passes.get((unit.network, found.name), [])
         return any(m.outcome is Outcome.MODEL_ERROR for m in passes)
 
     @property
-    def _reference(self) -> Offer | None:
+    def _reference(self) -> ComparedPlatform | None:
         """The platform that the sentinel runs on: one thread before several, fp32 before others."""
         timed = [found for found in self.options.offers if found.real_time]
         return min(
@@ -159,7 +159,7 @@ class EnginesCampaign(PlannedCampaign):
             default=None,
         )
 
-    def _measure(self, network: str, order: list[Offer], total: int) -> Plan:
+    def _measure(self, network: str, order: list[ComparedPlatform], total: int) -> Plan:
         """A sentinel, then one network on platforms in the order given."""
         requests = []
         reference = self._reference
@@ -188,7 +188,7 @@ class EnginesCampaign(PlannedCampaign):
 
     def _again(self) -> Plan:
         """What was measured while the board was not itself, once more."""
-        lost: dict[str, list[Offer]] = {}
+        lost: dict[str, list[ComparedPlatform]] = {}
         by_name = {found.name: found for found in self.options.offers}
         for (network, platform), passes in self._passes.items():
             bad = [m for m in passes if m.request_id in self._void]

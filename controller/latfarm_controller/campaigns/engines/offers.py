@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 
 from pydantic import Field
 
-from latfarm_controller.campaigns.options import Options
+from latfarm_controller.campaigns.options import CampaignOptions
 
 _TAIL = re.compile(r"^(?P<head>.+?)-(?P<dtype>fp32|fp16|bf16|int8)(?:-(?P<threads>\d+)t)?$")
 _VERSIONED = re.compile(r"^[A-Za-z_]+(?P<version>\d[\d.]*)$")
 
 
-class Offer(Options):
+class ComparedPlatform(CampaignOptions):
     """A platform of the compared board.
 
     `engine` is what people call it in a table ("mnn3.6", "openvino2026.4-gpu"), `threads` None
@@ -43,7 +43,7 @@ def offer(
     real_time: bool = True,
     fingerprint: str = "",
     settings: Mapping[str, str] | None = None,
-) -> Offer:
+) -> ComparedPlatform:
     """An offer from what a board says of a platform; engine and threads are in the name.
 
     Names are `{hardware}-{runtime}{version}-{device, if any}-{dtype}-{threads}t`, accelerators'
@@ -57,7 +57,7 @@ def offer(
         if (match := _VERSIONED.match(word)) and match["version"] in version
     ]
     engine = "-".join(words[starts[-1] :]) if starts else "-".join(words)
-    return Offer(
+    return ComparedPlatform(
         name=name,
         engine=engine,
         dtype=found["dtype"] if found else dtype,
@@ -72,13 +72,13 @@ def offer(
 
 
 def choose(
-    offers: Iterable[Offer],
+    offers: Iterable[ComparedPlatform],
     *,
     pattern: str = "*",
     threads: Iterable[int] = (),
     dtypes: Iterable[str] = (),
     simulated: bool = False,
-) -> list[Offer]:
+) -> list[ComparedPlatform]:
     """The offers that a comparison takes, by name.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.engines.offers import Offer
+from latfarm_controller.campaigns.engines.offers import ComparedPlatform
 
 UNSTABLE_SPREAD = 0.02
 UNSTABLE_PASSES = 0.05
@@ -65,7 +65,7 @@ class Cell:
 def pooled(
     network: str,
     graph: Graph,
-    found: Offer,
+    found: ComparedPlatform,
     passes: Sequence[Measurement],
     *,
     mean: bool = False,

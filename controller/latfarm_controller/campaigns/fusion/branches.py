@@ -9,7 +9,7 @@ from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.cases import OrderCase, PairCase
-from latfarm_controller.campaigns.fusion.connections import Connection, telling_joins
+from latfarm_controller.campaigns.fusion.connections import ConnectionCase, telling_joins
 from latfarm_controller.campaigns.fusion.decision import which_order
 from latfarm_controller.campaigns.fusion.rounds import Ask, Next, PadBook
 from latfarm_controller.campaigns.plans import Plan
@@ -33,8 +33,8 @@ class Branches:
 
     def decide(
         self,
-        connections: Sequence[Connection],
-        join: Connection | None,
+        connections: Sequence[ConnectionCase],
+        join: ConnectionCase | None,
         fused: Sequence[PairCase],
         rounds: int,
     ) -> Plan:
@@ -59,7 +59,7 @@ class Branches:
         if join.answer and not join.clear:
             yield from self._tell(join, fused)
 
-    def _order(self, join: Connection, fused: Sequence[PairCase]) -> Plan:
+    def _order(self, join: ConnectionCase, fused: Sequence[PairCase]) -> Plan:
         """The first branch of a join or the last one: told by a wide one in either place."""
         case = next((c for c in fused if c.second.binary and c.first.name == "conv"), None)
         if case is None or case.second.name == "concat":
@@ -80,7 +80,7 @@ class Branches:
         if branch is not None:
             join.answer, join.clear, join.source = branch, True, "time"
 
-    def _tell(self, join: Connection, fused: Sequence[PairCase]) -> Plan:
+    def _tell(self, join: ConnectionCase, fused: Sequence[PairCase]) -> Plan:
         """The first branch of a join or the last one: told by branches that take it in unlike."""
         for telling in telling_joins(fused):
             for _ in range(TELLING_ROUNDS):
@@ -90,11 +90,11 @@ class Branches:
                 join.answer, join.clear = branch, True
                 return
 
-    def _round(self, connections: Sequence[Connection]) -> Plan:
+    def _round(self, connections: Sequence[ConnectionCase]) -> Plan:
         """Each connection's models once; times are told free of the call's and the pads' cost."""
         book = self.pads
         around: dict[str, Graph] = {}
-        models: list[tuple[Connection, Graph, MeasurementRequest]] = []
+        models: list[tuple[ConnectionCase, Graph, MeasurementRequest]] = []
         for connection in connections:
             for graph in connection.graphs:
                 if book is not None:

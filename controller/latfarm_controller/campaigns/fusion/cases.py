@@ -20,7 +20,7 @@ from latfarm_controller.campaigns.fusion.operators import (
     OPERATORS,
     SIZES,
     CaseSize,
-    Operator,
+    FusionOperator,
 )
 
 Branch = Literal[0, 1, 2]
@@ -70,7 +70,7 @@ def all_pairs() -> tuple[tuple[str, str], ...]:
     )
 
 
-def rule_of(first: Operator, second: Operator) -> tuple[str, str]:
+def rule_of(first: FusionOperator, second: FusionOperator) -> tuple[str, str]:
     """What the rules call a pair; a product behind a sigmoid is of that sigmoid's own input."""
     gate = second.op == "Mul" and first.op in GATED
     return (first.op, second.op + GATE if gate else second.op)
@@ -80,8 +80,8 @@ def rule_of(first: Operator, second: Operator) -> tuple[str, str]:
 class PairCase:
     """A pair at a size: the connected model (Op1, Op2) and both single-op models."""
 
-    first: Operator
-    second: Operator
+    first: FusionOperator
+    second: FusionOperator
     size_name: str
 
     @property
@@ -128,14 +128,14 @@ class PairCase:
         return b.build([self.second.second(b, wide, other, self.size)])
 
 
-def single_first(operator: Operator, size: CaseSize) -> Graph:
+def single_first(operator: FusionOperator, size: CaseSize) -> Graph:
     """The operator alone, making the wide tensor."""
     assert operator.first is not None
     b = GraphBuilder(operator.name)
     return b.build([operator.first(b, size)])
 
 
-def single_second(operator: Operator, shape: tuple[int, ...], size: CaseSize) -> Graph:
+def single_second(operator: FusionOperator, shape: tuple[int, ...], size: CaseSize) -> Graph:
     """The operator alone, reading inputs of that shape."""
     assert operator.second is not None
     b = GraphBuilder(operator.name)
@@ -176,9 +176,9 @@ def control_model(size: CaseSize) -> Graph:
 class JoinCase:
     """Multi-inbound, Fig. 4(c): Op6 and Op7 are read by Op8."""
 
-    left: Operator
-    right: Operator
-    join: Operator
+    left: FusionOperator
+    right: FusionOperator
+    join: FusionOperator
     size_name: str = "small"
 
     @cached_property
@@ -198,9 +198,9 @@ class JoinCase:
 class ForkCase:
     """Multi-outbound, Fig. 4(b): Op3 is read by Op4 and Op5."""
 
-    root: Operator
-    left: Operator
-    right: Operator
+    root: FusionOperator
+    left: FusionOperator
+    right: FusionOperator
     size_name: str = "small"
 
     @cached_property
@@ -229,7 +229,7 @@ class OrderCase:
     apart. A global pooling leaves the result small, where outputs are slow.
     """
 
-    join: Operator
+    join: FusionOperator
     size_name: str = "large"
 
     @cached_property

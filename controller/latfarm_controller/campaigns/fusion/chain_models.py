@@ -15,7 +15,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.campaigns.fusion.cases import WINDOWED, rule_of
-from latfarm_controller.campaigns.fusion.operators import OPERATORS, SIZES, Operator
+from latfarm_controller.campaigns.fusion.operators import OPERATORS, SIZES, FusionOperator
 
 Divider = Literal["MaxPool", "AveragePool", "Softmax", "Softmax across"]
 
@@ -77,8 +77,8 @@ class ChainCase:
     itself: such ops stand at the head of all four chains, so that all run in the same.
     """
 
-    first: Operator
-    second: Operator
+    first: FusionOperator
+    second: FusionOperator
     divider: Divider
 
     @property
@@ -158,7 +158,7 @@ def _chain(
     return b.build([x])
 
 
-def _step(operator: Operator) -> Step:
+def _step(operator: FusionOperator) -> Step:
     own = _OWN_STEPS.get(operator.name)
     if own is not None:
         return own

@@ -32,7 +32,7 @@ from latfarm_controller.campaigns.fusion.results import chain_answer, combined
 from latfarm_controller.campaigns.fusion.rounds import (
     Ask,
     CaseRounds,
-    Limits,
+    DecisionLimits,
     Next,
     PadBook,
     chained_round,
@@ -69,7 +69,7 @@ class ChainRounds(CaseRounds):
         separators_ms = median(t.empty_ms for t in self.plain) - self.call_ms
         return max(_LEAST_KERNEL * separators_ms * LINKS / (LINKS + 2), 0.0)
 
-    def decision(self, limits: Limits, book: PadBook | None = None) -> Decision:  # noqa: ARG002
+    def decision(self, limits: DecisionLimits, book: PadBook | None = None) -> Decision:  # noqa: ARG002
         """What the chains say; the times of all four count, so that their spreads do.
 
         Nothing where the connected chain takes no longer than its separators alone: the runtime
@@ -91,7 +91,7 @@ class ChainRounds(CaseRounds):
         """Whether an op, or both of them, take no time beside the separators."""
         return min(found.base_ms, found.connected_ms) <= self.least_base_ms
 
-    def worth_another(self, limits: Limits) -> bool:
+    def worth_another(self, limits: DecisionLimits) -> bool:
         """Whether it is open, and rounds could settle it; sets up another separator if need be.
 
         A spread that a few rounds show is itself hardly known: an open question is not given up
@@ -116,7 +116,7 @@ class ChainRounds(CaseRounds):
         self.left, self.plain = self.left[1:], []
         return True
 
-    def _could_settle(self, found: Decision, limits: Limits) -> bool:
+    def _could_settle(self, found: Decision, limits: DecisionLimits) -> bool:
         """Whether the rounds that are left could: errors shrink with their root."""
         most = 3 * limits.max_rounds
         hope = _SLACK * math.sqrt(most / found.rounds)
@@ -140,7 +140,7 @@ def chain_rounds(first: str, second: str) -> ChainRounds | None:
 class Chained:
     """The chains of all pairs that have one, and what they tell."""
 
-    def __init__(self, pairs: Iterable[tuple[str, str]], limits: Limits) -> None:
+    def __init__(self, pairs: Iterable[tuple[str, str]], limits: DecisionLimits) -> None:
         self._limits = limits
         self._entries: dict[tuple[str, str], list[ChainRounds]] = {}
         for first, second in dict.fromkeys(pairs):

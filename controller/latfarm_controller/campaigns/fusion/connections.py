@@ -25,14 +25,14 @@ from latfarm_controller.campaigns.fusion.decision import (
     together,
     work_layers,
 )
-from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, Operator
+from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, FusionOperator
 
 _SURENESS = 3.0
 _LEAST_SHARE = 0.01  # of the connected model's time: less tells two plans apart by chance
 
 
 @dataclass
-class Connection:
+class ConnectionCase:
     """One join or fork with the models whose times make up its candidate plans."""
 
     graph: Graph
@@ -134,9 +134,9 @@ class Connection:
         }
 
 
-def choose_join(fused: Sequence[PairCase]) -> Connection | None:
+def choose_join(fused: Sequence[PairCase]) -> ConnectionCase | None:
     """A join of two ops that each fuse with it, of different kinds where there are such."""
-    joins: dict[str, list[Operator]] = {}
+    joins: dict[str, list[FusionOperator]] = {}
     for case in fused:
         if case.second.binary:
             firsts = joins.setdefault(case.second.name, [])
@@ -150,7 +150,7 @@ def choose_join(fused: Sequence[PairCase]) -> Connection | None:
     return join_connection(JoinCase(left, right, seconds[name]))
 
 
-def telling_joins(fused: Sequence[PairCase]) -> list[Connection]:
+def telling_joins(fused: Sequence[PairCase]) -> list[ConnectionCase]:
     """Joins whose two fused plans differ in time; none where no convolution fuses with a join.
 
     Both plans save the same traffic where both branches are alike (the paper sees no preference).
@@ -165,11 +165,11 @@ def telling_joins(fused: Sequence[PairCase]) -> list[Connection]:
     return []
 
 
-def join_connection(case: JoinCase) -> Connection:
+def join_connection(case: JoinCase) -> ConnectionCase:
     """The models of a join and of its three plans."""
     left = PairCase(case.left, case.join, case.size_name)
     right = PairCase(case.right, case.join, case.size_name)
-    return Connection(
+    return ConnectionCase(
         case.graph,
         (left.single_first, right.single_first, left.single_second),
         {
@@ -182,7 +182,7 @@ def join_connection(case: JoinCase) -> Connection:
     )
 
 
-def choose_fork(fused: Sequence[PairCase]) -> Connection | None:
+def choose_fork(fused: Sequence[PairCase]) -> ConnectionCase | None:
     """A fork of an op into two different ops that each fuse with it.
 
     Twice the same op would not do: compilers compute a common subexpression once.
@@ -203,7 +203,7 @@ def choose_fork(fused: Sequence[PairCase]) -> Connection | None:
     size = SIZES[left.size_name]
     left_alone = single_second(left.second, shape, size)
     right_alone = single_second(right.second, shape, size)
-    return Connection(
+    return ConnectionCase(
         fork.graph,
         (wide, left_alone, right_alone),
         {1: (left.connected, right_alone), 2: (right.connected, left_alone)},

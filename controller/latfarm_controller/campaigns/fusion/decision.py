@@ -13,7 +13,7 @@ from statistics import median
 from typing import Literal
 
 from latfarm_predictors.graph.graph import Node
-from latfarm_predictors.measurement import LayerTime, Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from latfarm_controller.campaigns.fusion.cases import Branch
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
@@ -221,7 +221,7 @@ def prior_log_odds(first: str, second: str) -> float:
     return math.log(1.0 / 9.0)
 
 
-def work_layers(layers: Sequence[LayerTime]) -> list[LayerTime]:
+def work_layers(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
     """The layers that are ops of the model: without layout changes and copies."""
     return [layer for layer in layers if layer.op not in _LAYOUT_LAYERS]
 
@@ -291,7 +291,7 @@ def which_order(
     return 1 if gap > 0 else 2
 
 
-def together(layers: Sequence[LayerTime], first: Node, second: Node) -> bool | None:
+def together(layers: Sequence[ProfiledLayer], first: Node, second: Node) -> bool | None:
     """Whether one layer covers both nodes, for runtimes that name what a layer covers ("a+b").
 
     None: one of the nodes is not named by any layer.
@@ -303,7 +303,7 @@ def together(layers: Sequence[LayerTime], first: Node, second: Node) -> bool | N
 
 
 def merged_branch(
-    layers: Sequence[LayerTime], first: Node, last: Node, join: Node
+    layers: Sequence[ProfiledLayer], first: Node, last: Node, join: Node
 ) -> Branch | None:
     """Which of two branches a join was merged into; None: unknown.
 
@@ -324,7 +324,7 @@ def merged_branch(
     return order[-1] if {1, 2} == set(order) else None
 
 
-def _covers(layer: LayerTime, node: Node) -> bool:
+def _covers(layer: ProfiledLayer, node: Node) -> bool:
     names = (node.name, *(name for name in node.outputs if name))
     return any(_names_match(part, name) for part in layer.name.split("+") for name in names)
 

@@ -27,7 +27,7 @@ from latfarm_controller.campaigns.fusion.cases import (
     pair_case,
 )
 from latfarm_controller.campaigns.fusion.chains import Chained, chain_settings
-from latfarm_controller.campaigns.fusion.connections import Connection, choose_fork, choose_join
+from latfarm_controller.campaigns.fusion.connections import ConnectionCase, choose_fork, choose_join
 from latfarm_controller.campaigns.fusion.decision import Answer
 from latfarm_controller.campaigns.fusion.operators import SIZES
 from latfarm_controller.campaigns.fusion.options import SETTINGS, FusionOptions
@@ -40,7 +40,7 @@ from latfarm_controller.campaigns.fusion.rounds import (
     plain_round,
 )
 from latfarm_controller.campaigns.fusion.transfers import Transfers, chains, transfers_of
-from latfarm_controller.campaigns.fusion.verdicts import Evidence
+from latfarm_controller.campaigns.fusion.verdicts import FusionEvidence
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
@@ -88,8 +88,8 @@ class FusionCampaign(PlannedCampaign):
         self._transfers = Transfers()
         self._book = PadBook()
         self._tries: dict[str, int] = {}
-        self._join: Connection | None = None
-        self._fork: Connection | None = None
+        self._join: ConnectionCase | None = None
+        self._fork: ConnectionCase | None = None
         self._asked = 0
 
     @property
@@ -242,7 +242,7 @@ class FusionCampaign(PlannedCampaign):
             profiles = {g.hash: self._ask(g, f"profile: {g.name}", profile=True) for g in graphs}
             answers = yield self._next(list(profiles.values()), len(profiles))
             shown = {key: answers[r.request_id] for key, r in profiles.items()}
-        open_cases: list[Connection] = []
+        open_cases: list[ConnectionCase] = []
         for connection in (join, fork):
             if connection is None:
                 continue
@@ -263,7 +263,9 @@ class FusionCampaign(PlannedCampaign):
 
     def results(self) -> list[PairResult]:
         """What was found so far of each pair of ops, in the order of the operator list."""
-        found = Evidence(self._options, self._by_rule, self._chained, self._profiled, self._pads)
+        found = FusionEvidence(
+            self._options, self._by_rule, self._chained, self._profiled, self._pads
+        )
         return found.results()
 
     @property

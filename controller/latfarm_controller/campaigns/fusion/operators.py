@@ -40,7 +40,7 @@ Second = Callable[[GraphBuilder, str, str, CaseSize], str]
 
 
 @dataclass(frozen=True)
-class Operator:
+class FusionOperator:
     """One entry of the operator list.
 
     `op` is the name in the rules. `first` makes the wide tensor from inputs of its own; `second`
@@ -86,8 +86,8 @@ def _unary(
     op: str,
     apply: Callable[[GraphBuilder, str], str],
     shrink: _Shrink = _Shrink(),
-) -> Operator:
-    return Operator(
+) -> FusionOperator:
+    return FusionOperator(
         name,
         op,
         first=lambda b, size: apply(b, _wide(b, shrink.of(size))),
@@ -95,8 +95,10 @@ def _unary(
     )
 
 
-def _pointwise_pair(name: str, op: str, apply: Callable[[GraphBuilder, str, str], str]) -> Operator:
-    return Operator(
+def _pointwise_pair(
+    name: str, op: str, apply: Callable[[GraphBuilder, str, str], str]
+) -> FusionOperator:
+    return FusionOperator(
         name,
         op,
         first=lambda b, size: apply(b, _wide(b, size), _wide(b, size)),
@@ -119,8 +121,8 @@ def _per_feature(b: GraphBuilder, x: str) -> str:
     return b.weight(b.type_of(x).shape[1:])
 
 
-def _flat_unary(name: str, op: str, apply: Callable[[GraphBuilder, str], str]) -> Operator:
-    return Operator(
+def _flat_unary(name: str, op: str, apply: Callable[[GraphBuilder, str], str]) -> FusionOperator:
+    return FusionOperator(
         name,
         op,
         first=lambda b, size: apply(b, _flat(b, size)),
@@ -134,23 +136,23 @@ def _concat_first(b: GraphBuilder, size: CaseSize) -> str:
     return b.concat([b.input(half), b.input(half)])
 
 
-OPERATORS: Mapping[str, Operator] = MappingProxyType(
+OPERATORS: Mapping[str, FusionOperator] = MappingProxyType(
     {
         operator.name: operator
         for operator in (
-            Operator(
+            FusionOperator(
                 "conv",
                 "Conv",
                 first=_conv_first(1),
                 second=lambda b, x, _y, size: b.conv(x, size.narrow, 1),
             ),
-            Operator(
+            FusionOperator(
                 "dwconv",
                 "Conv",
                 first=lambda b, size: b.depthwise(_wide(b, size), 3),
                 second=lambda b, x, _y, _size: b.depthwise(x, 3),
             ),
-            Operator(
+            FusionOperator(
                 "conv_transpose",
                 "ConvTranspose",
                 first=lambda b, size: b.conv_transpose(
@@ -170,7 +172,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             _unary("max_pool", "MaxPool", lambda b, x: b.max_pool(x, 3, 1, "same")),
             _unary("avg_pool", "AveragePool", lambda b, x: b.avg_pool(x, 3, 1, "same")),
             _unary("lrn", "LRN", lambda b, x: b.lrn(x, 5)),
-            Operator(
+            FusionOperator(
                 "global_pool",
                 "GlobalAveragePool",
                 second=lambda b, x, _y, _size: b.global_avg_pool(x),
@@ -186,38 +188,40 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             _unary("pad", "Pad", lambda b, x: b.pad(x, (1, 1, 1, 1)), shrink=_Shrink(side=2)),
             _unary("resize", "Resize", lambda b, x: b.resize(x, 2.0), shrink=_Shrink(halve=True)),
             _unary("transpose", "Transpose", lambda b, x: b.transpose(x, (0, 1, 3, 2))),
-            Operator(
+            FusionOperator(
                 "slice",
                 "Slice",
                 second=lambda b, x, _y, size: b.slice(x, [0], [size.channels // 2], [1]),
             ),
-            Operator(
+            FusionOperator(
                 "depth_to_space",
                 "DepthToSpace",
                 second=lambda b, x, _y, _size: b.op("DepthToSpace", [x], {"blocksize": 2}),
             ),
-            Operator("mean", "ReduceMean", second=lambda b, x, _y, _size: b.reduce_mean(x, (2, 3))),
+            FusionOperator(
+                "mean", "ReduceMean", second=lambda b, x, _y, _size: b.reduce_mean(x, (2, 3))
+            ),
             _pointwise_pair("add", "Add", lambda b, x, y: b.add(x, y)),
             _pointwise_pair("mul", "Mul", lambda b, x, y: b.mul(x, y)),
             _pointwise_pair("sub", "Sub", lambda b, x, y: b.sub(x, y)),
             _pointwise_pair("div", "Div", lambda b, x, y: b.div(x, y)),
             _unary("scale", "Mul:const", lambda b, x: b.mul(x, _per_channel(b, x))),
             _unary("shift", "Add:const", lambda b, x: b.add(x, _per_channel(b, x))),
-            Operator(
+            FusionOperator(
                 "concat",
                 "Concat",
                 first=_concat_first,
                 second=lambda b, x, y, _size: b.concat([x, y]),
                 operands=2,
             ),
-            Operator(
+            FusionOperator(
                 "fc",
                 "Gemm",
                 first=lambda b, size: b.fc(b.input((size.rows, size.narrow)), size.features),
                 second=lambda b, x, _y, size: b.fc(x, size.narrow),
                 flat=True,
             ),
-            Operator(
+            FusionOperator(
                 "matmul",
                 "MatMul",
                 first=lambda b, size: b.matmul(
@@ -231,7 +235,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             _flat_unary("flat_erf", "Erf", lambda b, x: b.op("Erf", [x])),
             _flat_unary("flat_sigmoid", "Sigmoid", lambda b, x: b.sigmoid(x)),
             _flat_unary("flat_tanh", "Tanh", lambda b, x: b.tanh(x)),
-            Operator(
+            FusionOperator(
                 "flat_add",
                 "Add",
                 first=lambda b, size: b.add(_flat(b, size), _flat(b, size)),
@@ -239,14 +243,14 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
                 operands=2,
                 flat=True,
             ),
-            Operator(
+            FusionOperator(
                 "flat_relu",
                 "Relu",
                 first=lambda b, size: b.relu(_flat(b, size)),
                 second=lambda b, x, _y, _size: b.relu(x),
                 flat=True,
             ),
-            Operator(
+            FusionOperator(
                 "softmax",
                 "Softmax",
                 first=lambda b, size: b.softmax(_flat(b, size)),
@@ -258,12 +262,12 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 )
 
 
-def _heavy(kernel: int) -> Operator:
+def _heavy(kernel: int) -> FusionOperator:
     def first(b: GraphBuilder, size: CaseSize) -> str:
         x = b.input((1, size.channels, size.side, size.side))
         return b.conv(x, size.channels, kernel)
 
-    return Operator(f"heavy_conv{kernel}", "Conv", first=first)
+    return FusionOperator(f"heavy_conv{kernel}", "Conv", first=first)
 
 
 HEAVY_CONVS = (_heavy(7), _heavy(13))

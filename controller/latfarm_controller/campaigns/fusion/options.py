@@ -7,7 +7,7 @@ from typing import Literal
 from latfarm_predictors.measurement import Settings
 from pydantic import Field
 
-from latfarm_controller.campaigns.options import Options, SettingsChange
+from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 
 SETTINGS = Settings(
     sessions=1, warmup_runs=3, warmup_ms=5.0, min_runs=10, max_runs=100, max_ms=40.0, precision=0.01
@@ -15,7 +15,7 @@ SETTINGS = Settings(
 Method = Literal["latfarm", "paper"]
 
 
-class FusionOptions(Options):
+class FusionOptions(CampaignOptions):
     """Configuration of fusion detection.
 
     `pairs`: "core", "all", or pairs of operator names. `method`: by which of two ways times are

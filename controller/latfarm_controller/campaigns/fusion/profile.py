@@ -14,7 +14,7 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.cases import JoinCase, PairCase, control_model
-from latfarm_controller.campaigns.fusion.connections import Connection, join_connection
+from latfarm_controller.campaigns.fusion.connections import ConnectionCase, join_connection
 from latfarm_controller.campaigns.fusion.decision import absorbed, profile_says_fused, work_layers
 from latfarm_controller.campaigns.fusion.operators import SIZES
 from latfarm_controller.campaigns.fusion.rounds import Next
@@ -42,7 +42,7 @@ class Profiled:
         self.absorbed: set[tuple[str, str]] = set()
         self.untold: dict[tuple[str, str], str] = {}
         self.models: list[tuple[Graph, Measurement]] = []
-        self.join: Connection | None = None
+        self.join: ConnectionCase | None = None
 
     def plan(self, ask: AskProfile, next_batch: Next) -> Plan:
         """A control first, which tells whether layers are shown at all, then every model once."""
@@ -77,7 +77,7 @@ class Profiled:
             self._settle(case, shown, joins.get(case.label))
 
     def _settle(
-        self, case: PairCase, shown: dict[str, Measurement], join: Connection | None
+        self, case: PairCase, shown: dict[str, Measurement], join: ConnectionCase | None
     ) -> None:
         alone = [shown[case.single_first.hash], shown[case.single_second.hash]]
         fused = profile_says_fused(alone, shown[case.connected.hash])

@@ -19,7 +19,7 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.decision import Decision, Triple, decide
-from latfarm_controller.campaigns.fusion.operators import Operator
+from latfarm_controller.campaigns.fusion.operators import FusionOperator
 from latfarm_controller.campaigns.pads.bounds import Model, Sum, needed
 from latfarm_controller.campaigns.pads.models import Separator, padded, padding_only
 from latfarm_controller.campaigns.plans import Batch
@@ -33,15 +33,15 @@ Next = Callable[[Sequence[MeasurementRequest], int], Batch]
 """Makes the next batch of requests; the number is how many are thought to be left, these too."""
 
 
-class Case(Protocol):
+class PairUnderTest(Protocol):
     """A pair to be measured: as itself, see `fusion_cases.PairCase`, or along a chain."""
 
     @property
-    def first(self) -> Operator:
+    def first(self) -> FusionOperator:
         """Op1."""
 
     @property
-    def second(self) -> Operator:
+    def second(self) -> FusionOperator:
         """Op2."""
 
     @property
@@ -73,7 +73,7 @@ class Case(Protocol):
         """Op1 followed by Op2."""
 
 
-class Limits(Protocol):
+class DecisionLimits(Protocol):
     """What decides when a pair is settled; see `fusion.FusionOptions`."""
 
     @property
@@ -158,13 +158,13 @@ class PadBook:
 class CaseRounds:
     """A pair at a size, with the rounds measured of it so far, as it is and between pads."""
 
-    case: Case
+    case: PairUnderTest
     plain: list[Triple] = field(default_factory=list)
     padded: list[Triple] = field(default_factory=list)
     separator: Separator = "MaxPool"
     error: str = ""
 
-    def decision(self, limits: Limits, book: PadBook | None = None) -> Decision:
+    def decision(self, limits: DecisionLimits, book: PadBook | None = None) -> Decision:
         """What the times say: those between pads where a book of pads is given."""
         triples, offsets_ms = self.plain, (0.0, 0.0, 0.0)
         if book is not None and not self.error:
@@ -185,7 +185,7 @@ class CaseRounds:
             offsets_ms=offsets_ms,
         )
 
-    def worth_repeating(self, limits: Limits, book: PadBook | None = None) -> bool:
+    def worth_repeating(self, limits: DecisionLimits, book: PadBook | None = None) -> bool:
         """Whether the rounds that are left could settle it: errors shrink with their root."""
         count = len(self.plain if book is None else self.padded)
         if self.error or count >= limits.max_rounds:
@@ -198,7 +198,7 @@ class CaseRounds:
         hope = math.sqrt(limits.max_rounds / found.rounds)
         return found.base_ms * hope > limits.gate * found.connected_spread_ms
 
-    def try_again(self, limits: Limits, book: PadBook) -> bool:
+    def try_again(self, limits: DecisionLimits, book: PadBook) -> bool:
         """Behind another separator, where an op seems to have run within the first one."""
         if self.error or self.case.first.flat or self.separator != "MaxPool":
             return False
@@ -247,7 +247,7 @@ def plain_round(
 ) -> tuple[list[MeasurementRequest], list[Slot]]:
     """One round of pairs as they are: Op1, (Op1, Op2) and Op2 next to each other."""
     round_ = _Round(ask)
-    last: Case | None = None
+    last: PairUnderTest | None = None
     for entry in cases:
         case = entry.case
         if last is None or case.size_name != last.size_name:
@@ -264,7 +264,7 @@ def chained_round(
 ) -> tuple[list[MeasurementRequest], list[Slot]]:
     """One round of chained pairs, each with the chain that stands for its empty model."""
     round_ = _Round(ask)
-    last: Case | None = None
+    last: PairUnderTest | None = None
     for entry, bare in cases:
         case = entry.case
         if round_.begins(case, last):
@@ -316,7 +316,7 @@ class _Round:
         self.requests.append(self._ask(graph, label))
         return self.requests[-1].request_id
 
-    def begins(self, case: Case, last: Case | None) -> bool:
+    def begins(self, case: PairUnderTest, last: PairUnderTest | None) -> bool:
         """Whether Op1 is to be measured anew before this case."""
         fresh = (
             last is None

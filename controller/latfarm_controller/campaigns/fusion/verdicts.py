@@ -31,7 +31,7 @@ CONTROL: Rule = ("Conv", "Conv")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FusionEvidence:
     """All that was measured of the pairs; `pads`: the book of pads, where those were used."""
 
     options: FusionOptions

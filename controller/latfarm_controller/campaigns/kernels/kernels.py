@@ -21,7 +21,7 @@ from latfarm_controller.campaigns.fusion.fusion import OVERHEAD_REPEATS
 from latfarm_controller.campaigns.fusion.fusion import SETTINGS as FUSION_SETTINGS
 from latfarm_controller.campaigns.fusion.prior import rules_for
 from latfarm_controller.campaigns.networks.energy import TRIES, energy_story
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
+from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.insight import layout_share, sample_of
 from latfarm_controller.campaigns.sampling.latfarm import Guide
@@ -47,7 +47,7 @@ SETTINGS = Settings(
 PURPOSE = "kernel"
 
 
-class KernelOptions(Options):
+class KernelOptions(CampaignOptions):
     """Configuration of a kernel survey.
 
     `exclude` holds ids of kernels that must not be measured, `exclude_graphs` networks (as JSON)

@@ -29,7 +29,7 @@ from latfarm_controller.campaigns.fusion.prior import rules_for
 from latfarm_controller.campaigns.kernels.kernels import PURPOSE as KERNEL
 from latfarm_controller.campaigns.kernels.kernels import SETTINGS, pooled
 from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, padded_sample, verdict
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
+from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.pads.bounds import (
     Bounds,
     Model,
@@ -50,7 +50,7 @@ from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSample
 PURPOSE = "padding"
 
 
-class PaddingOptions(Options):
+class PaddingOptions(CampaignOptions):
     """Configuration of a padded survey.
 
     `graphs` are the kernels as JSON; without any, `count` of them are drawn as networks have them.

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
 from latfarm_controller.campaigns.networks.energy import energy_story, network_energy
-from latfarm_controller.campaigns.options import Options, SettingsChange, read_graphs
+from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 SETTINGS = replace(NETWORK, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=700.0)
@@ -23,7 +23,7 @@ SETTINGS = replace(NETWORK, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=70
 PURPOSE = "network"
 
 
-class NetworkOptions(Options):
+class NetworkOptions(CampaignOptions):
     """Configuration: either `graphs` (as JSON) or `calibration`, how many to draw from the zoo.
 
     The settings' sessions are shared out over the `passes`, which lie at different times.

@@ -26,7 +26,7 @@ _MEDIAN = 1.2533  # deviation of a median over that of a mean, of Gaussian sampl
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TimeEstimate:
     """A model's time and the variance of that estimate, in ms and ms squared."""
 
     latency_ms: float
@@ -56,7 +56,7 @@ class Interval:
         return Interval(max(self.lower_ms, 0.0), max(self.upper_ms, 0.0), self.noise_ms)
 
 
-def readings(times_ms: Mapping[str, Sequence[float]]) -> dict[str, Reading]:
+def readings(times_ms: Mapping[str, Sequence[float]]) -> dict[str, TimeEstimate]:
     """The time of each model, from repeats; models without any are left out.
 
     Three repeats say little of a model's own spread: it is drawn towards that of all models
@@ -72,7 +72,7 @@ def readings(times_ms: Mapping[str, Sequence[float]]) -> dict[str, Reading]:
         prior = share * fmean(found) ** 2
         variance = (_PRIOR_REPEATS * prior + _squares(found)) / (_PRIOR_REPEATS + own)
         factor = 1.0 if len(found) < 3 else _MEDIAN**2
-        result[key] = Reading(median(found), factor * variance / len(found))
+        result[key] = TimeEstimate(median(found), factor * variance / len(found))
     return result
 
 
@@ -105,7 +105,7 @@ def needed(pads_in: Sequence[Pad], pads_out: Sequence[Pad], bounds: Bounds) -> t
 
 
 def interval(
-    whole: Reading, sums: Sequence[Sum], models: Mapping[Model, Reading], coverage: float
+    whole: TimeEstimate, sums: Sequence[Sum], models: Mapping[Model, TimeEstimate], coverage: float
 ) -> Interval:
     """T_LUM, not clipped: a negative end tells that pads and padded model do not match.
 

@@ -22,7 +22,7 @@ from latfarm_predictors.kernels.fusion import (
     gate_of,
     rule_op,
 )
-from latfarm_predictors.measurement import LayerTime, Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from latfarm_controller.campaigns.profiles.layer_names import with_own_activations
 from latfarm_controller.campaigns.profiles.profiled_networks import with_steps
@@ -95,7 +95,7 @@ def put_right(rules: FusionRules, seen: Mapping[Pair, Seen]) -> FusionRules:
 class _Edges:
     """Edges of one network, and in which of its layers their ends ran."""
 
-    def __init__(self, graph: Graph, layers: Sequence[LayerTime]) -> None:
+    def __init__(self, graph: Graph, layers: Sequence[ProfiledLayer]) -> None:
         self._graph = graph
         self._layer: dict[str, int] = {}
         for index, layer in enumerate(with_steps(with_own_activations(graph, layers))):

@@ -126,7 +126,7 @@ def sample_of(
 
 
 @dataclass(frozen=True)
-class Choice:
+class InsightChoice:
     """How kernels are isolated on a platform, what was asked for, and why it is so."""
 
     asked: Asked
@@ -176,7 +176,7 @@ def choose(
     measured: Sequence[tuple[Graph, Measurement]],
     overhead_ms: float,
     boundary_share: float | None = None,
-) -> Choice:
+) -> InsightChoice:
     """The best insight that a platform offers, or the one that is asked for.
 
     Args:
@@ -189,22 +189,22 @@ def choose(
             changing their layouts, as a share of its call; None where that is not known.
     """
     if asked in ("single", "padded"):
-        return Choice(asked, asked, "asked for")
+        return InsightChoice(asked, asked, "asked for")
     if asked == "profile" and profile == "yes":
-        return Choice(asked, "profile", "asked for")
+        return InsightChoice(asked, "profile", "asked for")
     if profile != "yes":
         said = {"opaque": "the profile hides single layers", "off": "no profile was asked for"}
         why = said.get(profile, "the runtime has no profile")
     else:
         share = untold_share(measured, overhead_ms)
         if share is None or share <= UNTOLD_SHARE:
-            return Choice(asked, "profile", "the profile accounts for the call")
+            return InsightChoice(asked, "profile", "the profile accounts for the call")
         why = f"the profile leaves {share:.0%} of a call open"
     if boundary_share is None:
-        return Choice(asked, "padded", why)
+        return InsightChoice(asked, "padded", why)
     chosen: Insight = "padded" if boundary_share > COSTLY_SHARE else "single"
     cost = f"moving tensors costs {max(boundary_share, 0.0):.0%} of a call"
-    return Choice(asked, chosen, f"{why}, and {cost}")
+    return InsightChoice(asked, chosen, f"{why}, and {cost}")
 
 
 def transfer_beside_pads(

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.measurement import LayerTime
+from latfarm_predictors.measurement import ProfiledLayer
 
 MOVES = frozenset({"Concat", "Split", "Slice", "Transpose"})
 """Ops that compute nothing: whoever reads their result can gather it himself."""
@@ -35,8 +35,8 @@ _GATHERS = "Raster"
 
 
 def by_node(
-    graph: Graph, layers: Sequence[LayerTime], layout_ops: Collection[str]
-) -> list[LayerTime]:
+    graph: Graph, layers: Sequence[ProfiledLayer], layout_ops: Collection[str]
+) -> list[ProfiledLayer]:
     """The layers, those that are named after a node of `graph` by its name.
 
     Args:
@@ -65,7 +65,7 @@ def by_node(
     return found
 
 
-def with_own_activations(graph: Graph, layers: Sequence[LayerTime]) -> list[LayerTime]:
+def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
     """Layers in their order, an operator and the activation written into it as one layer of both.
 
     Args:
@@ -74,7 +74,7 @@ def with_own_activations(graph: Graph, layers: Sequence[LayerTime]) -> list[Laye
             with `STEP` before each part.
     """
     nodes = {node.name: node for node in graph.nodes}
-    found: list[LayerTime] = []
+    found: list[ProfiledLayer] = []
     for layer in layers:
         name = layer.name.rpartition("+")[2]
         step = "+".join(STEP + part for part in layer.name.split("+"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
-from latfarm_predictors.measurement import LayerTime, Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller.campaigns.profiles.layer_names import STEP, by_node, with_own_activations
@@ -31,13 +31,13 @@ _MOST_CLOCK_MS = 0.01
 _BACK_TO_PLAIN = frozenset({"ReorderOutput"})
 
 
-def with_steps(layers: Sequence[LayerTime]) -> list[LayerTime]:
+def with_steps(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
     """Layers in their order, each with the steps before it that make no tensor of the network.
 
     An op that a format has no word for is built as several (a batch normalisation as a product and
     a sum). Only the last of them makes the op's own tensor and has its name.
     """
-    found: list[LayerTime] = []
+    found: list[ProfiledLayer] = []
     waiting_ms = 0.0
     for layer in layers:
         if all(name.startswith(STEP) for name in layer.name.split("+")):
@@ -50,7 +50,7 @@ def with_steps(layers: Sequence[LayerTime]) -> list[LayerTime]:
     return found or list(layers)
 
 
-def own_layers(measurement: Measurement) -> list[LayerTime]:
+def own_layers(measurement: Measurement) -> list[ProfiledLayer]:
     """A profile's layers as on an undisturbed core, as the latency is that stands beside them.
 
     The profiled runs follow the timed ones. What slowed those, and was taken out of their latency,
@@ -66,13 +66,15 @@ def own_layers(measurement: Measurement) -> list[LayerTime]:
     return [replace(layer, latency_ms=layer.latency_ms * factor) for layer in measurement.layers]
 
 
-def _with_layout_changes(layers: Sequence[LayerTime], nodes: Collection[str]) -> list[LayerTime]:
+def _with_layout_changes(
+    layers: Sequence[ProfiledLayer], nodes: Collection[str]
+) -> list[ProfiledLayer]:
     """The layers of `nodes`, with the time of the others: of none, each belongs to a neighbour.
 
     Layers come in the order in which they ran. One that brings a result back to the plain layout
     runs behind its kernel, any other before the kernel that needs it.
     """
-    found: list[LayerTime] = []
+    found: list[ProfiledLayer] = []
     waiting_ms = 0.0
     for layer in layers:
         if any(name in nodes for name in layer.name.split("+")):
@@ -95,8 +97,8 @@ def accounts_for(measurement: Measurement) -> bool:
 
 
 def _without_profiler(
-    layers: Sequence[LayerTime], inside_ms: float
-) -> tuple[Sequence[LayerTime], float]:
+    layers: Sequence[ProfiledLayer], inside_ms: float
+) -> tuple[Sequence[ProfiledLayer], float]:
     """Layers without what reading a clock between them takes, and a factor for what is left.
 
     Every layer has paid the same, but not more than a clock can cost, nor all of its time: what a

@@ -19,8 +19,8 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
 
-from latfarm_controller.campaigns.sampling.layers import Gate, draw_new, operations
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, Scope
+from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new, operations
+from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 
 PER_TYPE = 1000
 """Layers of each type, as published."""
@@ -117,13 +117,13 @@ class AnnetteSampler:
         *,
         seed: int = 0,
         batch: int = 50,
-        scope: Scope = EVERYTHING,
+        scope: SamplingScope = EVERYTHING,
     ) -> None:
         self._types = [name for name in TYPES if scope.holds(KINDS.get(name, name))]
         self._count = min(count, PER_TYPE * len(self._types))
         self._batch = batch
         self._random = Random(f"annette sampler {seed}")
-        self._gate = Gate(rules, excluded, scope.most_macs)
+        self._gate = LayerFilter(rules, excluded, scope.most_macs)
         self._queue: list[Kernel] | None = None
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:

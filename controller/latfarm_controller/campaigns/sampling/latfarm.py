@@ -25,8 +25,8 @@ from latfarm_controller.campaigns.sampling.samplers import (
     EVERYTHING,
     Draws,
     Excluded,
-    Layer,
-    Scope,
+    SamplingScope,
+    ZooKernel,
     chosen_families,
     network_layers,
 )
@@ -74,7 +74,7 @@ class LatfarmSampler:
         batch: int = 50,
         guide: Guide = "variance",
         sibling: Sibling | None = None,
-        scope: Scope = EVERYTHING,
+        scope: SamplingScope = EVERYTHING,
     ) -> None:
         self._count = count
         self._rules = rules
@@ -91,7 +91,7 @@ class LatfarmSampler:
         self._quotas: dict[str, float] = {}
         self._picked: list[Kernel] = []
         self._drawn = 0
-        self._layers: list[Layer] | None = None
+        self._layers: list[ZooKernel] | None = None
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
         """See `Sampler.next_batch`."""
@@ -155,7 +155,7 @@ class LatfarmSampler:
             )
         return [members[place] for place in order]
 
-    def _allowed(self, layer: Layer) -> bool:
+    def _allowed(self, layer: ZooKernel) -> bool:
         small = layer.workload.macs <= self._scope.most_macs
         return (
             small
@@ -180,7 +180,7 @@ def _families(kernels: Sequence[Kernel]) -> Counter[str]:
 
 
 def pick_doubtful(
-    layers: Sequence[Layer],
+    layers: Sequence[ZooKernel],
     samples: Sequence[KernelSample],
     count: int,
     *,
@@ -206,10 +206,10 @@ def pick_doubtful(
 
 
 def _pick(
-    layers: Sequence[Layer], belief: Belief, count: int, guide: Guide, rounds: int
+    layers: Sequence[ZooKernel], belief: Belief, count: int, guide: Guide, rounds: int
 ) -> list[Kernel]:
     left = list(layers)
-    picked: list[Layer] = []
+    picked: list[ZooKernel] = []
     for number in range(rounds):
         want = count * (number + 1) // rounds - len(picked)
         if want <= 0 or not left:
@@ -227,7 +227,7 @@ def _pick(
     return [layer.kernel for layer in picked]
 
 
-def _shares(layers: Sequence[Layer], latency: Array) -> Array:
+def _shares(layers: Sequence[ZooKernel], latency: Array) -> Array:
     """The largest share that each layer has in the latency of a network, shape (n,)."""
     totals: dict[int, float] = {}
     for layer, time in zip(layers, latency, strict=True):

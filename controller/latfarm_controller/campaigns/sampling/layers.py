@@ -20,7 +20,7 @@ PATIENCE = 400
 """Draws in a row without a new layer before a kind of layer counts as exhausted."""
 
 
-class Gate:
+class LayerFilter:
     """Lets each layer through once: of a size that boards run, and not excluded.
 
     Args:

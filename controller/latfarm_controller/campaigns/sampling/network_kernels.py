@@ -36,7 +36,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """What to measure.
 
     Attributes:
@@ -57,7 +57,7 @@ def choose(
     *,
     layers: Collection[str] = (),
     family: str = "",
-) -> Choice:
+) -> KernelChoice:
     """The kernels of networks that a bundle covers badly.
 
     Args:
@@ -92,7 +92,7 @@ def choose(
         wanted = bad
     chosen = [found[row] for row in np.flatnonzero(wanted)]
     if not chosen:
-        return Choice((), int(bad.sum()), 0)
+        return KernelChoice((), int(bad.sum()), 0)
     # what a layer adds to its network's doubt; the floor keeps a layer that costs nothing in it
     doubt = [max(each.share * each.width, 1e-9) for each in chosen]
     works = [each.workload for each in chosen]
@@ -101,7 +101,7 @@ def choose(
     # twins in all that coverage looks at gain nothing by each other, and are measured last
     order = [*best, *(row for row in range(len(works)) if row not in set(best))]
     kernels = tuple(chosen[row].kernel for row in order[:budget])
-    return Choice(kernels, int(bad.sum()), len(chosen) - len(kernels))
+    return KernelChoice(kernels, int(bad.sum()), len(chosen) - len(kernels))
 
 
 def _candidates(predictor: PlatformPredictor, networks: Sequence[Graph]) -> list[_Candidate]:

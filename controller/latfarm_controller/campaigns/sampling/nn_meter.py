@@ -18,9 +18,9 @@ from latfarm_predictors.kernels.workload import main_node, workload
 from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.sampling.layers import Gate, draw_new, near, usable
+from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new, near, usable
 from latfarm_controller.campaigns.sampling.random import SPACE
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, Scope
+from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 from latfarm_controller.zoo.draws.marginal_prior import SHARES, MarginalPrior, kernel_graph
 from latfarm_controller.zoo.draws.marginals import CHANNELS, DIMENSIONS, configuration
 
@@ -61,7 +61,7 @@ class NnMeterSampler:
         batch: int = 50,
         threshold: float = 0.1,
         target: float | None = None,
-        scope: Scope = EVERYTHING,
+        scope: SamplingScope = EVERYTHING,
     ) -> None:
         chosen = None if families is None else {name: zoo.find(name)[0] for name in families}
         self._left = count
@@ -75,7 +75,7 @@ class NnMeterSampler:
             chosen, seed, shares=scope.shares(SHARES), max_macs=int(scope.most_macs)
         )
         self._random = Random(f"nn-meter sampler {seed}")
-        self._gate = Gate(rules, excluded, scope.most_macs)
+        self._gate = LayerFilter(rules, excluded, scope.most_macs)
         self._test: set[str] = set()
         self._started = False
 

@@ -14,8 +14,8 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.samples import KernelSample
 
-from latfarm_controller.campaigns.sampling.layers import Gate, draw_new
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, Scope
+from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new
+from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 from latfarm_controller.zoo.draws.marginal_prior import SHARES, kernel_graph
 from latfarm_controller.zoo.draws.marginals import DIMENSIONS
 
@@ -51,12 +51,12 @@ class RandomSampler:
         *,
         seed: int = 0,
         batch: int = 50,
-        scope: Scope = EVERYTHING,
+        scope: SamplingScope = EVERYTHING,
     ) -> None:
         self._left = count
         self._batch = batch
         self._random = Random(f"random sampler {seed}")
-        self._gate = Gate(rules, excluded, scope.most_macs)
+        self._gate = LayerFilter(rules, excluded, scope.most_macs)
         self._shares = dict(scope.shares(SHARES))
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:

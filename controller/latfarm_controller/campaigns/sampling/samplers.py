@@ -32,7 +32,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class Scope:
+class SamplingScope:
     """What a sampler may draw besides what is excluded.
 
     Attributes:
@@ -53,7 +53,7 @@ class Scope:
         return not self.kinds or base_of(kind) in self.kinds
 
 
-EVERYTHING = Scope()
+EVERYTHING = SamplingScope()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class PriorSampler:
         *,
         seed: int = 0,
         families: Collection[str] | None = None,
-        scope: Scope = EVERYTHING,
+        scope: SamplingScope = EVERYTHING,
     ) -> None:
         self._count = count
         self._draws = Draws(chosen_families(families), rules, excluded, seed, scope)
@@ -124,7 +124,7 @@ class Draws:
         rules: FusionRules,
         excluded: Excluded,
         seed: int,
-        scope: Scope,
+        scope: SamplingScope,
     ) -> None:
         self._prior = KernelPrior(
             families, seed, shares=scope.shares(SHARES), max_macs=int(scope.most_macs)
@@ -148,7 +148,7 @@ class Draws:
 
 
 @dataclass
-class Layer:
+class ZooKernel:
     """A distinct kernel of the zoo's networks; `networks`: how often each of them runs it."""
 
     kernel: Kernel
@@ -169,7 +169,7 @@ def chosen_families(names: Collection[str] | None) -> Mapping[str, zoo.Family]:
 
 def network_layers(
     families: Mapping[str, zoo.Family], rules: FusionRules, *, seed: int = 0
-) -> list[Layer]:
+) -> list[ZooKernel]:
     """The distinct kernels of each family as published and once scaled at random."""
     random = Random(seed)
     graphs: list[Graph] = []
@@ -177,9 +177,9 @@ def network_layers(
         graphs.append(family.build(seed=seed))
         width = random.choice((0.5, 0.75, 1.25))
         graphs.append(family.build(width=width, seed=seed + 1))
-    layers: dict[str, Layer] = {}
+    layers: dict[str, ZooKernel] = {}
     for index, graph in enumerate(graphs):
         for kernel in split(graph, rules):
-            layer = layers.setdefault(kernel.kernel_id, Layer(kernel, workload(kernel)))
+            layer = layers.setdefault(kernel.kernel_id, ZooKernel(kernel, workload(kernel)))
             layer.networks[index] = layer.networks.get(index, 0) + 1
     return list(layers.values())

@@ -23,7 +23,7 @@ from latfarm_controller.campaigns.sampling.samplers import (
     Excluded,
     PriorSampler,
     Sampler,
-    Scope,
+    SamplingScope,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def make_sampler(
     target: float | None = None,
     guide: Guide = "variance",
     sibling: Sibling | None = None,
-    scope: Scope = EVERYTHING,
+    scope: SamplingScope = EVERYTHING,
 ) -> Sampler:
     """A fresh sampler; the same arguments and samples make it draw the same kernels.
 

@@ -15,7 +15,7 @@ from latfarm_predictors.errors import BundleError
 from pydantic import Field
 
 from latfarm_controller.campaigns.engines.offers import offer
-from latfarm_controller.campaigns.options import Options
+from latfarm_controller.campaigns.options import CampaignOptions
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 
-class StartedFrom(Options):
+class StartedFrom(CampaignOptions):
     """A bundle: its file, and its name, which tells platform and digest.
 
     Nothing but that very bundle will do: a campaign that goes on after a crash asks the same

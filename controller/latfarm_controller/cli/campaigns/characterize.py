@@ -14,7 +14,7 @@ from latfarm_predictors.measurement import ENERGY_MS
 from latfarm_controller.cli.shell import inputs, output
 
 
-class Sampler(StrEnum):
+class SamplerName(StrEnum):
     """Samplers by name: ours, its representative draws alone, and the papers'."""
 
     prior = "prior"
@@ -57,7 +57,9 @@ def characterize(
             min=0, help="networks profiled for their kernels [default: budget / 7, at most 60]"
         ),
     ] = None,
-    sampler: Annotated[Sampler, typer.Option(help="how kernels are chosen")] = Sampler.prior,
+    sampler: Annotated[
+        SamplerName, typer.Option(help="how kernels are chosen")
+    ] = SamplerName.prior,
     guide: Annotated[
         Guide | None,
         typer.Option(help="what sampler latfarm picks layers by: doubt, distance (CM_O), neither"),
@@ -121,7 +123,7 @@ def characterize(
 
     config: dict[str, Any] = {"budget": budget, "calibration": networks, "seed": seed}
     # Only what was asked for: the same command as ever goes on with the same campaign.
-    if sampler is not Sampler.prior:
+    if sampler is not SamplerName.prior:
         config["sampler"] = str(sampler)
     if context is not None:
         config["context"] = context

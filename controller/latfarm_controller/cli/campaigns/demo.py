@@ -201,14 +201,14 @@ def _figures(
     wall_s: float,
     platform: str,
 ) -> dict[str, Any]:
-    from latfarm_controller.reports.networks import Summary
+    from latfarm_controller.reports.networks import AccuracySummary
 
     outcome = json.loads(campaign.outcome_json or "{}")
     return {
         "platform": platform,
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "conditions": dict(measured[0].conditions),
-        "summary": Summary.of(rows).to_json(),
+        "summary": AccuracySummary.of(rows).to_json(),
         "measurements": campaign.measurements + len(measured),
         "board_s": round((campaign.board_ms + sum(m.board_ms for m in measured)) / 1000, 1),
         "board_idle_share": _idle(outcome),

@@ -94,13 +94,13 @@ def add(
           --ca tls/ca.crt --cert tls/controller.crt --key tls/controller.key
     """
     from latfarm_controller.agents.registry import BoardEntry, Registry
-    from latfarm_controller.agents.tls import TlsFiles, check_open, home_files
+    from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, home_files
     from latfarm_controller.config import load_config
     from latfarm_controller.errors import UsageError
 
     tls = None
     if ca is not None and cert is not None and key is not None:
-        tls = TlsFiles(ca, cert, key, server_name)
+        tls = ControllerTlsFiles(ca, cert, key, server_name)
     elif ca or cert or key or server_name:
         raise UsageError("--ca, --cert and --key belong together: give all three")
     config = load_config()

@@ -37,12 +37,12 @@ def wheels(
       latfarm boards wheels --python 3.8 --arch aarch64 --glibc 2.31 --json
     """
     from latfarm_controller.config import load_config
-    from latfarm_controller.enrolment.target import Target
+    from latfarm_controller.enrolment.target import WheelTarget
     from latfarm_controller.enrolment.wheelhouse import assemble
 
     place = folder or load_config().home / "wheels"
     names = [name.strip() for name in runtimes.split(",") if name.strip()]
-    made = assemble(Target(python, arch, glibc), names, place.absolute(), own)
+    made = assemble(WheelTarget(python, arch, glibc), names, place.absolute(), own)
     if as_json:
         output.json_text(made.to_json())
         return

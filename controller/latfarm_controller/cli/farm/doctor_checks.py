@@ -17,7 +17,7 @@ import psutil
 from latfarm_controller.store.lock import find_holder
 
 if TYPE_CHECKING:
-    from latfarm_controller.config import Config
+    from latfarm_controller.config import ControllerConfig
 
 OK, WARNING, MISSING = "ok", "warning", "missing"
 DESCRIBE_S = 120.0
@@ -44,7 +44,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(config: Config) -> Iterator[Finding]:
+def examine(config: ControllerConfig) -> Iterator[Finding]:
     """Look at everything, one finding at a time."""
     yield _python()
     yield _cores()
@@ -78,7 +78,7 @@ def _memory() -> Finding:
     return Finding("memory", WARNING, text, "4 GiB are needed for the largest networks: free some")
 
 
-def _disk(config: Config) -> Finding:
+def _disk(config: ControllerConfig) -> Finding:
     place = config.home
     while not os.path.lexists(place):
         place = place.parent
@@ -100,7 +100,7 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, MISSING, "not installed", f"pip install {name}, or: make setup")
 
 
-def _store(config: Config) -> Finding:
+def _store(config: ControllerConfig) -> Finding:
     holder = find_holder(config.lock_file)
     if holder is None:
         return Finding("store", OK, f"{config.store_file}, nobody holds it")

@@ -44,7 +44,7 @@ def serve(
     import asyncio
     import signal
 
-    from latfarm_controller.api.server import Server
+    from latfarm_controller.api.server import ControllerServer
     from latfarm_controller.config import load_config
 
     config = load_config({"metrics_port": metrics_port})
@@ -53,7 +53,7 @@ def serve(
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         opening = asyncio.create_task(
-            Server.open(config, wait_s=wait_s, public=True, listen=listen)
+            ControllerServer.open(config, wait_s=wait_s, public=True, listen=listen)
         )
 
         def end() -> None:

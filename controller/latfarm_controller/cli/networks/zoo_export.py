@@ -26,7 +26,7 @@ _GROUPS = {"all": tuple(zoo.families()), "nn-meter": dataset.FAMILIES}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """What to write: networks, how they are bent, and where to."""
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ def plan(
     resolution: int | None,
     batch: int,
     force: bool,
-) -> Plan:
+) -> ExportPlan:
     """The options, checked against each other.
 
     Raises:
@@ -84,7 +84,7 @@ def plan(
     every = [one for name in names for one in _GROUPS.get(name, (name,))]
     for name in every:
         zoo.find(name)
-    return Plan(
+    return ExportPlan(
         names=tuple(dict.fromkeys(every)),
         target=target,
         as_lines=jsonl is not None,
@@ -100,7 +100,7 @@ def plan(
     )
 
 
-def run(wanted: Plan) -> tuple[list[str], list[dict[str, str]]]:
+def run(wanted: ExportPlan) -> tuple[list[str], list[dict[str, str]]]:
     """Write all that can be written.
 
     Returns:
@@ -130,7 +130,7 @@ def run(wanted: Plan) -> tuple[list[str], list[dict[str, str]]]:
     return written, failed
 
 
-def _graphs(wanted: Plan, name: str) -> Iterator[Graph]:
+def _graphs(wanted: ExportPlan, name: str) -> Iterator[Graph]:
     if wanted.variants:
         yield from dataset.family_variants(
             name,
@@ -144,7 +144,7 @@ def _graphs(wanted: Plan, name: str) -> Iterator[Graph]:
     yield zoo.build(name, width=wanted.width, resolution=wanted.resolution, batch=wanted.batch)
 
 
-def _write(wanted: Plan, graph: Graph, stream: IO[bytes] | None) -> str:
+def _write(wanted: ExportPlan, graph: Graph, stream: IO[bytes] | None) -> str:
     """One graph, as a line or as a file; its name."""
     if stream is not None:
         stream.write(builders.build(graph, "graph-json", wanted.dtype) + b"\n")
@@ -163,7 +163,7 @@ def _write(wanted: Plan, graph: Graph, stream: IO[bytes] | None) -> str:
 
 
 @contextmanager
-def _lines(wanted: Plan) -> Iterator[IO[bytes] | None]:
+def _lines(wanted: ExportPlan) -> Iterator[IO[bytes] | None]:
     """The file of JSON lines, where one is wanted; it appears when the block ends well."""
     if not wanted.as_lines:
         yield None

@@ -33,7 +33,7 @@ from latfarm_controller.store.lock import find_holder
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
 
-    from latfarm_controller.config import Config
+    from latfarm_controller.config import ControllerConfig
 
 Found = TypeVar("Found")
 READY_S = 5.0
@@ -187,7 +187,7 @@ class ControllerClient:
 class _Hosted:
     """A controller on an event loop in a thread of its own."""
 
-    def __init__(self, config: Config, wait_s: float) -> None:
+    def __init__(self, config: ControllerConfig, wait_s: float) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="controller")
         self._thread.start()
@@ -198,10 +198,10 @@ class _Hosted:
                 self._stop_loop()
             raise
 
-    async def _open(self, config: Config, wait_s: float) -> Any:
-        from latfarm_controller.api.server import Server
+    async def _open(self, config: ControllerConfig, wait_s: float) -> Any:
+        from latfarm_controller.api.server import ControllerServer
 
-        return await Server.open(config, wait_s=wait_s)
+        return await ControllerServer.open(config, wait_s=wait_s)
 
     def _run(self, coroutine: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -237,7 +237,7 @@ async def _finish_all() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def running_address(config: Config) -> str:
+def running_address(config: ControllerConfig) -> str:
     """Address of a live `latfarm serve` of this home; empty if there is none."""
     holder = find_holder(config.lock_file)
     address = holder.address if holder is not None else ""
@@ -251,7 +251,7 @@ def running_address(config: Config) -> str:
     return address
 
 
-def remote_channel(config: Config) -> grpc.Channel:
+def remote_channel(config: ControllerConfig) -> grpc.Channel:
     """A channel to the controller of another machine, met and proven first.
 
     Raises:
@@ -284,7 +284,7 @@ def remote_channel(config: Config) -> grpc.Channel:
     return grpc.secure_channel(config.controller, credentials, options=options)
 
 
-def _wait_for_holder(config: Config, wait_s: float) -> str:
+def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
     """Wait until nobody holds the store, or its holder serves: the address of the latter."""
     deadline_s = time.monotonic() + wait_s
     told = False

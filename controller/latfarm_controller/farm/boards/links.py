@@ -19,7 +19,7 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
     LeaseExpired,
-    Model,
+    ModelSpec,
     ProbeAnswered,
     ResultReceived,
     Withdrawn,
@@ -60,10 +60,10 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltModel:
     """A built model. `handle` leads to its bytes: a shard's `fetch` gets them when needed."""
 
-    model: Model
+    model: ModelSpec
     sha256: str
     size_bytes: int
     handle: Any
@@ -73,7 +73,7 @@ class Built:
 class NotBuilt:
     """Why a model was not built; `retryable` when the builder died rather than refused."""
 
-    model: Model
+    model: ModelSpec
     message: str
     retryable: bool = False
 
@@ -209,12 +209,12 @@ class Shard(Protocol):
 class Builder(Protocol):
     """Builds models. Calls may overlap."""
 
-    async def build(self, jobs: Sequence[tuple[Model, Graph]]) -> list[Built | NotBuilt]:
+    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
         """One answer for each job, in order; never raises."""
         ...
 
 
-class Backend(Protocol):
+class FarmBackend(Protocol):
     """Where shards and builders run."""
 
     async def start(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.links import Built, NotBuilt
-from latfarm_controller.farm.scheduling.messages import Model
+from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
+from latfarm_controller.farm.scheduling.messages import ModelSpec
 
 SMALL_BYTES = 64 << 10
 """Up to here a model travels inside its orders: that is cheaper than a look-up in the store."""
@@ -26,8 +26,8 @@ Build = Callable[[Graph, str, str], bytes]
 
 
 def build_batch(
-    jobs: Sequence[tuple[Model, Graph]], build: Build | None = None
-) -> list[tuple[Built, bytes] | NotBuilt]:
+    jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None = None
+) -> list[tuple[BuiltModel, bytes] | NotBuilt]:
     """Build every model; one that cannot be built does not stop the others.
 
     Args:
@@ -38,7 +38,7 @@ def build_batch(
         from latfarm_controller import builders
 
         build = builders.build
-    answers: list[tuple[Built, bytes] | NotBuilt] = []
+    answers: list[tuple[BuiltModel, bytes] | NotBuilt] = []
     for model, graph in jobs:
         try:
             data = build(graph, model.model_format, model.dtype)
@@ -52,7 +52,7 @@ def build_batch(
             answers.append(NotBuilt(model, text))
         else:
             sha256 = hashlib.sha256(data).hexdigest()
-            answers.append((Built(model, sha256, len(data), None), data))
+            answers.append((BuiltModel(model, sha256, len(data), None), data))
     return answers
 
 
@@ -62,7 +62,7 @@ class InlineBuilder:
     def __init__(self, build: Build | None = None) -> None:
         self._build = build
 
-    async def build(self, jobs: Sequence[tuple[Model, Graph]]) -> list[Built | NotBuilt]:
+    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
         """One answer for each job, in order."""
         answers = await asyncio.to_thread(build_batch, jobs, self._build)
         return [with_handle(answer, None) for answer in answers]
@@ -77,17 +77,17 @@ class RayBuilder:
         self._build = build
         self._task = ray.remote(max_retries=0)(build_task)
 
-    async def build(self, jobs: Sequence[tuple[Model, Graph]]) -> list[Built | NotBuilt]:
+    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
         """One answer for each job, in order; a worker that died is a retryable failure of all."""
         try:
             refs = self._task.options(num_returns=len(jobs) + 1).remote(list(jobs), self._build)
-            answers: list[Built | NotBuilt] = await refs[0]
+            answers: list[BuiltModel | NotBuilt] = await refs[0]
         except Exception as error:  # whatever Ray makes of a lost worker
             reason = f"the builder died: {str(error).strip().splitlines()[0]}"
             return [NotBuilt(model, reason, retryable=True) for model, _ in jobs]
         return [
-            Built(answer.model, answer.sha256, answer.size_bytes, [ref])
-            if isinstance(answer, Built) and answer.handle is None
+            BuiltModel(answer.model, answer.sha256, answer.size_bytes, [ref])
+            if isinstance(answer, BuiltModel) and answer.handle is None
             else answer
             for answer, ref in zip(answers, refs[1:], strict=True)
         ]
@@ -100,7 +100,7 @@ class RayBuilder:
         await asyncio.gather(*(task.remote() for _ in range(count)), return_exceptions=True)
 
 
-def build_task(jobs: Sequence[tuple[Model, Graph]], build: Build | None) -> tuple[Any, ...]:
+def build_task(jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None) -> tuple[Any, ...]:
     """The Ray task: first all answers, then for each job the bytes of a large model or None."""
     _step_back()
     answers = build_batch(jobs, build)
@@ -113,15 +113,15 @@ def build_task(jobs: Sequence[tuple[Model, Graph]], build: Build | None) -> tupl
 
 
 def with_handle(
-    answer: tuple[Built, bytes] | NotBuilt, limit_bytes: int | None
-) -> Built | NotBuilt:
+    answer: tuple[BuiltModel, bytes] | NotBuilt, limit_bytes: int | None
+) -> BuiltModel | NotBuilt:
     """The answer with the bytes as its handle, unless they are more than the limit."""
     if isinstance(answer, NotBuilt):
         return answer
     built, data = answer
     if limit_bytes is not None and len(data) > limit_bytes:
         return built
-    return Built(built.model, built.sha256, built.size_bytes, data)
+    return BuiltModel(built.model, built.sha256, built.size_bytes, data)
 
 
 def _step_back() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 
-from latfarm_controller.farm.scheduling.messages import Model, Standing, Work
+from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Job:
+class ScheduledJob:
     """A request on its way to one answer for each owner. On no board: it is queued."""
 
     work: Work
@@ -112,7 +112,7 @@ class Board:
 class Blob:
     """A model between the first request that needs it and the last."""
 
-    model: Model
+    model: ModelSpec
     size_bytes: int
     jobs: set[str] = field(default_factory=set)
     building: bool = False
@@ -149,21 +149,21 @@ class Queue:
 class Book:
     """All of it. `batches` are the builds under way, each the models not answered yet."""
 
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, ScheduledJob] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     boards: dict[str, Board] = field(default_factory=dict)
-    blobs: dict[Model, Blob] = field(default_factory=dict)
-    batches: list[set[Model]] = field(default_factory=list)
+    blobs: dict[ModelSpec, Blob] = field(default_factory=dict)
+    batches: list[set[ModelSpec]] = field(default_factory=list)
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, job: ScheduledJob) -> None:
         """Into its platform's queue, at its place."""
         self.queues.setdefault(job.work.platform, Queue()).put(job.key, job.work.request_id)
 
-    def dequeue(self, job: Job) -> None:
+    def dequeue(self, job: ScheduledJob) -> None:
         """Out of its platform's queue; call it before its owners, thus its place, change."""
         self.queues[job.work.platform].remove(job.key, job.work.request_id)
 
-    def queued(self, platforms: Collection[str]) -> Iterator[Job]:
+    def queued(self, platforms: Collection[str]) -> Iterator[ScheduledJob]:
         """Queued jobs of these platforms, the most urgent first over all of them."""
         queues = [self.queues[name] for name in platforms if name in self.queues]
         for _, request_id in merge(*queues):

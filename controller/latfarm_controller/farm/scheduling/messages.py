@@ -28,7 +28,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelSpec:
     """What is built once and measured as often as asked: a graph in a model format and dtype."""
 
     graph_hash: str
@@ -45,7 +45,7 @@ class Work:
 
     request_id: str
     platform: str
-    model: Model
+    model: ModelSpec
     purpose: str = ""
     size_bytes: int = 0
     settings: Settings = field(default_factory=Settings)
@@ -112,7 +112,7 @@ class Withdrawn:
 class BuildReady:
     """A model's bytes can be uploaded."""
 
-    model: Model
+    model: ModelSpec
     size_bytes: int
 
 
@@ -120,7 +120,7 @@ class BuildReady:
 class BuildFailed:
     """A model could not be built; `retryable` when the builder died rather than refused."""
 
-    model: Model
+    model: ModelSpec
     message: str
     retryable: bool = False
 
@@ -182,7 +182,7 @@ Event = (
 class Build:
     """Build these models in one task; each is answered by BuildReady or BuildFailed."""
 
-    models: tuple[Model, ...]
+    models: tuple[ModelSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Dispatch:
 
     board_id: str
     request_id: str
-    model: Model
+    model: ModelSpec
     priority: int
 
 
@@ -254,7 +254,7 @@ class Probe:
 class Release:
     """No request needs this model's bytes any more."""
 
-    model: Model
+    model: ModelSpec
 
 
 Instruction = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from latfarm_controller.farm.scheduling.book import Blob, Board, Book, Job, Policy
+from latfarm_controller.farm.scheduling.book import Blob, Board, Book, Policy, ScheduledJob
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
     Build,
     Dispatch,
     Instruction,
-    Model,
+    ModelSpec,
     Probe,
     Withdraw,
 )
@@ -63,7 +63,7 @@ class Planner:
                 if job is not None and job.priority > self._best(board):
                     yield self._assign(board, job)
 
-    def _assign(self, board: Board, job: Job) -> Dispatch:
+    def _assign(self, board: Board, job: ScheduledJob) -> Dispatch:
         priority = job.priority
         self._book.dequeue(job)
         job.board = board.board_id
@@ -73,16 +73,16 @@ class Planner:
     def _best(self, board: Board) -> int:
         return max((job.priority for job in self._assigned(board)), default=0)
 
-    def _next(self, board: Board, now_s: float) -> Job | None:
+    def _next(self, board: Board, now_s: float) -> ScheduledJob | None:
         for job in self._book.queued(board.platforms):
             if job.not_before_s <= now_s and self._ready(job) and self._may(board, job):
                 return job
         return None
 
-    def _ready(self, job: Job) -> bool:
+    def _ready(self, job: ScheduledJob) -> bool:
         return self._book.blobs[job.work.model].ready
 
-    def _may(self, board: Board, job: Job) -> bool:
+    def _may(self, board: Board, job: ScheduledJob) -> bool:
         """Whether this board may run it: not where it failed, as long as there is another board."""
         if job.work.request_id in board.assigned:  # an earlier life of it is still being withdrawn
             return False
@@ -116,7 +116,7 @@ class Planner:
                 job.withdrawing = True
                 yield Withdraw(job.board, job.work.request_id)
 
-    def _loot(self, thief: Board, boards: list[Board]) -> Job | None:
+    def _loot(self, thief: Board, boards: list[Board]) -> ScheduledJob | None:
         rich = [
             b
             for b in boards
@@ -130,7 +130,7 @@ class Planner:
                     return job
         return None
 
-    def _assigned(self, board: Board) -> list[Job]:
+    def _assigned(self, board: Board) -> list[ScheduledJob]:
         jobs = (self._book.jobs.get(request_id) for request_id in board.assigned)
         return [job for job in jobs if job is not None and job.board == board.board_id]
 
@@ -166,7 +166,7 @@ class Planner:
         ready = [job.priority for board in quiet if (job := self._next(board, now_s)) is not None]
         return bool(ready) and wanted.priority > max(ready)
 
-    def _wanted(self, now_s: float) -> Iterator[Job]:
+    def _wanted(self, now_s: float) -> Iterator[ScheduledJob]:
         """Due jobs whose model is yet to be built and who have a board."""
         online = {b.board_id: b for b in self._book.boards.values() if b.online}
         served = {name for board in online.values() for name in board.platforms}
@@ -185,7 +185,7 @@ class Planner:
         if not jobs or (len(jobs) < self._policy.batch_models // 2 and self._can_wait(jobs)):
             return []
         held_bytes, fed = self._held()
-        wanted: dict[Model, Blob] = {}
+        wanted: dict[ModelSpec, Blob] = {}
         for job in jobs:
             blob = self._book.blobs[job.work.model]
             fits = held_bytes + blob.size_bytes <= self._policy.held_bytes
@@ -213,7 +213,7 @@ class Planner:
             batch.append(blob)
         return batch
 
-    def _can_wait(self, jobs: Sequence[Job]) -> bool:
+    def _can_wait(self, jobs: Sequence[ScheduledJob]) -> bool:
         """Whether more may be gathered for one task: all boards are busy, and more is ready."""
         urgent = max(job.priority for job in jobs)
         for platform in {job.work.platform for job in jobs}:
@@ -237,7 +237,7 @@ class Planner:
         return held_bytes, fed
 
 
-def _serves(board: Board, job: Job) -> bool:
+def _serves(board: Board, job: ScheduledJob) -> bool:
     """Whether this board is one that the job may go to at all."""
     work = job.work
     if board.held and not (board.checking and work.purpose == CHECK and work.board):

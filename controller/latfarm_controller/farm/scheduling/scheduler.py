@@ -22,7 +22,7 @@ from collections.abc import Set
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.agents.board import DISK_FULL
-from latfarm_controller.farm.scheduling.book import Blob, Board, Book, Job, Policy
+from latfarm_controller.farm.scheduling.book import Blob, Board, Book, Policy, ScheduledJob
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
     BoardHeld,
@@ -36,7 +36,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Event,
     Instruction,
     LeaseExpired,
-    Model,
+    ModelSpec,
     ProbeAnswered,
     Quarantine,
     Release,
@@ -100,7 +100,7 @@ class Scheduler:
         job = self._book.jobs.get(request_id)
         return job is not None and bool(job.board)
 
-    def models(self) -> Set[Model]:
+    def models(self) -> Set[ModelSpec]:
         """The models that open requests need."""
         return self._book.blobs.keys()
 
@@ -163,7 +163,7 @@ class Scheduler:
         job = self._book.jobs.get(work.request_id)
         if job is None:
             self._numbers += 1
-            job = Job(work, self._numbers, {campaign_id: priority})
+            job = ScheduledJob(work, self._numbers, {campaign_id: priority})
             self._book.jobs[work.request_id] = job
             blob = self._book.blobs.setdefault(work.model, Blob(work.model, work.size_bytes))
             blob.jobs.add(work.request_id)
@@ -259,7 +259,7 @@ class Scheduler:
         if job is not None and job.board == event.board_id:
             self._back_to_queue(job)
 
-    def _built(self, model: Model) -> None:
+    def _built(self, model: ModelSpec) -> None:
         self._book.blobs[model].building = False
         for batch in self._book.batches:
             batch.discard(model)
@@ -345,14 +345,16 @@ class Scheduler:
 
     # Jobs
 
-    def _back_to_queue(self, job: Job) -> None:
+    def _back_to_queue(self, job: ScheduledJob) -> None:
         job.board, job.withdrawing = "", False
         if job.owners:
             self._book.enqueue(job)
         else:
             self._forget(job)
 
-    def _retry(self, job: Job, board_id: str, wait_s: float, reason: str, now_s: float) -> None:
+    def _retry(
+        self, job: ScheduledJob, board_id: str, wait_s: float, reason: str, now_s: float
+    ) -> None:
         job.tried.add(board_id)
         job.not_before_s = now_s + wait_s
         self._out.append(
@@ -368,12 +370,12 @@ class Scheduler:
             if job is not None and job.board == board.board_id:
                 self._back_to_queue(job)
 
-    def _deliver(self, job: Job, measurement: Measurement, board_id: str) -> None:
+    def _deliver(self, job: ScheduledJob, measurement: Measurement, board_id: str) -> None:
         for campaign_id in sorted(job.owners):
             self._out.append(Deliver(campaign_id, measurement, board_id))
         self._drop(job)
 
-    def _give_up(self, job: Job, outcome: Outcome, code: str) -> None:
+    def _give_up(self, job: ScheduledJob, outcome: Outcome, code: str) -> None:
         work = job.work
         measurement = Measurement(
             request_id=work.request_id,
@@ -387,12 +389,12 @@ class Scheduler:
         )
         self._deliver(job, measurement, "")
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: ScheduledJob) -> None:
         if not job.board:
             self._book.dequeue(job)
         self._forget(job)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: ScheduledJob) -> None:
         del self._book.jobs[job.work.request_id]
         blob = self._book.blobs[job.work.model]
         blob.jobs.discard(job.work.request_id)
@@ -406,6 +408,6 @@ class Scheduler:
             self._out.append(Release(blob.model))
 
 
-def _distrusted(board: Board, job: Job) -> bool:
+def _distrusted(board: Board, job: ScheduledJob) -> bool:
     """Whether an answer comes from a board that was put aside, and is none of its checks."""
     return board.standing is Standing.QUARANTINED and job.work.purpose != CHECK

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from latfarm_predictors.evaluate import kendall_tau
-from latfarm_predictors.features.mnn_backends import SCHEDULE_MS, Backend, cpu, gpu
+from latfarm_predictors.features.mnn_backends import SCHEDULE_MS, MnnBackend, cpu, gpu
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.models.published.mnn_cost import MnnCost, algorithms
 
@@ -155,7 +155,7 @@ def _clocks(outcome: Mapping[str, Any], given_mhz: float | None) -> tuple[list[f
 
 def _backend(
     found: Mapping[str, Any], hardware: Mapping[str, str], clocks: Sequence[float]
-) -> Backend:
+) -> MnnBackend:
     words = str(found["engine"]).split("-")
     api = next((word for word in words if word in SCHEDULE_MS), "")
     if api:

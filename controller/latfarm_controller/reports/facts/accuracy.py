@@ -23,7 +23,7 @@ from latfarm_controller import zoo
 from latfarm_controller.reports.facts.platform_record import PlatformRecord, SeenNetwork
 
 if TYPE_CHECKING:
-    from latfarm_controller.reports.facts.kernel_baselines import KernelBaseline
+    from latfarm_controller.reports.facts.kernel_baselines import FittedKernelBaseline
 
 OURS = "latfarm"
 COVERAGE = 0.9
@@ -74,7 +74,9 @@ def repeat_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
     return scores([p[0] for p in pairs], [p[1] for p in pairs]) if pairs else None
 
 
-def network_accuracy(record: PlatformRecord, baselines: Sequence[KernelBaseline]) -> dict[str, Any]:
+def network_accuracy(
+    record: PlatformRecord, baselines: Sequence[FittedKernelBaseline]
+) -> dict[str, Any]:
     """Networks that the predictor never saw, and those that it was calibrated on, one left out.
 
     Of the unseen networks every baseline of `BASELINES` is told, as the bundle has it. Of the
@@ -124,7 +126,7 @@ def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[st
 
 
 def _left_out(
-    record: PlatformRecord, predictor: PlatformPredictor, baselines: Sequence[KernelBaseline]
+    record: PlatformRecord, predictor: PlatformPredictor, baselines: Sequence[FittedKernelBaseline]
 ) -> list[dict[str, Any]]:
     """The correction's own leave-one-out: residuals are logs of measured over predicted."""
     residuals = predictor.correction.residuals.tolist()

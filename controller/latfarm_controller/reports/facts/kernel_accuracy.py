@@ -22,11 +22,11 @@ from latfarm_controller.reports.facts.accuracy import (
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 
 if TYPE_CHECKING:
-    from latfarm_controller.reports.facts.kernel_baselines import KernelBaseline
+    from latfarm_controller.reports.facts.kernel_baselines import FittedKernelBaseline
 
 
 def kernel_accuracy(
-    record: PlatformRecord, baselines: Sequence[KernelBaseline]
+    record: PlatformRecord, baselines: Sequence[FittedKernelBaseline]
 ) -> dict[str, Any] | None:
     """Out-of-fold accuracy and intervals of kernels; None for a bundle without its measurements."""
     predictor = record.predictor

@@ -37,7 +37,7 @@ _LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
-class KernelBaseline:
+class FittedKernelBaseline:
     """A baseline, fitted to all kernels, and what it says of each without it, shape (n,)."""
 
     name: str
@@ -49,21 +49,23 @@ class KernelBaseline:
         return np.asarray(np.maximum(self.model.predict(table)[0], _LEAST_MS), dtype=np.float64)
 
 
-def kernel_baselines(predictor: PlatformPredictor, evidence: Evidence) -> list[KernelBaseline]:
+def kernel_baselines(
+    predictor: PlatformPredictor, evidence: Evidence
+) -> list[FittedKernelBaseline]:
     """All of `BASELINES` that say something of a kernel, in that order, but for `SLOW` ones."""
     table, latency = evidence.table, evidence.latency_ms
     found = []
     for name in BASELINES:
         model = None if name in SLOW else _model(predictor, name)
         if model is not None and len(table) >= _LEAST_ROWS:
-            found.append(KernelBaseline(name, model, _out_of_fold(model, table, latency)))
+            found.append(FittedKernelBaseline(name, model, _out_of_fold(model, table, latency)))
     return found
 
 
 def network_sums(
     predictor: PlatformPredictor,
     evidence: Evidence,
-    baselines: Sequence[KernelBaseline],
+    baselines: Sequence[FittedKernelBaseline],
     networks: Sequence[NetworkSample],
 ) -> list[dict[str, float]]:
     """What baselines say of the calibration networks that they have not seen, in ms.

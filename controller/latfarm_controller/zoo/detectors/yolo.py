@@ -16,7 +16,7 @@ CLASSES = 80  # COCO's
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class CompoundScale:
     """Compound scale of a member of the family, applied to the configuration of the largest."""
 
     depth: float

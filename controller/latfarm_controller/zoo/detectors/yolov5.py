@@ -14,7 +14,7 @@ from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.detectors.yolo import (
     CLASSES,
     STRIDES,
-    Scale,
+    CompoundScale,
     bottleneck,
     check_sides,
     conv,
@@ -31,25 +31,25 @@ _ANCHORS = (
 
 def yolov5n(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.33, width 0.25."""
-    return _yolov5(b, x, design, Scale(0.33, 0.25))
+    return _yolov5(b, x, design, CompoundScale(0.33, 0.25))
 
 
 def yolov5s(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.33, width 0.5."""
-    return _yolov5(b, x, design, Scale(0.33, 0.5))
+    return _yolov5(b, x, design, CompoundScale(0.33, 0.5))
 
 
 def yolov5m(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.67, width 0.75."""
-    return _yolov5(b, x, design, Scale(0.67, 0.75))
+    return _yolov5(b, x, design, CompoundScale(0.67, 0.75))
 
 
 def yolov5l(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth and width 1."""
-    return _yolov5(b, x, design, Scale(1.0, 1.0))
+    return _yolov5(b, x, design, CompoundScale(1.0, 1.0))
 
 
-def _yolov5(b: GraphBuilder, x: str, design: Design, scale: Scale) -> str:
+def _yolov5(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> str:
     """CSPDarknet, then a path down to finer maps and one back up to coarser ones (PANet)."""
     check_sides(b, x, "YOLOv5")
 

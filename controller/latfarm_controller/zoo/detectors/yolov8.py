@@ -17,7 +17,7 @@ from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.detectors.yolo import (
     CLASSES,
     STRIDES,
-    Scale,
+    CompoundScale,
     bottleneck,
     check_sides,
     conv,
@@ -30,30 +30,30 @@ _POINTWISE: Mapping[str, AttrValue] = MappingProxyType({"kernel_shape": (1, 1)})
 
 def yolov8n(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.33, width 0.25."""
-    return _yolov8(b, x, design, Scale(0.33, 0.25))
+    return _yolov8(b, x, design, CompoundScale(0.33, 0.25))
 
 
 def yolov8s(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.33, width 0.5."""
-    return _yolov8(b, x, design, Scale(0.33, 0.5))
+    return _yolov8(b, x, design, CompoundScale(0.33, 0.5))
 
 
 def yolov8m(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 0.67, width 0.75."""
-    return _yolov8(b, x, design, Scale(0.67, 0.75, 768))
+    return _yolov8(b, x, design, CompoundScale(0.67, 0.75, 768))
 
 
 def yolov8l(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth and width 1, the coarsest map half as wide."""
-    return _yolov8(b, x, design, Scale(1.0, 1.0, 512))
+    return _yolov8(b, x, design, CompoundScale(1.0, 1.0, 512))
 
 
 def yolov8x(b: GraphBuilder, x: str, design: Design) -> str:
     """Depth 1, width 1.25, the coarsest map half as wide."""
-    return _yolov8(b, x, design, Scale(1.0, 1.25, 512))
+    return _yolov8(b, x, design, CompoundScale(1.0, 1.25, 512))
 
 
-def _yolov8(b: GraphBuilder, x: str, design: Design, scale: Scale) -> str:
+def _yolov8(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> str:
     """YOLOv5's layout with C2f blocks and heads of their own for boxes and classes."""
     check_sides(b, x, "YOLOv8")
 

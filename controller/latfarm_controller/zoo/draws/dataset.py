@@ -101,7 +101,7 @@ def family_variants(
             label=label,
         )
 
-    known = _Known()
+    known = _FamilyGraphs()
     made = stale = 0
     trouble: GraphError | None = None
     for number in itertools.count():
@@ -132,7 +132,7 @@ def _seed(seed: int, name: str, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
-class _Known:
+class _FamilyGraphs:
     """The graphs of a family so far.
 
     Hashing a graph costs as much as making it, and graphs whose tensors differ in shape need no

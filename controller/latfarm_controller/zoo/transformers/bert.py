@@ -24,7 +24,7 @@ _FORBIDDEN = -10_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class _BertScale:
     """Number of layers, and the width of a word."""
 
     layers: int
@@ -33,20 +33,20 @@ class _Scale:
 
 def bert_tiny(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
     """2 layers of width 128."""
-    return _bert(b, x, design, _Scale(2, 128))
+    return _bert(b, x, design, _BertScale(2, 128))
 
 
 def bert_mini(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
     """4 layers of width 256."""
-    return _bert(b, x, design, _Scale(4, 256))
+    return _bert(b, x, design, _BertScale(4, 256))
 
 
 def bert_small(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
     """4 layers of width 512."""
-    return _bert(b, x, design, _Scale(4, 512))
+    return _bert(b, x, design, _BertScale(4, 512))
 
 
-def _bert(b: GraphBuilder, ids: str, design: Design, scale: _Scale) -> tuple[str, ...]:
+def _bert(b: GraphBuilder, ids: str, design: Design, scale: _BertScale) -> tuple[str, ...]:
     """Devlin et al. 2019, section 3, without the heads of pre-training.
 
     Raises:

@@ -22,7 +22,7 @@ _DEPTHS = (2, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class _MobileVitScale:
     """Expansion of the inverted residuals, channels of the stages, widths of the transformers."""
 
     expansion: int
@@ -33,20 +33,22 @@ class _Scale:
 
 def mobilevit_xxs(b: GraphBuilder, x: str, design: Design) -> str:
     """1.3 million parameters (Mehta and Rastegari 2022, table 4)."""
-    return _mobilevit(b, x, design, _Scale(2, (16, 24, 48, 64, 80), (64, 80, 96), 320))
+    return _mobilevit(b, x, design, _MobileVitScale(2, (16, 24, 48, 64, 80), (64, 80, 96), 320))
 
 
 def mobilevit_xs(b: GraphBuilder, x: str, design: Design) -> str:
     """2.3 million parameters (Mehta and Rastegari 2022, table 4)."""
-    return _mobilevit(b, x, design, _Scale(4, (32, 48, 64, 80, 96), (96, 120, 144), 384))
+    return _mobilevit(b, x, design, _MobileVitScale(4, (32, 48, 64, 80, 96), (96, 120, 144), 384))
 
 
 def mobilevit_s(b: GraphBuilder, x: str, design: Design) -> str:
     """5.6 million parameters (Mehta and Rastegari 2022, table 4)."""
-    return _mobilevit(b, x, design, _Scale(4, (32, 64, 96, 128, 160), (144, 192, 240), 640))
+    return _mobilevit(
+        b, x, design, _MobileVitScale(4, (32, 64, 96, 128, 160), (144, 192, 240), 640)
+    )
 
 
-def _mobilevit(b: GraphBuilder, x: str, design: Design, scale: _Scale) -> str:
+def _mobilevit(b: GraphBuilder, x: str, design: Design, scale: _MobileVitScale) -> str:
     """Two stages of inverted residuals, then three that end in a MobileViT block."""
     x = conv_bn(b, x, design.channels(16), design.kernel(3), 2, act=swish)
     stages = zip(scale.channels, (1, 3, 1, 1, 1), (1, 2, 2, 2, 2), strict=True)

@@ -15,7 +15,7 @@ from latfarm_predictors.graph.equivalences import activations, arithmetic, linea
 from latfarm_predictors.graph.equivalences import layout as equivalences_layout
 from latfarm_predictors.graph.equivalences import moves as equivalences_moves
 from latfarm_predictors.graph.equivalences.axes import inverse, is_layout, moves
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Lazy, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Lazy, Rule
 from latfarm_predictors.graph.equivalences.layout import BROADCAST, UNARY, through
 from latfarm_predictors.graph.equivalences.moves import constants_alone
 from latfarm_predictors.graph.graph import Graph, Node, TensorType, Weight
@@ -146,7 +146,7 @@ def _pass(graph: Graph, turned: Mapping[str, tuple[int, ...]]) -> _Parts:
         graph: what to rewrite.
         turned: inputs to give in another order of axes, with the permutation of their own.
     """
-    draft = Draft(graph, SPELLINGS, through, PATTERNS)
+    draft = GraphDraft(graph, SPELLINGS, through, PATTERNS)
     readers, lazy = draft.readers, draft.lazy
     kept = _read_nodes(graph.nodes, graph.outputs)
     for tensor in graph.outputs:
@@ -188,7 +188,7 @@ def _read_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> Sequence[Node]
     return kept
 
 
-def _remake(draft: Draft, node: Node, instead: dict[str, str]) -> None:
+def _remake(draft: GraphDraft, node: Node, instead: dict[str, str]) -> None:
     """One op of the graph; `instead` says which tensors stand for those that are gone."""
     readers, lazy = draft.readers, draft.lazy
     inputs = node.inputs
@@ -211,7 +211,7 @@ def _remake(draft: Draft, node: Node, instead: dict[str, str]) -> None:
         if "" in outs:
             outs = node.outputs[: len(outs)]
     types = [draft.types[tensor] if tensor else _UNTYPED for tensor in outs]
-    call = Call(node.op, inputs, types, node.attrs, outs, node.name, node)
+    call = DraftCall(node.op, inputs, types, node.attrs, outs, node.name, node)
     made = constants_alone(draft, call) if inputs and inputs[0] in draft.weights else None
     if made is None:
         made = draft.add(call)
@@ -248,7 +248,7 @@ def _turns(later: Lazy) -> bool:
 
 
 def _outputs(
-    draft: Draft, graph: Graph, inputs: Sequence[str], instead: Mapping[str, str]
+    draft: GraphDraft, graph: Graph, inputs: Sequence[str], instead: Mapping[str, str]
 ) -> tuple[str, ...]:
     """What is given out; a Transpose to the other layout right before that does not count."""
     found: list[str] = []

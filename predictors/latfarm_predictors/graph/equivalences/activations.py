@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.graph.canonical import tidy_float
 from latfarm_predictors.graph.equivalences.arithmetic import known_operand, one_constant, rounded
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import Node
 
 # Larger bounds bound nothing: float32 ends here.
@@ -16,7 +16,7 @@ _NO_BOUND = 3.4e38
 # Spellings: types and constants alone
 
 
-def max_min_as_clip(draft: Draft, call: Call) -> Made | None:
+def max_min_as_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Max and Min with a known number are Clip with one bound."""
     found = one_constant(draft, call)
     if found is None:
@@ -28,7 +28,7 @@ def max_min_as_clip(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Clip", (x, *bounds), call.type, {}, call.outs, call.name),)
 
 
-def clip_bounds(draft: Draft, call: Call) -> Made | None:
+def clip_bounds(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A bound beyond float32 is none; no bound, no Clip; 0 as the only, lower one is Relu."""
     x, *given = call.inputs
     bounds = ["", ""]
@@ -51,14 +51,14 @@ def clip_bounds(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def leaky_without_leak(draft: Draft, call: Call) -> Made | None:
+def leaky_without_leak(draft: GraphDraft, call: DraftCall) -> Made | None:
     """LeakyRelu with a slope of 0 is Relu."""
     if call.attrs.get("alpha") != 0:
         return None
     return (draft.make("Relu", call.inputs, call.type, {}, call.outs, call.name),)
 
 
-def hard_sigmoid_digits(draft: Draft, call: Call) -> Made | None:
+def hard_sigmoid_digits(draft: GraphDraft, call: DraftCall) -> Made | None:
     """HardSigmoid's numbers count with five digits, as the factor they may be written as."""
     found = {name: rounded(float(call.attrs[name])) for name in ("alpha", "beta")}  # type: ignore[arg-type]
     if found == dict(call.attrs):
@@ -69,7 +69,7 @@ def hard_sigmoid_digits(draft: Draft, call: Call) -> Made | None:
 # Patterns: what makes the operands counts
 
 
-def two_clips(draft: Draft, call: Call) -> Made | None:
+def two_clips(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A lower bound, then an upper one (or the reverse) are one Clip: Relu6 as Min(Relu(x), 6)."""
     maker = draft.free(call.inputs[0], "Clip", "Relu")
     if maker is None:
@@ -88,7 +88,7 @@ def two_clips(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Clip", inputs, call.type, {}, call.outs, call.name),)
 
 
-def leaky_of_max(draft: Draft, call: Call) -> Made | None:
+def leaky_of_max(draft: GraphDraft, call: DraftCall) -> Made | None:
     """max(x, a x) with a between 0 and 1 is LeakyRelu."""
     if len(call.inputs) != 2 or draft.type_of(call.inputs[0]) != draft.type_of(call.inputs[1]):
         return None
@@ -103,7 +103,7 @@ def leaky_of_max(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def hard_sigmoid_of_clip(draft: Draft, call: Call) -> Made | None:
+def hard_sigmoid_of_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
     """clip(x + 3, 0, 6) / 6 is HardSigmoid, and so is clip(x + 3, 0, 6) * y / 6 times y."""
     found = one_constant(draft, call)
     factor = None if found is None else draft.scalar(found[1])
@@ -121,13 +121,13 @@ def hard_sigmoid_of_clip(draft: Draft, call: Call) -> Made | None:
         gate = _gate(draft, clip, factor)
         if clip is not None and gate is not None and x != y:
             draft.take(product)
-            inner = Call("HardSigmoid", (), call.types)
+            inner = DraftCall("HardSigmoid", (), call.types)
             inputs = (x, _hard_sigmoid(draft, clip, gate, inner))
             return (draft.make("Mul", inputs, call.type, {}, call.outs, call.name),)
     return None
 
 
-def hard_sigmoid_of_line(draft: Draft, call: Call) -> Made | None:
+def hard_sigmoid_of_line(draft: GraphDraft, call: DraftCall) -> Made | None:
     """clip(x * a + b, 0, 1) is HardSigmoid."""
     if _both(draft, call) != (0.0, 1.0):
         return None
@@ -143,7 +143,9 @@ def hard_sigmoid_of_line(draft: Draft, call: Call) -> Made | None:
     return (draft.make("HardSigmoid", (scaled[0],), call.type, attrs, call.outs, call.name),)
 
 
-def _hard_sigmoid(draft: Draft, clip: Node, gate: tuple[str, float, float], call: Call) -> str:
+def _hard_sigmoid(
+    draft: GraphDraft, clip: Node, gate: tuple[str, float, float], call: DraftCall
+) -> str:
     """Make the HardSigmoid that `_gate` found, in place of what it found it in."""
     x, alpha, beta = gate
     added = draft.makers[clip.inputs[0]]
@@ -153,7 +155,7 @@ def _hard_sigmoid(draft: Draft, clip: Node, gate: tuple[str, float, float], call
     return draft.make("HardSigmoid", (x,), call.type, attrs, call.outs, call.name)
 
 
-def _gate(draft: Draft, maker: Node | None, factor: float) -> tuple[str, float, float] | None:
+def _gate(draft: GraphDraft, maker: Node | None, factor: float) -> tuple[str, float, float] | None:
     """Of clip(x + c, 0, h) * factor, where factor is 1 / h: x, alpha, beta of its HardSigmoid."""
     if maker is None:
         return None
@@ -167,7 +169,7 @@ def _gate(draft: Draft, maker: Node | None, factor: float) -> tuple[str, float, 
 
 
 def _bounds(
-    draft: Draft, op: str, inputs: Sequence[str]
+    draft: GraphDraft, op: str, inputs: Sequence[str]
 ) -> tuple[float | None, float | None] | None:
     """Lower and upper bound of a Clip or Relu that has one of both, known."""
     if op == "Relu":
@@ -178,7 +180,7 @@ def _bounds(
     return given[0], given[1] if len(given) > 1 else None
 
 
-def _both(draft: Draft, node: Node | Call) -> tuple[float, float] | None:
+def _both(draft: GraphDraft, node: Node | DraftCall) -> tuple[float, float] | None:
     """Lower and upper bound of a Clip that has both, known."""
     given = [draft.scalar(t) if t else None for t in node.inputs[1:]]
     if len(given) != 2 or given[0] is None or given[1] is None:

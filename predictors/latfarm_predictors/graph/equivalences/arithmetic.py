@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.equivalences.layout import BROADCAST
 from latfarm_predictors.graph.graph import Node
 
@@ -18,12 +18,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def is_float(call: Call) -> bool:
+def is_float(call: DraftCall) -> bool:
     """Whether the result holds numbers that are not whole."""
     return call.type.dtype.startswith("float")
 
 
-def one_constant(draft: Draft, call: Call) -> tuple[str, str] | None:
+def one_constant(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
     """Of two operands of which one is constant: the other one, of the result's type, and it."""
     if len(call.inputs) != 2:
         return None
@@ -33,7 +33,7 @@ def one_constant(draft: Draft, call: Call) -> tuple[str, str] | None:
     return x, y
 
 
-def known_operand(draft: Draft, node: Node | None) -> tuple[str, float] | None:
+def known_operand(draft: GraphDraft, node: Node | None) -> tuple[str, float] | None:
     """Of x + c with a known c: x and c."""
     if node is None:
         return None
@@ -47,7 +47,7 @@ def known_operand(draft: Draft, node: Node | None) -> tuple[str, float] | None:
     return None
 
 
-def _kept(draft: Draft, call: Call, x: str) -> Made | None:
+def _kept(draft: GraphDraft, call: DraftCall, x: str) -> Made | None:
     """`x` in place of the result, if it has its type."""
     return (x,) if draft.type_of(x) == call.type else None
 
@@ -55,7 +55,7 @@ def _kept(draft: Draft, call: Call, x: str) -> Made | None:
 # Spellings: types and constants alone
 
 
-def broadcast_constants(draft: Draft, call: Call) -> Made | None:
+def broadcast_constants(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A constant operand has no leading axes of size 1, and a known scalar no axes at all."""
     if len(call.inputs) < 2:
         return None
@@ -79,7 +79,7 @@ def broadcast_constants(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def sum_of_few(draft: Draft, call: Call) -> Made | None:
+def sum_of_few(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Sum, Mean, Max, Min of one operand are that operand; Sum of two is Add."""
     if len(call.inputs) == 1:
         return _kept(draft, call, call.inputs[0])
@@ -88,7 +88,7 @@ def sum_of_few(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def neutral_constant(draft: Draft, call: Call) -> Made | None:
+def neutral_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Adding 0, multiplying by 1, dividing by 1 and raising to 1 do nothing."""
     if len(call.inputs) != 2:
         return None
@@ -101,7 +101,7 @@ def neutral_constant(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def subtracted_constant(draft: Draft, call: Call) -> Made | None:
+def subtracted_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Subtracting c is adding -c."""
     x, constant = call.inputs
     weight = draft.weights.get(constant)
@@ -115,7 +115,7 @@ def subtracted_constant(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Add", (x, constant), call.type, {}, call.outs, call.name),)
 
 
-def divided_by_constant(draft: Draft, call: Call) -> Made | None:
+def divided_by_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Dividing by c is multiplying by 1 / c, for elements that are not whole numbers."""
     x, constant = call.inputs
     weight = draft.weights.get(constant)
@@ -131,7 +131,7 @@ def divided_by_constant(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Mul", (x, constant), call.type, {}, call.outs, call.name),)
 
 
-def one_over(draft: Draft, call: Call) -> Made | None:
+def one_over(draft: GraphDraft, call: DraftCall) -> Made | None:
     """1 / x is Reciprocal."""
     x, y = call.inputs
     if draft.scalar(x) != 1 or draft.type_of(y) != call.type or not is_float(call):
@@ -139,7 +139,7 @@ def one_over(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Reciprocal", (y,), call.type, {}, call.outs, call.name),)
 
 
-def small_powers(draft: Draft, call: Call) -> Made | None:
+def small_powers(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Squares and cubes are products, the power of 1/2 is Sqrt, that of -1 Reciprocal."""
     x, power = call.inputs[0], draft.scalar(call.inputs[1])
     if power is None or draft.type_of(x) != call.type or not is_float(call):
@@ -155,7 +155,7 @@ def small_powers(draft: Draft, call: Call) -> Made | None:
     return (draft.make("Mul", inputs, call.type, {}, call.outs, call.name),)
 
 
-def rounded_factor(draft: Draft, call: Call) -> Made | None:
+def rounded_factor(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A known factor counts with five digits, those that survive being written as a divisor."""
     found = one_constant(draft, call)
     if found is None or not is_float(call):
@@ -169,7 +169,7 @@ def rounded_factor(draft: Draft, call: Call) -> Made | None:
 # Patterns: what makes the operands counts
 
 
-def factors_last(draft: Draft, call: Call) -> Made | None:
+def factors_last(draft: GraphDraft, call: DraftCall) -> Made | None:
     """In a product, a known factor comes last, and two are one: 0.5 * x * y is x * y * 0.5."""
     if not is_float(call):
         return None
@@ -197,7 +197,7 @@ def factors_last(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def times_reciprocal(draft: Draft, call: Call) -> Made | None:
+def times_reciprocal(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Multiplying by 1 / y is dividing by y."""
     x, y = call.inputs
     for one, other in ((x, y), (y, x)):
@@ -209,7 +209,7 @@ def times_reciprocal(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def epsilon(draft: Draft, call: Call) -> Made | None:
+def epsilon(draft: GraphDraft, call: DraftCall) -> Made | None:
     """What is added under a root against division by 0 changes no work: always 1e-5."""
     added = draft.free(call.inputs[0], "Add")
     inside = known_operand(draft, added)

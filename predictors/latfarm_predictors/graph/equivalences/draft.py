@@ -23,7 +23,7 @@ Made = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Call:
+class DraftCall:
     """One op about to be made.
 
     `types` are those of its results, `outs` the names they are to have, where they matter. `node`
@@ -56,10 +56,10 @@ class Lazy(NamedTuple):
     perm: tuple[int, ...] | None = None
 
 
-Rule = Callable[["Draft", Call], Made | None]
+Rule = Callable[["GraphDraft", DraftCall], Made | None]
 
 
-class Draft(Tensors):
+class GraphDraft(Tensors):
     """Parts of a graph under way; `readers` counts the nodes still to read each tensor.
 
     Args:
@@ -116,9 +116,9 @@ class Draft(Tensors):
         name: str = "",
     ) -> str:
         """Make an op of one result in its normal form; the tensor that holds its result."""
-        return self.add(Call(op, inputs, (kind,), attrs, outs, name))[0]
+        return self.add(DraftCall(op, inputs, (kind,), attrs, outs, name))[0]
 
-    def add(self, call: Call) -> Made:
+    def add(self, call: DraftCall) -> Made:
         """Make an op in its normal form; the tensors that hold its results."""
         for rule in self._spellings.get(call.op, ()):
             found = rule(self, call)

@@ -2,7 +2,8 @@
 
 A Reshape costs nothing wherever it stands, and tools that compute in NHWC leave pairs of Transposes
 around what they could not turn: bias additions, activations, pads, means. So both are remembered
-(`Draft.lazy`) instead of made, and pass every op that works the same on the other order of axes.
+(`GraphDraft.lazy`) instead of made, and pass every op that works the same on the other order of
+axes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from latfarm_predictors.graph.canonical import REDUCTIONS
 from latfarm_predictors.graph.equivalences.axes import Perm, inverse, moves
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Lazy, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Lazy, Made, Rule
 from latfarm_predictors.graph.graph import TensorType
 
 # One activation, any shape; further operands are constants of one element.
@@ -33,12 +34,12 @@ BROADCAST = frozenset(
 _ALONG = frozenset({"Softmax", "LogSoftmax", "LpNormalization"})
 
 
-def views(draft: Draft, call: Call) -> Made | None:
+def views(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Flatten, Squeeze, Unsqueeze and Reshape to one shape are one view, of what is not a view."""
     return (draft.view(call.inputs[0], call.type.shape),)
 
 
-def transposes(draft: Draft, call: Call) -> Made | None:
+def transposes(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Transposes merge; pairs cancel; one that moves axes of size 1 alone is a Reshape."""
     perm = call.attrs["perm"]
     if not isinstance(perm, tuple):
@@ -46,7 +47,7 @@ def transposes(draft: Draft, call: Call) -> Made | None:
     return (draft.transposed(call.inputs[0], tuple(int(axis) for axis in perm)),)
 
 
-def through(draft: Draft, call: Call) -> Made | None:
+def through(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Make `call`, some of whose operands are lazy, on what these are made from; None if it can't.
 
     Elementwise ops, joins, cuts, pads, means and softmax do the same work in every order of axes;
@@ -56,14 +57,14 @@ def through(draft: Draft, call: Call) -> Made | None:
     return None if rule is None else rule(draft, call)
 
 
-def _unary(draft: Draft, call: Call) -> Made | None:
+def _unary(draft: GraphDraft, call: DraftCall) -> Made | None:
     lazy = draft.lazy.get(call.inputs[0])
     if lazy is None or any(draft.type_of(t).shape for t in call.inputs[1:] if t):
         return None
     return _again(draft, call, (lazy.base, *call.inputs[1:]), lazy)
 
 
-def _again(draft: Draft, call: Call, inputs: Sequence[str], lazy: Lazy) -> Made:
+def _again(draft: GraphDraft, call: DraftCall, inputs: Sequence[str], lazy: Lazy) -> Made:
     """The same op on other operands, its result seen as `lazy` is."""
     if lazy.perm is None:
         base = TensorType(call.type.dtype, draft.type_of(lazy.base).shape)
@@ -72,7 +73,11 @@ def _again(draft: Draft, call: Call, inputs: Sequence[str], lazy: Lazy) -> Made:
 
 
 def _turned(
-    draft: Draft, call: Call, inputs: Sequence[str], attrs: Mapping[str, object], perm: Perm
+    draft: GraphDraft,
+    call: DraftCall,
+    inputs: Sequence[str],
+    attrs: Mapping[str, object],
+    perm: Perm,
 ) -> str:
     """The op made before the Transpose by `perm` instead of after it."""
     back = inverse(perm)
@@ -81,7 +86,7 @@ def _turned(
     return draft.transposed(made, perm)
 
 
-def _broadcast(draft: Draft, call: Call) -> Made | None:
+def _broadcast(draft: GraphDraft, call: DraftCall) -> Made | None:
     rank, lazies = len(call.type.shape), _lazies(draft, call)
     for lazy in lazies:
         perm = lazy.perm
@@ -95,11 +100,11 @@ def _broadcast(draft: Draft, call: Call) -> Made | None:
     return _viewed(draft, call)
 
 
-def _lazies(draft: Draft, call: Call) -> list[Lazy]:
+def _lazies(draft: GraphDraft, call: DraftCall) -> list[Lazy]:
     return [draft.lazy[t] for t in call.inputs if t in draft.lazy]
 
 
-def _as_before(draft: Draft, tensor: str, perm: Perm) -> str | None:
+def _as_before(draft: GraphDraft, tensor: str, perm: Perm) -> str | None:
     """The operand of a broadcasting op before the Transpose by `perm`, if it needs no move."""
     lazy = draft.lazy.get(tensor)
     if lazy is not None and lazy.perm == perm:
@@ -118,7 +123,7 @@ def _as_before(draft: Draft, tensor: str, perm: Perm) -> str | None:
     return None if moves(back, before) else draft.view(tensor, before)
 
 
-def _viewed(draft: Draft, call: Call) -> Made | None:
+def _viewed(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Elementwise on views of one shape: the view comes after it."""
     first = _lazies(draft, call)[0]
     shape = draft.type_of(first.base).shape
@@ -143,12 +148,12 @@ def _viewed(draft: Draft, call: Call) -> Made | None:
     return _again(draft, call, operands, first)
 
 
-def _is_row(draft: Draft, tensor: str) -> bool:
+def _is_row(draft: GraphDraft, tensor: str) -> bool:
     """Whether it is a vector of weights."""
     return tensor in draft.weights and len(draft.weights[tensor].type.shape) == 1
 
 
-def _matmul(draft: Draft, call: Call) -> Made | None:
+def _matmul(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Rows times a matrix of weights, however the rows are arranged."""
     x, matrix = call.inputs
     lazy = draft.lazy.get(x)
@@ -162,7 +167,7 @@ def _matmul(draft: Draft, call: Call) -> Made | None:
     return (draft.view(draft.make("MatMul", (lazy.base, matrix), kind), call.type.shape),)
 
 
-def _concat(draft: Draft, call: Call) -> Made | None:
+def _concat(draft: GraphDraft, call: DraftCall) -> Made | None:
     perms = {lazy.perm for lazy in _lazies(draft, call)}
     perm = perms.pop()
     if perms or perm is None:
@@ -181,17 +186,17 @@ def _concat(draft: Draft, call: Call) -> Made | None:
     return (_turned(draft, call, operands, attrs, perm),)
 
 
-def _axis(call: Call) -> int:
+def _axis(call: DraftCall) -> int:
     axis = call.attrs["axis"]
     return axis if isinstance(axis, int) else 0
 
 
-def _perm_of_first(draft: Draft, call: Call) -> tuple[str, Perm] | None:
+def _perm_of_first(draft: GraphDraft, call: DraftCall) -> tuple[str, Perm] | None:
     lazy = draft.lazy.get(call.inputs[0])
     return None if lazy is None or lazy.perm is None else (lazy.base, lazy.perm)
 
 
-def _along(draft: Draft, call: Call) -> Made | None:
+def _along(draft: GraphDraft, call: DraftCall) -> Made | None:
     found = _perm_of_first(draft, call)
     if found is None:
         return None
@@ -200,7 +205,7 @@ def _along(draft: Draft, call: Call) -> Made | None:
     return (_turned(draft, call, (base,), attrs, perm),)
 
 
-def _reduce(draft: Draft, call: Call) -> Made | None:
+def _reduce(draft: GraphDraft, call: DraftCall) -> Made | None:
     found = _perm_of_first(draft, call)
     if found is None:
         return None
@@ -224,7 +229,7 @@ def _reduce(draft: Draft, call: Call) -> Made | None:
     return (_turned(draft, call, inputs, attrs, order),)
 
 
-def _pad(draft: Draft, call: Call) -> Made | None:
+def _pad(draft: GraphDraft, call: DraftCall) -> Made | None:
     found = _perm_of_first(draft, call)
     pads = draft.values(call.inputs[1])
     if found is None or pads is None:
@@ -235,7 +240,7 @@ def _pad(draft: Draft, call: Call) -> Made | None:
     return (_turned(draft, call, (base, draft.ints(before), *call.inputs[2:]), call.attrs, perm),)
 
 
-def _slice(draft: Draft, call: Call) -> Made | None:
+def _slice(draft: GraphDraft, call: DraftCall) -> Made | None:
     found = _perm_of_first(draft, call)
     parts = [draft.values(t) for t in call.inputs[1:]]
     if found is None or len(parts) != 4:
@@ -247,7 +252,7 @@ def _slice(draft: Draft, call: Call) -> Made | None:
     return (_turned(draft, call, (base, *told), call.attrs, perm),)
 
 
-def _resize(draft: Draft, call: Call) -> Made | None:
+def _resize(draft: GraphDraft, call: DraftCall) -> Made | None:
     found = _perm_of_first(draft, call)
     scales = draft.weights.get(call.inputs[2]) if len(call.inputs) == 3 else None
     if found is None or scales is None or scales.values is None:
@@ -258,7 +263,7 @@ def _resize(draft: Draft, call: Call) -> Made | None:
 
 
 _VIEWS = frozenset({"Flatten", "Squeeze", "Unsqueeze", "Reshape"})
-_THROUGH: Mapping[str, Callable[[Draft, Call], Made | None]] = {
+_THROUGH: Mapping[str, Callable[[GraphDraft, DraftCall], Made | None]] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BROADCAST, _broadcast),
     **dict.fromkeys(_ALONG, _along),

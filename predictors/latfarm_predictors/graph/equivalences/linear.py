@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import Node, TensorType
 
 # Spellings
 
 
-def gemm(draft: Draft, call: Call) -> Made | None:
+def gemm(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Gemm is MatMul, then Add.
 
     Weights are noise: they may as well lie as [in, out] and hold alpha and beta.
@@ -47,7 +47,7 @@ def gemm(draft: Draft, call: Call) -> Made | None:
     return (made,)
 
 
-def flat_matrix(draft: Draft, call: Call) -> Made | None:
+def flat_matrix(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A matrix of weights has no leading axes of size 1."""
     x, matrix = call.inputs
     weight = draft.weights.get(matrix)
@@ -64,11 +64,11 @@ def flat_matrix(draft: Draft, call: Call) -> Made | None:
 # Patterns
 
 
-def _unknown(draft: Draft, tensor: str) -> bool:
+def _unknown(draft: GraphDraft, tensor: str) -> bool:
     return draft.weights[tensor].values is None
 
 
-def _channels(draft: Draft, tensor: str, kind: TensorType) -> bool:
+def _channels(draft: GraphDraft, tensor: str, kind: TensorType) -> bool:
     """Whether it is one unknown constant a channel (axis 1) of a tensor of that type."""
     weight = draft.weights.get(tensor)
     rank = len(kind.shape)
@@ -77,13 +77,13 @@ def _channels(draft: Draft, tensor: str, kind: TensorType) -> bool:
     return weight.type.shape == (kind.shape[1],) + (1,) * (rank - 2)
 
 
-def _columns(draft: Draft, tensor: str, kind: TensorType) -> bool:
+def _columns(draft: GraphDraft, tensor: str, kind: TensorType) -> bool:
     """Whether it is one unknown constant for each element of the last axis."""
     weight = draft.weights.get(tensor)
     return weight is not None and weight.values is None and weight.type.shape == kind.shape[-1:]
 
 
-def _fully_connected(draft: Draft, maker: Node | None) -> bool:
+def _fully_connected(draft: GraphDraft, maker: Node | None) -> bool:
     """Whether a MatMul's right-hand side is a matrix of weights."""
     if maker is None or maker.op != "MatMul":
         return False
@@ -91,7 +91,7 @@ def _fully_connected(draft: Draft, maker: Node | None) -> bool:
     return weight is not None and len(weight.type.shape) == 2
 
 
-def _biased(draft: Draft, x: str) -> Node | None:
+def _biased(draft: GraphDraft, x: str) -> Node | None:
     """The fully connected layer of which `x` is the sum with its bias, read by the op at hand."""
     added = draft.free(x, "Add")
     if added is None:
@@ -103,13 +103,13 @@ def _biased(draft: Draft, x: str) -> Node | None:
     return None
 
 
-def _convolution(draft: Draft, x: str) -> Node | None:
+def _convolution(draft: GraphDraft, x: str) -> Node | None:
     """The convolution with weights that makes `x` for the op at hand."""
     conv = draft.free(x, "Conv", "ConvTranspose")
     return conv if conv is not None and conv.inputs[1] in draft.weights else None
 
 
-def _with_bias(draft: Draft, conv: Node, call: Call) -> Made:
+def _with_bias(draft: GraphDraft, conv: Node, call: DraftCall) -> Made:
     """The convolution with a bias in place of what follows it."""
     conv = draft.take(draft.makers[conv.outputs[0]])
     inputs = conv.inputs
@@ -120,7 +120,7 @@ def _with_bias(draft: Draft, conv: Node, call: Call) -> Made:
     return (draft.make(conv.op, inputs, call.type, conv.attrs, call.outs, conv.name),)
 
 
-def batch_norm(draft: Draft, call: Call) -> Made | None:
+def batch_norm(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A batch-norm is part of the linear layer before it, whose bias takes its shift."""
     x = call.inputs[0]
     conv = _convolution(draft, x)
@@ -143,7 +143,7 @@ def batch_norm(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def _vector(draft: Draft, call: Call) -> tuple[str, str] | None:
+def _vector(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
     """Of x op c with an unknown constant c: both."""
     if len(call.inputs) != 2:
         return None
@@ -154,7 +154,7 @@ def _vector(draft: Draft, call: Call) -> tuple[str, str] | None:
     return None
 
 
-def scale_of_channels(draft: Draft, call: Call) -> Made | None:
+def scale_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A factor for each channel is part of the linear layer, or the batch-norm, before it."""
     found = _vector(draft, call)
     if found is None:
@@ -174,7 +174,7 @@ def scale_of_channels(draft: Draft, call: Call) -> Made | None:
     return (x,)
 
 
-def shift_of_channels(draft: Draft, call: Call) -> Made | None:
+def shift_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
     """An addend for each channel is the bias of the linear layer, or batch-norm, before it."""
     found = _vector(draft, call)
     if found is None:
@@ -191,7 +191,7 @@ def shift_of_channels(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def batch_norm_of_two(draft: Draft, call: Call) -> Made | None:
+def batch_norm_of_two(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A factor, then an addend for each channel are a batch-norm."""
     found = _vector(draft, call)
     if found is None or not _channels(draft, found[1], call.type):

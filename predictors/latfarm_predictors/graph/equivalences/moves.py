@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.canonical import canonical_slice
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import TensorType
 
 
-def no_op(_: Draft, call: Call) -> Made | None:
+def no_op(_: GraphDraft, call: DraftCall) -> Made | None:
     """Identity, and Dropout whose mask nobody reads, do nothing."""
     return (call.inputs[0],) if len(call.types) == 1 else None
 
 
-def same_type(draft: Draft, call: Call) -> Made | None:
+def same_type(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A Cast, Expand, Tile or Slice whose result has the operand's type does nothing."""
     x = call.inputs[0]
     if draft.type_of(x) != call.type or (call.op == "Slice" and _reverses(draft, call)):
@@ -23,18 +23,18 @@ def same_type(draft: Draft, call: Call) -> Made | None:
     return (x,)
 
 
-def _reverses(draft: Draft, call: Call) -> bool:
+def _reverses(draft: GraphDraft, call: DraftCall) -> bool:
     steps = draft.values(call.inputs[4]) if len(call.inputs) > 4 else (1,)
     return steps is None or min(steps) < 0
 
 
-def pads_nothing(draft: Draft, call: Call) -> Made | None:
+def pads_nothing(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A Pad by 0 does nothing."""
     pads = draft.values(call.inputs[1])
     return (call.inputs[0],) if pads is not None and not any(pads) else None
 
 
-def scales_nothing(draft: Draft, call: Call) -> Made | None:
+def scales_nothing(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A Resize by 1 does nothing."""
     factors = draft.weights.get(call.inputs[2]) if len(call.inputs) > 2 else None
     if draft.type_of(call.inputs[0]) != call.type or factors is None:
@@ -42,7 +42,7 @@ def scales_nothing(draft: Draft, call: Call) -> Made | None:
     return (call.inputs[0],) if set(factors.values or (0,)) == {1.0} else None
 
 
-def instance_epsilon(_: Draft, call: Call) -> Made | None:
+def instance_epsilon(_: GraphDraft, call: DraftCall) -> Made | None:
     """InstanceNormalization's epsilon changes no work."""
     if "epsilon" in call.attrs:
         call.attrs = {name: value for name, value in call.attrs.items() if name != "epsilon"}
@@ -50,12 +50,12 @@ def instance_epsilon(_: Draft, call: Call) -> Made | None:
     return None
 
 
-def one_piece(_: Draft, call: Call) -> Made | None:
+def one_piece(_: GraphDraft, call: DraftCall) -> Made | None:
     """A Concat of one does nothing."""
     return (call.inputs[0],) if len(call.inputs) == 1 else None
 
 
-def split_as_slices(draft: Draft, call: Call) -> Made | None:
+def split_as_slices(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A Split is a Slice for each of its pieces that is read."""
     axis = call.attrs.get("axis", 0)
     if not isinstance(axis, int):
@@ -72,7 +72,7 @@ def split_as_slices(draft: Draft, call: Call) -> Made | None:
     return tuple(pieces)
 
 
-def slice_operands(draft: Draft, call: Call) -> Made | None:
+def slice_operands(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Starts, ends, axes and steps are told for the axes that are cut, counted from the front."""
     x, *operands = call.inputs
     shape = draft.type_of(x).shape
@@ -94,7 +94,7 @@ def slice_operands(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def gather_one(draft: Draft, call: Call) -> Made | None:
+def gather_one(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Gather at one known index is a Slice, seen without the axis if the index is a scalar."""
     x, index = call.inputs
     at, axis = draft.values(index), call.attrs.get("axis", 0)
@@ -109,7 +109,7 @@ def gather_one(draft: Draft, call: Call) -> Made | None:
     return (draft.view(draft.make("Slice", (x, *told), cut), call.type.shape),)
 
 
-def constants_alone(draft: Draft, call: Call) -> Made | None:
+def constants_alone(draft: GraphDraft, call: DraftCall) -> Made | None:
     """What is computed from weights alone is a weight; but int8 weights stay what they are."""
     present = [tensor for tensor in call.inputs if tensor]
     if not present or any(tensor not in draft.weights for tensor in present):

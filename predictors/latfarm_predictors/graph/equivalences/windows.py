@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from latfarm_predictors.graph.equivalences.draft import Call, Draft, Made, Rule
+from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import AttrValue, Node, TensorType
 
 # Results of these are never below 0, so that padding with 0 changes no maximum.
@@ -16,7 +16,7 @@ def _numbers(attrs: Mapping[str, AttrValue], name: str) -> tuple[int, ...]:
     return tuple(int(item) for item in value) if isinstance(value, tuple) else ()
 
 
-def _padding(draft: Draft, x: str) -> tuple[Node, tuple[int, ...]] | None:
+def _padding(draft: GraphDraft, x: str) -> tuple[Node, tuple[int, ...]] | None:
     """The constant Pad of spatial axes that makes `x` for the op at hand, and its spatial pads."""
     pad = draft.free(x, "Pad")
     pads = None if pad is None else draft.values(pad.inputs[1])
@@ -28,7 +28,7 @@ def _padding(draft: Draft, x: str) -> tuple[Node, tuple[int, ...]] | None:
     return pad, pads[2:half] + pads[half + 2 :]
 
 
-def _fill(draft: Draft, pad: Node) -> float | None:
+def _fill(draft: GraphDraft, pad: Node) -> float | None:
     """What a Pad fills with."""
     if len(pad.inputs) < 3 or not pad.inputs[2]:
         return 0.0
@@ -36,7 +36,11 @@ def _fill(draft: Draft, pad: Node) -> float | None:
 
 
 def _without_pad(
-    draft: Draft, call: Call, pad: Node, extra: Sequence[int], changed: Mapping[str, AttrValue]
+    draft: GraphDraft,
+    call: DraftCall,
+    pad: Node,
+    extra: Sequence[int],
+    changed: Mapping[str, AttrValue],
 ) -> Made | None:
     pads = tuple(a + b for a, b in zip(_numbers(call.attrs, "pads"), extra, strict=True))
     # Of a pool no window may lie in its padding alone.
@@ -49,7 +53,7 @@ def _without_pad(
     return (draft.make(call.op, inputs, call.type, attrs, call.outs, call.name),)
 
 
-def pad_before_conv(draft: Draft, call: Call) -> Made | None:
+def pad_before_conv(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Zeros around the input of a convolution are its own padding."""
     found = _padding(draft, call.inputs[0])
     if found is None or _fill(draft, found[0]) != 0:
@@ -57,7 +61,7 @@ def pad_before_conv(draft: Draft, call: Call) -> Made | None:
     return _without_pad(draft, call, *found, {})
 
 
-def pad_before_average(draft: Draft, call: Call) -> Made | None:
+def pad_before_average(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Zeros around the input of an average are padding that counts."""
     found = _padding(draft, call.inputs[0])
     if found is None or _fill(draft, found[0]) != 0 or call.attrs.get("ceil_mode", 0):
@@ -67,7 +71,7 @@ def pad_before_average(draft: Draft, call: Call) -> Made | None:
     return _without_pad(draft, call, *found, {"count_include_pad": 1})
 
 
-def pad_before_maximum(draft: Draft, call: Call) -> Made | None:
+def pad_before_maximum(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Numbers that no maximum picks are padding: the least there is; zeros where none is below."""
     found = _padding(draft, call.inputs[0])
     if found is None or call.attrs.get("ceil_mode", 0) or len(call.types) > 1:
@@ -78,7 +82,7 @@ def pad_before_maximum(draft: Draft, call: Call) -> Made | None:
     return _without_pad(draft, call, *found, {})
 
 
-def _positive(draft: Draft, pad: Node) -> bool:
+def _positive(draft: GraphDraft, pad: Node) -> bool:
     maker = draft.makers.get(pad.inputs[0])
     if maker is None:
         return False
@@ -88,7 +92,7 @@ def _positive(draft: Draft, pad: Node) -> bool:
     return maker.op in _NEVER_NEGATIVE
 
 
-def idle_attributes(draft: Draft, call: Call) -> Made | None:
+def idle_attributes(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Rounding up what divides evenly and counting pads that are not there change nothing."""
     attrs = dict(call.attrs)
     if attrs.get("ceil_mode", 0) and _rounds_down(draft, call):
@@ -101,7 +105,7 @@ def idle_attributes(draft: Draft, call: Call) -> Made | None:
     return None
 
 
-def _rounds_down(draft: Draft, call: Call) -> bool:
+def _rounds_down(draft: GraphDraft, call: DraftCall) -> bool:
     """Whether the result has the size that rounding down gives."""
     spatial, pads = draft.type_of(call.inputs[0]).shape[2:], _numbers(call.attrs, "pads")
     kernel, strides = _numbers(call.attrs, "kernel_shape"), _numbers(call.attrs, "strides")
@@ -123,7 +127,7 @@ _WHOLE = {
 }
 
 
-def whole_window(draft: Draft, call: Call) -> Made | None:
+def whole_window(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A window over the whole map is the global pool."""
     spatial = draft.type_of(call.inputs[0]).shape[2:]
     if _numbers(call.attrs, "kernel_shape") != spatial or any(_numbers(call.attrs, "pads")):
@@ -134,7 +138,7 @@ def whole_window(draft: Draft, call: Call) -> Made | None:
     return (draft.make(op, call.inputs, call.type, {}, call.outs, call.name),)
 
 
-def reduction_of_maps(draft: Draft, call: Call) -> Made | None:
+def reduction_of_maps(draft: GraphDraft, call: DraftCall) -> Made | None:
     """A mean, or maximum, over all spatial axes is the global pool, seen without these axes."""
     kind = draft.type_of(call.inputs[0])
     rank = len(kind.shape)
@@ -145,7 +149,7 @@ def reduction_of_maps(draft: Draft, call: Call) -> Made | None:
     return (draft.view(made, call.type.shape),)
 
 
-def resize_spelling(draft: Draft, call: Call) -> Made | None:
+def resize_spelling(draft: GraphDraft, call: DraftCall) -> Made | None:
     """Nearest neighbours by whole factors are the same by each rule; sizes are factors."""
     shape = draft.type_of(call.inputs[0]).shape
     factors = [new / old for new, old in zip(call.type.shape, shape, strict=True)]

@@ -19,7 +19,7 @@ from latfarm_predictors.graph.shapes import (
     reductions,
     windows,
 )
-from latfarm_predictors.graph.shapes.call import Call, Rule, Values
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall, Values
 
 _RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
@@ -53,7 +53,7 @@ def infer(
     rule = _RULES.get(op)
     if rule is None:
         raise GraphError(f"{op}: no shape inference for this op")
-    made = rule(Call(op, types, values, attrs, outputs))
+    made = rule(ShapeCall(op, types, values, attrs, outputs))
     if len(made) < outputs:
         raise GraphError(f"{op}: has {len(made)} outputs, not {outputs}")
     for kind in made:

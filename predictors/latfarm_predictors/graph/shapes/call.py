@@ -13,7 +13,7 @@ Values = tuple[int, ...] | tuple[float, ...]
 
 
 @dataclass(slots=True)  # one is made for every node: a frozen one would cost four times as much
-class Call:
+class ShapeCall:
     """One op about to be typed: its operands' types and known values, None where absent."""
 
     op: str
@@ -57,7 +57,7 @@ class Call:
         return self.attrs[name]
 
 
-Rule = Callable[[Call], tuple[TensorType, ...]]
+Rule = Callable[[ShapeCall], tuple[TensorType, ...]]
 """Types of an op's outputs; raises GraphError where its operands do not fit each other."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall
 
 # ONNX TensorProto.DataType codes, as Cast's `to` spells them.
 CAST_CODES: Mapping[int, str] = {
@@ -22,14 +22,14 @@ CAST_CODES: Mapping[int, str] = {
 }
 
 
-def _cast(call: Call) -> tuple[TensorType, ...]:
+def _cast(call: ShapeCall) -> tuple[TensorType, ...]:
     code = call.attr_int("to")
     if code not in CAST_CODES:
         raise GraphError(f"{call.op}: element type {code} is not supported")
     return (TensorType(CAST_CODES[code], call.type(0).shape),)
 
 
-def _rescale(call: Call) -> tuple[TensorType, ...]:
+def _rescale(call: ShapeCall) -> tuple[TensorType, ...]:
     """QuantizeLinear and DequantizeLinear, by one scale or one for each index of an axis."""
     x, scale, zero = call.type(0), call.type(1), call.type(2)
     if scale.shape != zero.shape:

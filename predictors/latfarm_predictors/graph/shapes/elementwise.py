@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule, broadcast
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall, broadcast
 
 
-def _same(call: Call) -> tuple[TensorType, ...]:
+def _same(call: ShapeCall) -> tuple[TensorType, ...]:
     return (call.type(0),)
 
 
-def _dropout(call: Call) -> tuple[TensorType, ...]:
+def _dropout(call: ShapeCall) -> tuple[TensorType, ...]:
     return (call.type(0), TensorType("bool", call.type(0).shape))
 
 
-def _per_channel(call: Call) -> tuple[TensorType, ...]:
+def _per_channel(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     channels = x.shape[1] if len(x.shape) > 1 else 1
     wanted = (channels,)
@@ -30,7 +30,7 @@ def _per_channel(call: Call) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def _broadcasting(call: Call) -> tuple[TensorType, ...]:
+def _broadcasting(call: ShapeCall) -> tuple[TensorType, ...]:
     kinds = [call.type(index) for index in range(len(call.types))]
     if not kinds:
         raise GraphError(f"{call.op}: operand 0 is missing")
@@ -38,11 +38,11 @@ def _broadcasting(call: Call) -> tuple[TensorType, ...]:
     return (kinds[0] if kinds[0].shape == shape else TensorType(kinds[0].dtype, shape),)
 
 
-def _comparing(call: Call) -> tuple[TensorType, ...]:
+def _comparing(call: ShapeCall) -> tuple[TensorType, ...]:
     return (TensorType("bool", _broadcasting(call)[0].shape),)
 
 
-def _where(call: Call) -> tuple[TensorType, ...]:
+def _where(call: ShapeCall) -> tuple[TensorType, ...]:
     shapes = [call.type(index).shape for index in range(3)]
     return (TensorType(call.type(1).dtype, broadcast(call.op, *shapes)),)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule, broadcast
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall, broadcast
 
 
-def _gemm(call: Call) -> tuple[TensorType, ...]:
+def _gemm(call: ShapeCall) -> tuple[TensorType, ...]:
     a, b = call.type(0), call.type(1)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise GraphError(f"{call.op}: operands must be matrices")
@@ -22,7 +22,7 @@ def _gemm(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(a.dtype, (rows, columns)),)
 
 
-def _matmul(call: Call) -> tuple[TensorType, ...]:
+def _matmul(call: ShapeCall) -> tuple[TensorType, ...]:
     a, b = call.type(0), call.type(1)
     if not a.shape or not b.shape:
         raise GraphError(f"{call.op}: a scalar does not multiply as a matrix")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.canonical import positive_axis
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule, broadcast
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall, broadcast
 
 
-def _concat(call: Call) -> tuple[TensorType, ...]:
+def _concat(call: ShapeCall) -> tuple[TensorType, ...]:
     kinds = [call.type(index) for index in range(len(call.types))]
     axis = call.attr_int("axis")
     shape = call.type(0).shape
@@ -25,7 +25,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(kinds[0].dtype, (*before, total, *after)),)
 
 
-def _split(call: Call) -> tuple[TensorType, ...]:
+def _split(call: ShapeCall) -> tuple[TensorType, ...]:
     x, axis = call.type(0), call.attr_int("axis")
     if call.has(1):
         sizes = call.ints(1, "the sizes")
@@ -40,7 +40,7 @@ def _split(call: Call) -> tuple[TensorType, ...]:
     )
 
 
-def _slice(call: Call) -> tuple[TensorType, ...]:
+def _slice(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     starts, ends = call.ints(1, "starts"), call.ints(2, "ends")
     axes = call.ints(3, "axes") if call.has(3) else tuple(range(len(starts)))
@@ -56,7 +56,7 @@ def _slice(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, tuple(shape)),)
 
 
-def _pad(call: Call) -> tuple[TensorType, ...]:
+def _pad(call: ShapeCall) -> tuple[TensorType, ...]:
     x, pads = call.type(0), call.ints(1, "pads")
     rank = len(x.shape)
     if len(pads) != 2 * rank:
@@ -65,7 +65,7 @@ def _pad(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _resize(call: Call) -> tuple[TensorType, ...]:
+def _resize(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     if call.has(3):
         shape = call.ints(3, "sizes")
@@ -80,31 +80,31 @@ def _resize(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _gather(call: Call) -> tuple[TensorType, ...]:
+def _gather(call: ShapeCall) -> tuple[TensorType, ...]:
     x, axis = call.type(0), call.attr_int("axis")
     shape = x.shape[:axis] + call.type(1).shape + x.shape[axis + 1 :]
     return (TensorType(x.dtype, shape),)
 
 
-def _expand(call: Call) -> tuple[TensorType, ...]:
+def _expand(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     return (TensorType(x.dtype, broadcast(call.op, x.shape, call.ints(1, "the shape"))),)
 
 
-def _tile(call: Call) -> tuple[TensorType, ...]:
+def _tile(call: ShapeCall) -> tuple[TensorType, ...]:
     x, repeats = call.type(0), call.ints(1, "repeats")
     if len(repeats) != len(x.shape):
         raise GraphError(f"{call.op}: {len(repeats)} repeats for {len(x.shape)} dimensions")
     return (TensorType(x.dtype, tuple(n * r for n, r in zip(x.shape, repeats, strict=True))),)
 
 
-def _flatten(call: Call) -> tuple[TensorType, ...]:
+def _flatten(call: ShapeCall) -> tuple[TensorType, ...]:
     x, axis = call.type(0), call.attr_int("axis")
     outer = TensorType(x.dtype, x.shape[:axis]).elements
     return (TensorType(x.dtype, (outer, TensorType(x.dtype, x.shape[axis:]).elements)),)
 
 
-def _reshape(call: Call) -> tuple[TensorType, ...]:
+def _reshape(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     return (TensorType(x.dtype, resolve_reshape(x, call.ints(1, "the shape"))),)
 
@@ -130,14 +130,14 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _transpose(call: Call) -> tuple[TensorType, ...]:
+def _transpose(call: ShapeCall) -> tuple[TensorType, ...]:
     x, perm = call.type(0), call.attr_ints("perm")
     if sorted(perm) != list(range(len(x.shape))):
         raise GraphError(f"{call.op}: {list(perm)} is no permutation of {len(x.shape)} axes")
     return (TensorType(x.dtype, tuple(x.shape[axis] for axis in perm)),)
 
 
-def _squeeze(call: Call) -> tuple[TensorType, ...]:
+def _squeeze(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     rank = len(x.shape)
     if call.has(1):
@@ -149,7 +149,7 @@ def _squeeze(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, tuple(n for a, n in enumerate(x.shape) if a not in axes)),)
 
 
-def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
+def _unsqueeze(call: ShapeCall) -> tuple[TensorType, ...]:
     x, given = call.type(0), call.ints(1, "axes")
     rank = len(x.shape) + len(given)
     axes = {positive_axis(a, rank, call.op) for a in given}
@@ -159,7 +159,7 @@ def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, tuple(1 if a in axes else next(rest) for a in range(rank))),)
 
 
-def _blocks(call: Call) -> tuple[TensorType, ...]:
+def _blocks(call: ShapeCall) -> tuple[TensorType, ...]:
     x, block = call.type(0), call.attr_int("blocksize")
     if len(x.shape) != 4 or block < 1:
         raise GraphError(f"{call.op}: needs a 4-D input and a block size of at least 1")
@@ -173,7 +173,7 @@ def _blocks(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (n, c * block**2, h // block, w // block)),)
 
 
-def _shape(call: Call) -> tuple[TensorType, ...]:
+def _shape(call: ShapeCall) -> tuple[TensorType, ...]:
     return (TensorType("int64", (len(call.type(0).shape),)),)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from latfarm_predictors.graph.canonical import REDUCTIONS, positive_axis
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall
 
 
-def _reduce(call: Call) -> tuple[TensorType, ...]:
+def _reduce(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     rank = len(x.shape)
     if call.op in ("ArgMax", "ArgMin"):

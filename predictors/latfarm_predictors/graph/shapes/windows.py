@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import TensorType
-from latfarm_predictors.graph.shapes.call import Call, Rule
+from latfarm_predictors.graph.shapes.call import Rule, ShapeCall
 
 
-def _conv(call: Call) -> tuple[TensorType, ...]:
+def _conv(call: ShapeCall) -> tuple[TensorType, ...]:
     x, w = call.type(0), call.type(1)
     group = call.attr_int("group")
     kernel = call.attr_ints("kernel_shape")
@@ -28,7 +28,7 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_window(call, ceil=False))),)
 
 
-def _conv_transpose(call: Call) -> tuple[TensorType, ...]:
+def _conv_transpose(call: ShapeCall) -> tuple[TensorType, ...]:
     x, w = call.type(0), call.type(1)
     group, pads = call.attr_int("group"), call.attr_ints("pads")
     if len(w.shape) != len(x.shape) or w.shape[0] != x.shape[1] or group < 1:
@@ -52,21 +52,21 @@ def _conv_transpose(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], w.shape[1] * group, *out)),)
 
 
-def _pool(call: Call) -> tuple[TensorType, ...]:
+def _pool(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     ceil = bool(call.attrs.get("ceil_mode", 0))
     made = TensorType(x.dtype, x.shape[:2] + _window(call, ceil=ceil))
     return (made, TensorType("int64", made.shape)) if call.op == "MaxPool" else (made,)
 
 
-def _global_pool(call: Call) -> tuple[TensorType, ...]:
+def _global_pool(call: ShapeCall) -> tuple[TensorType, ...]:
     x = call.type(0)
     if len(x.shape) < 3:
         raise GraphError(f"{call.op}: the input needs at least 3 dimensions (N, C, ...)")
     return (TensorType(x.dtype, x.shape[:2] + (1,) * (len(x.shape) - 2)),)
 
 
-def _window(call: Call, *, ceil: bool) -> tuple[int, ...]:
+def _window(call: ShapeCall, *, ceil: bool) -> tuple[int, ...]:
     """Spatial output sizes of a sliding window."""
     spatial = call.type(0).shape[2:]
     pads, count = call.attr_ints("pads"), len(spatial)

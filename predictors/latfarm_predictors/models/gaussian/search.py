@@ -25,7 +25,7 @@ _MOST_PARTS = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundScales:
     """`lengths` of the features, shape (d,); variances of the process and of what it cannot tell.
 
     `noise_share`: what the known variance of a target is multiplied by.
@@ -39,7 +39,7 @@ class Found:
 
 def search(
     inputs: Array, target: Array, variance: Array, *, steps: int, rows: int, seed: int
-) -> Found:
+) -> FoundScales:
     """Hyperparameters by L-BFGS.
 
     Args:
@@ -77,7 +77,7 @@ def search(
         options={"maxiter": steps, "maxcor": 15},
     )
     signal, noise, share = np.exp(found.x[width:])
-    return Found(np.exp(found.x[:width]), float(signal), float(noise) + _JITTER, float(share))
+    return FoundScales(np.exp(found.x[:width]), float(signal), float(noise) + _JITTER, float(share))
 
 
 def _parts(count: int, rows: int, seed: int) -> list[Rows]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import distances
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets, robust_sigma
+from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 
 class Linear:
@@ -38,17 +38,17 @@ class Linear:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; noise is not used, as in the paper."""
+        """See `Regressor.fit`; noise is not used, as in the paper."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         return self.fit_totals(table.macs, table.total_bytes, latency)
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         return type(self)(traffic=self.traffic).fit(workloads, latency_ms, noise)
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`."""
+        """See `Regressor.predict`."""
         table = as_table(workloads)
         return self.predict_totals(table.macs, table.total_bytes), np.full(len(table), self.sigma)
 
@@ -67,17 +67,17 @@ class Linear:
         estimate = self._columns(macs, size_bytes) @ self._coefficients
         return np.maximum(np.asarray(estimate, dtype=np.float64), self._floor_ms)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={"traffic": self.traffic, "sigma": self.sigma, "floor_ms": self._floor_ms},
             arrays={"coefficients": self._coefficients},
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls(traffic=bool(state.values["traffic"]))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
@@ -110,7 +110,7 @@ class Lookup:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`."""
+        """See `Regressor.fit`."""
         table = as_table(workloads)
         self._latency, _ = check_targets(table, latency_ms, noise, least=1)
         self._types, self._points = table.types, self._coordinates(table)
@@ -124,26 +124,26 @@ class Lookup:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         return type(self)().fit(workloads, latency_ms, noise)
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`."""
+        """See `Regressor.predict`."""
         table = as_table(workloads)
         gaps = self._gaps(table.types, self._coordinates(table))
         return self._latency[gaps.argmin(axis=1)], self._slope * gaps.min(axis=1)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={"types": list(self._types), "slope": self._slope},
             arrays={"points": self._points, "latency_ms": self._latency},
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls()
         model._types = tuple(state.values["types"])
         model._slope = float(state.values["slope"])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array, Rows, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets, robust_sigma
+from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 MOST_PAR = 64
 """The largest unrolling tried, as in the authors' generator."""
@@ -129,7 +129,7 @@ class AnnetteRoofline:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; noise is not used, as in the paper."""
+        """See `Regressor.fit`; noise is not used, as in the paper."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         self._set_peaks(table, latency)
@@ -138,14 +138,14 @@ class AnnetteRoofline:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         del noise  # not used, as in the paper
         other = self.from_state(self.state())
         other._set_peaks(as_table(workloads), latency_ms)
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation is the same for every layer."""
+        """See `Regressor.predict`; the deviation is the same for every layer."""
         table = as_table(workloads)
         return self.latency_ms(table), np.full(len(table), self.sigma)
 
@@ -157,13 +157,13 @@ class AnnetteRoofline:
         """Whether the compute roof is the one that binds, shape (n,)."""
         return self._compute_ms(table) > self._traffic_ms(table)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(self.kind, values=self._values())
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(self.kind, values=self._values())
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls()
         model.ops_per_ms = float(state.values["ops_per_ms"])
         model.bytes_per_ms = float(state.values["bytes_per_ms"])
@@ -209,8 +209,8 @@ class RefinedRoofline(AnnetteRoofline):
         self.unrolling = Unrolling()
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = super().from_state(state)
         model.unrolling = Unrolling(**state.values["unrolling"])
         return model

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.published.annette import RefinedRoofline, operations, raw_features
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.models.trees.tree import out_of_bag
@@ -79,7 +79,7 @@ class Statistical:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; noise is not used, as in the paper."""
+        """See `Regressor.fit`; noise is not used, as in the paper."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         self._analyse(table, latency)
@@ -87,7 +87,7 @@ class Statistical:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         table = as_table(workloads)
         other = type(self)(trees=self._trees, seed=self._seed, throughput=self.throughput)
         other._adopt(self)
@@ -95,7 +95,7 @@ class Statistical:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation is that of the trees' log latencies."""
+        """See `Regressor.predict`; the deviation is that of the trees' log latencies."""
         table = as_table(workloads)
         value, sigma = self._forest.predict(table)
         return self.work(table) * (1.0 / value if self.throughput else value) / _NS_PER_MS, sigma
@@ -132,17 +132,17 @@ class Statistical:
         """What the forest's answer is multiplied with: operations, shape (n,)."""
         return operations(table)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={"trees": self._trees, "throughput": self.throughput},
             parts={"forest": self._forest.state()},
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls(trees=int(state.values["trees"]), throughput=bool(state.values["throughput"]))
         model._forest = _RawForest.from_state(state.parts["forest"])
         return model
@@ -177,16 +177,16 @@ class Mixed(Statistical):
         share = self.analytic.unrolling.utilisation(table)
         return operations(table) / np.where(self.analytic.compute_bound(table), share, 1.0)
 
-    def state(self) -> State:
-        """See `Model.state`."""
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
         state = super().state()
-        return State(
+        return ModelState(
             self.kind, state.values, parts={**state.parts, "analytic": self.analytic.state()}
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = super().from_state(state)
         model.analytic = RefinedRoofline.from_state(state.parts["analytic"])
         return model

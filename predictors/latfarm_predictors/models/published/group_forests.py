@@ -9,7 +9,7 @@ import numpy as np
 from latfarm_predictors.features.groups import family_group
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.trees.forest import Forest
 
 
@@ -40,16 +40,16 @@ class GroupForests:
             latency[index], sigma[index] = self.forests[name].predict(table.take(index))
         return latency, sigma
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned, as plain data."""
-        return State(
+        return ModelState(
             self.kind,
             values={"forests": list(self.forests), "joined": dict(self.joined)},
             parts={f"forest-{name or 'all'}": f.state() for name, f in self.forests.items()},
         )
 
     @staticmethod
-    def from_state(state: State) -> GroupForests:
+    def from_state(state: ModelState) -> GroupForests:
         """Read what `state` gave."""
         return GroupForests(
             {

@@ -14,13 +14,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.mnn_backends import Backend, cpu
+from latfarm_predictors.features.mnn_backends import MnnBackend, cpu
 from latfarm_predictors.features.mnn_schemes import Schemes, choose
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import State, check_targets, robust_sigma
+from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 UNMEASURED_SIGMA = 1.0
 """Deviation of the log latency before anything was measured: a factor of e either way."""
@@ -49,7 +49,7 @@ class MnnCost:
     kind = "mnn-cost"
 
     def __init__(
-        self, backend: Backend | None = None, *, schemes: bool = True, scaled: bool = False
+        self, backend: MnnBackend | None = None, *, schemes: bool = True, scaled: bool = False
     ) -> None:
         self.backend = backend or cpu(1)
         self.schemes = schemes
@@ -63,7 +63,7 @@ class MnnCost:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`: learns how far off it is, and the factor if it is `scaled`."""
+        """See `Regressor.fit`: learns how far off it is, and the factor if it is `scaled`."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=1)
         self.factor = 1.0
@@ -76,12 +76,12 @@ class MnnCost:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         other = type(self)(self.backend, schemes=self.schemes, scaled=self.scaled)
         return other.fit(workloads, latency_ms, noise)
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`."""
+        """See `Regressor.predict`."""
         table = as_table(workloads)
         return self.cost_ms(table), np.full(len(table), self.sigma)
 
@@ -97,9 +97,9 @@ class MnnCost:
         table, _ = operators(graph)
         return float(self.cost_ms(table).sum())
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={
                 "backend": asdict(self.backend),
@@ -111,11 +111,11 @@ class MnnCost:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         values = state.values
         model = cls(
-            Backend(**values["backend"]),
+            MnnBackend(**values["backend"]),
             schemes=bool(values["schemes"]),
             scaled=bool(values["scaled"]),
         )

@@ -21,7 +21,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, find_parts
 from latfarm_predictors.kernels.workload_rows import rows_of
 from latfarm_predictors.memo import Memo
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear
 from latfarm_predictors.samples import NetworkSample
 
@@ -49,12 +49,12 @@ class NetworkModel(Protocol):
         """Latency in ms, positive, and the standard deviation of its logarithm; each (n,)."""
         ...
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """What was learned; `from_state` gives back a model that predicts the same bits."""
         ...
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: ModelState) -> Self:
         """A fitted model from its state."""
         ...
 
@@ -90,14 +90,14 @@ class Totals:
         latency = self.linear.predict_totals(*self._totals(graphs))
         return latency, np.full(len(latency), self.linear.sigma)
 
-    def state(self) -> State:
+    def state(self) -> ModelState:
         """See `NetworkModel.state`."""
-        return State(
+        return ModelState(
             self.kind, {"rules": self.rules.to_json()}, parts={"linear": self.linear.state()}
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: ModelState) -> Self:
         """See `NetworkModel.from_state`."""
         linear = Linear.from_state(state.parts["linear"])
         model = cls(FusionRules.from_json(state.values["rules"]), traffic=linear.traffic)
@@ -126,7 +126,7 @@ class Maker:
     """Makes a network model: unfitted, given a platform's fusion rules, or from its state."""
 
     make: Callable[[FusionRules], NetworkModel]
-    from_state: Callable[[State], NetworkModel]
+    from_state: Callable[[ModelState], NetworkModel]
 
 
 NETWORK_MODELS: Mapping[str, Maker] = MappingProxyType(

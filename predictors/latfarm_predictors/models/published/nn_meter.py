@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
-from latfarm_predictors.models.base import State
+from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.trees.forest import Forest
 
 TREES = 100
@@ -99,7 +99,7 @@ class KernelForest(Forest):
         self.kernel_kind = kernel_kind
 
     def refit(self, workloads: Sequence[object] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         del noise  # not used, as in the paper
         from latfarm_predictors.features.table import as_table
 
@@ -109,14 +109,16 @@ class KernelForest(Forest):
         other._grow(other._features(table), latency_ms)
         return other
 
-    def state(self) -> State:
-        """See `Model.state`."""
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
         state = super().state()
-        return State(self.kind, {**state.values, "kernel_kind": self.kernel_kind}, state.arrays)
+        return ModelState(
+            self.kind, {**state.values, "kernel_kind": self.kernel_kind}, state.arrays
+        )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = super().from_state(state)
         model.kernel_kind = str(state.values["kernel_kind"])
         return model

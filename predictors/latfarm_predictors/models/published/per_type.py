@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import Model, State, check_targets
+from latfarm_predictors.models.base import ModelState, Regressor, check_targets
 from latfarm_predictors.models.published.annette import AnnetteRoofline, RefinedRoofline
 from latfarm_predictors.models.published.annette_forest import Mixed, Statistical
 from latfarm_predictors.models.published.nn_meter import KernelForest, kernel_kinds
@@ -43,8 +43,8 @@ class Recipe:
     """
 
     kinds: Callable[[Table], list[str]]
-    make: Callable[[str, int], Model]
-    model: type[Model]
+    make: Callable[[str, int], Regressor]
+    model: type[Regressor]
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -76,7 +76,7 @@ class PerType:
     def __init__(self, recipe: str, *, seed: int = 0) -> None:
         self.recipe = recipe
         self._seed = seed
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, Regressor] = {}
         self.rest = AnnetteRoofline()
 
     def fit(
@@ -85,7 +85,7 @@ class PerType:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; noise is not used, as in the papers."""
+        """See `Regressor.fit`; noise is not used, as in the papers."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         recipe = RECIPES[self.recipe]
@@ -97,7 +97,7 @@ class PerType:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`: kinds and what their models chose are kept."""
+        """See `Regressor.refit`: kinds and what their models chose are kept."""
         table = as_table(workloads)
         other = type(self)(self.recipe, seed=self._seed)
         other.rest = self.rest.refit(table, latency_ms, noise)
@@ -109,7 +109,7 @@ class PerType:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`."""
+        """See `Regressor.predict`."""
         table = as_table(workloads)
         latency, sigma = np.empty(len(table)), np.empty(len(table))
         for kind, rows in _rows(RECIPES[self.recipe].kinds(table)).items():
@@ -117,9 +117,9 @@ class PerType:
             latency[rows], sigma[rows] = model.predict(table.take(rows))
         return latency, sigma
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={"recipe": self.recipe, "kinds": list(self.models)},
             parts={
@@ -129,8 +129,8 @@ class PerType:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls(str(state.values["recipe"]))
         model.rest = AnnetteRoofline.from_state(state.parts["rest"])
         of_kind = RECIPES[model.recipe].model

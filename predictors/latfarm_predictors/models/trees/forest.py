@@ -15,7 +15,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, table6
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import State, check_targets
+from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.trees.tree import Trees, grow, out_of_bag
 
 _FEATURE_SHARES = (0.35, 0.6, 1.0)
@@ -51,7 +51,7 @@ class Forest:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Model.fit`; noise is not used, as in the paper."""
+        """See `Regressor.fit`; noise is not used, as in the paper."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         self.vocabulary = Vocabulary.of(table)
@@ -62,7 +62,7 @@ class Forest:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """See `Model.refit`."""
+        """See `Regressor.refit`."""
         del noise  # not used, as in the paper
         table = as_table(workloads)
         other = type(self)(trees=self._trees, seed=self._seed)
@@ -71,15 +71,15 @@ class Forest:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Model.predict`; the deviation is that of the trees' log latencies."""
+        """See `Regressor.predict`; the deviation is that of the trees' log latencies."""
         table = as_table(workloads)
         votes = self._grown.votes(self._features(table))
         mean = votes.mean(axis=0)
         return mean, np.log(np.maximum(votes, 1e-12)).std(axis=0)
 
-    def state(self) -> State:
-        """See `Model.state`."""
-        return State(
+    def state(self) -> ModelState:
+        """See `Regressor.state`."""
+        return ModelState(
             self.kind,
             values={
                 "trees": self._trees,
@@ -99,8 +99,8 @@ class Forest:
         )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """See `Model.from_state`."""
+    def from_state(cls, state: ModelState) -> Self:
+        """See `Regressor.from_state`."""
         model = cls(trees=int(state.values["trees"]))
         model.feature_share = float(state.values["feature_share"])
         model.vocabulary = Vocabulary(

@@ -14,7 +14,7 @@ import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 PYTHON = os.environ.get("LATFARM_PYTHON_OPENVINO2021", "")
 ONLY = {"openvino2021": "latfarm_agent.runtimes.openvino.runtime_2021:OpenVino2021Runtime"}
@@ -32,7 +32,7 @@ class TestOpenVino2021(RuntimeSuite):
         self._write = onnx_file
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         config = AgentConfig(runtimes={"openvino2021": RuntimeConfig(PYTHON)})
         return Bench("board", None, directory, runtimes=ONLY, config=config, limits=limits)
 

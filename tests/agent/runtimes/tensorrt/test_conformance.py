@@ -10,7 +10,7 @@ import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, RuntimeSuite, changed, measure
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 REFERENCE = "latfarm_agent.runtimes.tensorrt.runtime:TensorRtRuntime"
 DOUBLE = Path(__file__).parent / "double"
@@ -28,7 +28,7 @@ VARIANTS = {
 
 
 def make_bench(
-    directory: Path, options: dict[str, Any] | None = None, limits: Limits = PATIENT
+    directory: Path, options: dict[str, Any] | None = None, limits: WorkerLimits = PATIENT
 ) -> Bench:
     """A bench that offers TensorRT on its double."""
     return Bench(
@@ -52,7 +52,7 @@ class TestTensorRt(RuntimeSuite):
         self._write = write
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         return make_bench(directory, limits=limits)
 
     def make_model(self, directory: Path) -> Path:

@@ -10,16 +10,23 @@ import pytest
 from latfarm_agent.bench.results import _of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.cuda import Device
+from latfarm_agent.runtimes.cuda import CudaDevice
 from latfarm_agent.runtimes.onnxruntime.wire import external_tensors
 from latfarm_agent.runtimes.tensorrt.build import Journal, failure, read_model
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 from latfarm_agent.runtimes.tensorrt.log import SessionLog
-from latfarm_agent.runtimes.tensorrt.options import Offer, Options, lacking, platforms
+from latfarm_agent.runtimes.tensorrt.options import (
+    TensorRtCapabilities,
+    TensorRtOptions,
+    lacking,
+    platforms,
+)
 from latfarm_agent.runtimes.tensorrt.session import Times
 
-ORIN = Device(0, "Orin", (8, 7), 1 << 34, 4 << 20, True, "0000:00:00.0", "12.6")
-OFFER = Offer("10.3.0", ORIN, ("fp32", "fp16", "int8"), strong=True, weak=True, dla_cores=2)
+ORIN = CudaDevice(0, "Orin", (8, 7), 1 << 34, 4 << 20, True, "0000:00:00.0", "12.6")
+OFFER = TensorRtCapabilities(
+    "10.3.0", ORIN, ("fp32", "fp16", "int8"), strong=True, weak=True, dla_cores=2
+)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +44,14 @@ OFFER = Offer("10.3.0", ORIN, ("fp32", "fp16", "int8"), strong=True, weak=True, 
 )
 def test_options_that_are_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(RuntimeFailure) as caught:
-        Options.read(given)
+        TensorRtOptions.read(given)
     assert caught.value.code == "RUNTIME_MISSING"
     assert says in caught.value.message
     assert "\n" not in caught.value.message
 
 
 def test_platforms_by_generation() -> None:
-    options = Options.read({"dla_core": 0, "device": 1})
+    options = TensorRtOptions.read({"dla_core": 0, "device": 1})
     named = {spec.name: spec for spec in platforms(options, OFFER)}
     assert list(named) == [
         "tensorrt10.3-gpu1-fp32",
@@ -55,20 +62,20 @@ def test_platforms_by_generation() -> None:
     ]
     assert named["tensorrt10.3-gpu1-fp16"].settings["typing"] == "strong"
     assert named["tensorrt10.3-gpu1-dla0-fp16"].settings["typing"] == "weak"
-    weak = platforms(Options(typing="weak"), OFFER)
+    weak = platforms(TensorRtOptions(typing="weak"), OFFER)
     assert {spec.settings["typing"] for spec in weak} == {"weak"}
     # Version 8 has weak typing alone, version 11 strong typing alone, whatever is asked for.
-    eight = platforms(Options(typing="strong"), replace(OFFER, strong=False))
-    eleven = platforms(Options(typing="weak", dla_core=1), replace(OFFER, weak=False))
+    eight = platforms(TensorRtOptions(typing="strong"), replace(OFFER, strong=False))
+    eleven = platforms(TensorRtOptions(typing="weak", dla_core=1), replace(OFFER, weak=False))
     assert {spec.settings["typing"] for spec in eight} == {"weak"}
     assert {spec.settings["typing"] for spec in eleven} == {"strong"}
 
 
 def test_a_dla_that_is_not_there() -> None:
-    options = Options(dla_core=2)
+    options = TensorRtOptions(dla_core=2)
     assert not any("dla" in spec.name for spec in platforms(options, OFFER))
     assert "dla2" in lacking(options, OFFER)[0]
-    assert lacking(Options(dla_core=1), OFFER) == ()
+    assert lacking(TensorRtOptions(dla_core=1), OFFER) == ()
 
 
 def test_a_timing_cache_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.cuda import Device
+from latfarm_agent.runtimes.cuda import CudaDevice
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 
 DOUBLE = Path(__file__).parent / "double"
@@ -28,7 +28,7 @@ def job(name, session=0, sequence=0):
     spec = specs[name]
     return Job(model, spec.settings, spec.dtype, cache, "request", session, sequence)
 """
-ORIN = Device(0, "Double GPU", (8, 7), 0, 0, True, "", "")
+ORIN = CudaDevice(0, "Double GPU", (8, 7), 0, 0, True, "", "")
 
 
 @pytest.fixture(name="play")

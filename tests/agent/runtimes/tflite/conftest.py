@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 
 SOURCE = Path(__file__).parent / "delegate.c"
 TFLITE = "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"
@@ -87,7 +87,7 @@ def chain() -> Callable[..., Path]:
 Entry = Dict[str, Any]
 
 
-def delegate_bench(directory: Path, limits: Limits, *entries: Entry, **options: Any) -> Bench:
+def delegate_bench(directory: Path, limits: WorkerLimits, *entries: Entry, **options: Any) -> Bench:
     """A bench with the TFLite runtime and delegates as the agent's configuration names them."""
     config = AgentConfig(
         runtimes={"tflite": RuntimeConfig(options=dict(options, delegates=list(entries)))}
@@ -103,7 +103,9 @@ def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     made = []
 
     def make(*entries: Entry, **options: Any) -> Bench:
-        bench = delegate_bench(tmp_path / "work", Limits(busy_wait_s=0.0), *entries, **options)
+        bench = delegate_bench(
+            tmp_path / "work", WorkerLimits(busy_wait_s=0.0), *entries, **options
+        )
         made.append(bench)
         return bench
 

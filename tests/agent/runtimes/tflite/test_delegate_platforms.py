@@ -12,7 +12,7 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
-from latfarm_agent.worker.pool import Limits
+from latfarm_agent.worker.pool import WorkerLimits
 from latfarm_protos.v1 import agent_pb2 as pb
 
 pytest.importorskip("ai_edge_litert.interpreter")
@@ -261,18 +261,18 @@ class TestConformance(RuntimeSuite):
         self._write = chain
 
     @classmethod
-    def make_bench(cls, directory: Path, limits: Limits) -> Bench:
+    def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         return cls._bench(directory, limits)
 
     @classmethod
-    def _bench(cls, directory: Path, limits: Limits, **more: Any) -> Bench:
+    def _bench(cls, directory: Path, limits: WorkerLimits, **more: Any) -> Bench:
         options = {"kernels": [], "delegates": [entry(cls.library)], **more}
         config = AgentConfig(runtimes={"tflite": RuntimeConfig(options=options)})
         only = {"tflite": TFLITE}
         return Bench("board", None, directory, runtimes=only, config=config, limits=limits)
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
-        return self._bench(directory, Limits(), **{option: 1})
+        return self._bench(directory, WorkerLimits(), **{option: 1})
 
     def make_model(self, directory: Path) -> Path:
         return self._write(directory / "model.tflite", CHAIN)

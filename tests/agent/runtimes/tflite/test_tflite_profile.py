@@ -9,9 +9,9 @@ import pytest
 from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.tflite import profile
 from latfarm_agent.runtimes.tflite import runtime as tflite
-from latfarm_agent.runtimes.tflite.context import Scout, Step
-from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device, Event
-from latfarm_agent.runtimes.tflite.model import Operator, op_name
+from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, Event, LitertDevice
+from latfarm_agent.runtimes.tflite.model import TfliteOperator, op_name
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
 
@@ -20,13 +20,13 @@ FC = "Fully Connected (NC, F32) GEMM"
 CLAMP = "Clamp (NC, F32)"
 
 
-def operators(*codes: str) -> list[Operator]:
+def operators(*codes: str) -> list[TfliteOperator]:
     """A chain of operators; each reads what the one before it makes, unless "CODE<3" says else."""
     found = []
     for index, text in enumerate(codes):
         code, _, reads = text.partition("<")
         inputs = tuple(int(part) for part in reads.split(",")) if reads else (index,)
-        found.append(Operator(index, f"n{index}", op_name(code), code, inputs, (index + 1,)))
+        found.append(TfliteOperator(index, f"n{index}", op_name(code), code, inputs, (index + 1,)))
     return found
 
 
@@ -91,7 +91,11 @@ def event(tag: str, number: int, *, inside: bool = True, ms: float = 1.0) -> Eve
     return Event(tag, inside, number, ms)
 
 
-PLAN = [Step(4, "TfLiteXNNPackDelegate", (0, 1), 9), Step(2, "", (2,), 0), Step(3, "X", (3,), 9)]
+PLAN = [
+    ExecutionStep(4, "TfLiteXNNPackDelegate", (0, 1), 9),
+    ExecutionStep(2, "", (2,), 0),
+    ExecutionStep(3, "X", (3,), 9),
+]
 
 
 def test_events_become_rows_of_the_plan() -> None:
@@ -107,7 +111,7 @@ def test_events_become_rows_of_the_plan() -> None:
 def test_an_activation_that_clamps_behind_a_sum_is_a_kernel_by_itself() -> None:
     # The file writes both activations into their operators; XNNPACK clamps within one of them only.
     named = operators("CONV_2D", "ADD", "CONV_2D")
-    plan = [Step(3, "TfLiteXNNPackDelegate", (0, 1, 2), 9)]
+    plan = [ExecutionStep(3, "TfLiteXNNPackDelegate", (0, 1, 2), 9)]
     run = [
         event(CONV, 0, ms=3.0),
         event("Add (ND)", 1, ms=2.0),
@@ -124,7 +128,7 @@ def test_an_activation_that_clamps_behind_a_sum_is_a_kernel_by_itself() -> None:
 
 def test_a_clamp_that_is_the_operator_is_one_row() -> None:
     named = operators("CONV_2D", "RELU")
-    plan = [Step(2, "TfLiteXNNPackDelegate", (0, 1), 9)]
+    plan = [ExecutionStep(2, "TfLiteXNNPackDelegate", (0, 1), 9)]
     run = [event(CONV, 0, ms=3.0), event(CLAMP, 1, ms=0.5)]
     assert [row.name for row in profile.by_events(plan, named, [run, run])] == ["n0", "n1"]
     assert own_clamp(Group(tuple(operators("RELU")), (0,)), [CLAMP]) == 0
@@ -153,7 +157,7 @@ def test_events_of_another_plan_are_refused(runs: list[list[Event]]) -> None:
 
 def test_a_step_that_ran_unseen_is_no_row() -> None:
     with pytest.raises(RuntimeFailure, match="runs its node 2 unseen"):
-        profile.by_steps([Step(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
+        profile.by_steps([ExecutionStep(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
 
 
 class TestReal:
@@ -195,7 +199,7 @@ class TestReal:
         session = runtime._session
         assert session is not None
         folder = Path(interpreter.__file__).parent
-        model = CompiledModel(folder, job.model_path, Device(), profiling=True)
+        model = CompiledModel(folder, job.model_path, LitertDevice(), profiling=True)
         try:
             model.fill(0, session.interpreter.get_tensor(0).tobytes())
             model.run()
@@ -214,9 +218,9 @@ class TestReal:
         broken.write_bytes(b"no model")
         folder = Path(interpreter.__file__).parent
         with pytest.raises(RuntimeFailure, match="LiteRtCreateModelFromFile ended"):
-            CompiledModel(folder, broken, Device(), profiling=False)
+            CompiledModel(folder, broken, LitertDevice(), profiling=False)
         with pytest.raises(RuntimeFailure, match=r"libLiteRt\.so"):
-            CompiledModel(tmp_path, broken, Device(), profiling=False)
+            CompiledModel(tmp_path, broken, LitertDevice(), profiling=False)
 
     def test_clocks_are_taken_off_again(self, job: Job) -> None:
         from ai_edge_litert.interpreter import Interpreter

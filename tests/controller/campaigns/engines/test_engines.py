@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import Offer, choose, offer
+from latfarm_controller.campaigns.engines.offers import ComparedPlatform, choose, offer
 from latfarm_controller.campaigns.kinds import COMPARING, KINDS, make_campaign
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
@@ -25,7 +25,7 @@ VERSIONS = {
 }
 
 
-def made(name: str) -> Offer:
+def made(name: str) -> ComparedPlatform:
     version = next((v for engine, v in VERSIONS.items() if engine in name), "1.0")
     runtime = name.split("-")[1].rstrip("0123456789.")
     model_format = {"mnn": "mnn", "ncnn": "ncnn"}.get(runtime, "onnx")

@@ -22,7 +22,7 @@ from latfarm_controller.campaigns.fusion.decision import (
 )
 from latfarm_predictors.graph.graph import Node
 from latfarm_predictors.kernels.fusion import GATE, GATED, FusionRules, Verdict, rule_op, split
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 
 def taken(latency_ms: float, mad_ms: float = 0.0, layers: tuple[str, ...] = ()) -> Measurement:
@@ -35,7 +35,7 @@ def taken(latency_ms: float, mad_ms: float = 0.0, layers: tuple[str, ...] = ()) 
         latency_ms=latency_ms,
         mad_ms=mad_ms,
         runs=20,
-        layers=tuple(LayerTime(name, name, 0.1) for name in layers),
+        layers=tuple(ProfiledLayer(name, name, 0.1) for name in layers),
     )
 
 
@@ -120,7 +120,7 @@ def test_layers_are_counted_without_changes_of_layout() -> None:
 
 def test_an_op_that_is_not_run_behind_another_as_it_is_alone_is_absorbed() -> None:
     def layers(*times_ms: float) -> Measurement:
-        found = tuple(LayerTime(f"{at}", "", time_ms) for at, time_ms in enumerate(times_ms))
+        found = tuple(ProfiledLayer(f"{at}", "", time_ms) for at, time_ms in enumerate(times_ms))
         return replace(taken(1.0), layers=found)
 
     total, slow_relu = layers(0.02), layers(0.7)
@@ -150,8 +150,8 @@ def test_branches_are_told_by_name_or_by_order() -> None:
     right = Node("conv_10", "Conv", ("y",), ("conv_10",))
     join = Node("add", "Add", ("conv_1", "conv_10"), ("add",))
 
-    def layers(*names: str) -> list[LayerTime]:
-        return [LayerTime(name, "Conv", 0.1) for name in names]
+    def layers(*names: str) -> list[ProfiledLayer]:
+        return [ProfiledLayer(name, "Conv", 0.1) for name in names]
 
     assert merged_branch(layers("conv_1", "conv_10+add"), left, right, join) == 2
     assert merged_branch(layers("conv_10", "conv_1+add"), left, right, join) == 1

@@ -12,7 +12,7 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.measurement import LayerTime, Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from benchmarks.fusion_rows import details, failed_row, keep, line, plain_op, row_of
 
@@ -35,7 +35,7 @@ def detected(layers: Layers, **config: object) -> FusionCampaign:
         found = SimulatedPlatform(rules=RULES).measure(request)
         shown = layers(request) if request.profile else ()
         return replace(
-            found, layers=tuple(LayerTime(f"{i}", op, 0.1) for i, op in enumerate(shown))
+            found, layers=tuple(ProfiledLayer(f"{i}", op, 0.1) for i, op in enumerate(shown))
         )
 
     options = {"pairs": PAIRS, "blind": True, **config}
@@ -80,7 +80,7 @@ def test_what_the_profile_shows_in_two_layers_is_cut_out_whole_where_one_all_but
         alone = {"Add": 0.02, "Relu": 0.7}
         times = [0.02, 0.002] if ops == ["Add", "Relu"] else [alone.get(op, 0.1) for op in ops]
         layers = [
-            LayerTime(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
+            ProfiledLayer(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
         ]
         return replace(found, layers=tuple(layers) if request.profile else ())
 
@@ -103,7 +103,7 @@ def test_two_convolutions_that_save_moving_their_tensors_are_two_kernels() -> No
         found = SimulatedPlatform(rules=RULES).measure(request)
         times = [0.02, 0.02] if ops == ["Conv", "Conv"] else [0.1] * len(ops)
         layers = [
-            LayerTime(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
+            ProfiledLayer(f"{i}", op, t) for i, (op, t) in enumerate(zip(ops, times, strict=True))
         ]
         return replace(found, layers=tuple(layers) if request.profile else ())
 

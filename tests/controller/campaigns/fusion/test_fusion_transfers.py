@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.operators import SIZES
@@ -15,7 +15,7 @@ from latfarm_controller.campaigns.fusion.results import PairResult
 from latfarm_controller.campaigns.fusion.transfers import chains, transfers_of
 from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
 
@@ -28,7 +28,7 @@ class Board:
 
     def __init__(self, kind: str, noise: float, seed: int = 0, **changes: Any) -> None:
         found = simulated_boards.profile(kind, noise=noise, seed=seed)
-        self.profile = Profile.from_json({**found, **changes})
+        self.profile = BoardProfile.from_json({**found, **changes})
         self.answered: dict[str, Measurement] = {}
         self._exact: dict[str, float] = {}
 
@@ -58,7 +58,7 @@ class Board:
             runs=RUNS,
             board_ms=20.0,
             settings=request.settings,
-            layers=tuple(LayerTime(row.name, row.op, row.latency_ms) for row in layers),
+            layers=tuple(ProfiledLayer(row.name, row.op, row.latency_ms) for row in layers),
         )
         self.answered[request.request_id] = answer
         return answer

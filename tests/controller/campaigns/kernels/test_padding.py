@@ -12,13 +12,18 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import Profile, Tiles, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import (
+    BoardProfile,
+    SimulatedTiles,
+    exact_latency_ms,
+    exact_layers,
+)
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.prior import prior_rules
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, padded_samples
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.pads.bounds import Reading, interval, needed, readings
+from latfarm_controller.campaigns.pads.bounds import TimeEstimate, interval, needed, readings
 from latfarm_controller.campaigns.pads.models import Pad, padded, padding_only
 from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.errors import UsageError
@@ -30,11 +35,11 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import prepare
 
 PAIRS = [("Conv", "BatchNormalization"), ("Conv", "Relu"), ("Conv", "Clip"), ("Gemm", "Relu")]
-NPU = Profile(
+NPU = BoardProfile(
     "sim-npu",
     peak_macs_per_ms=5e8,
     vector_ops_per_ms=2e7,
@@ -42,7 +47,7 @@ NPU = Profile(
     overhead_ms=0.005,
     call_overhead_ms=0.05,
     io_bytes_per_ms=4e6,
-    tiles=Tiles(out_channels=32, in_channels=8, width=4),
+    tiles=SimulatedTiles(out_channels=32, in_channels=8, width=4),
     fused_pairs=frozenset(PAIRS),
 )
 RULES = FusionRules(pairs=dict.fromkeys(PAIRS, "fused"))
@@ -52,7 +57,7 @@ FAMILIES = ["mobilenet-v1", "resnet18", "squeezenet", "googlenet"]
 class Board:
     """Answers as the simulated NPU would; noise depends on the request alone."""
 
-    def __init__(self, noise: float = 0.0, broken: str = "", profile: Profile = NPU) -> None:
+    def __init__(self, noise: float = 0.0, broken: str = "", profile: BoardProfile = NPU) -> None:
         self._noise = noise
         self._profile = profile
         self._broken = broken
@@ -82,7 +87,7 @@ class Board:
         return answer
 
 
-def true_ms(kernel: Kernel, profile: Profile = NPU) -> float:
+def true_ms(kernel: Kernel, profile: BoardProfile = NPU) -> float:
     return sum(layer.latency_ms for layer in exact_layers(kernel.graph.to_json(), profile))
 
 
@@ -91,7 +96,7 @@ def survey(**config: Any) -> PaddingCampaign:
     return PaddingCampaign("sim-npu", PaddingOptions.model_validate(options), RULES)
 
 
-def inside(time: PaddedTime, profile: Profile = NPU) -> bool:
+def inside(time: PaddedTime, profile: BoardProfile = NPU) -> bool:
     assert time.interval is not None
     exact = true_ms(time.kernel, profile)
     return time.interval.lower_ms - 1e-9 <= exact <= time.interval.upper_ms + 1e-9
@@ -337,7 +342,9 @@ def test_times_alone_and_by_the_profiler_stand_beside_padded_ones() -> None:
         if not request.profile:
             return answer
         rows = exact_layers(request.graph.to_json(), NPU)
-        return replace(answer, layers=tuple(LayerTime(r.name, r.op, r.latency_ms) for r in rows))
+        return replace(
+            answer, layers=tuple(ProfiledLayer(r.name, r.op, r.latency_ms) for r in rows)
+        )
 
     graphs = [lums()[name].graph.to_json() for name in ("conv", "add")]
     campaign = survey(graphs=graphs, profile=True)
@@ -356,25 +363,25 @@ def test_the_bounds_are_those_of_the_paper() -> None:
     small, large = Pad((1, 8, 7, 7), "float32"), Pad((1, 64, 14, 14), "float32")
     sums = needed([small], [large], "paper")
     models = {
-        (small, "base"): Reading(1.0, 0.0),
-        (large, "base"): Reading(3.0, 0.0),
-        (small, "fork"): Reading(1.4, 0.0),
-        (large, "fork"): Reading(4.0, 0.0),
-        (small, "twin"): Reading(1.8, 0.0),
+        (small, "base"): TimeEstimate(1.0, 0.0),
+        (large, "base"): TimeEstimate(3.0, 0.0),
+        (small, "fork"): TimeEstimate(1.4, 0.0),
+        (large, "fork"): TimeEstimate(4.0, 0.0),
+        (small, "twin"): TimeEstimate(1.8, 0.0),
     }
-    found = interval(Reading(10.0, 0.0), sums, models, 0.95)  # type: ignore[arg-type]
+    found = interval(TimeEstimate(10.0, 0.0), sums, models, 0.95)  # type: ignore[arg-type]
     assert (found.lower_ms, found.upper_ms, found.middle_ms) == (7.0, 9.0, 8.0)
     assert needed([small], [small], "paper") == ({(small, "base"): 1},)
     # A pad out costs 0.4 or 1.0, a pad in 0.4: pads and call cost 1.0 - 0.4 + 1.0, and 0.4 more.
-    exact = interval(Reading(10.0, 0.0), needed([small], [large], "split"), models, 0.95)  # type: ignore[arg-type]
+    exact = interval(TimeEstimate(10.0, 0.0), needed([small], [large], "split"), models, 0.95)  # type: ignore[arg-type]
     assert exact.lower_ms == pytest.approx(8.4)
     assert exact.half_ms == pytest.approx(0.0)
-    two = interval(Reading(10.0, 0.0), needed([small] * 2, [large], "paper"), models, 0.95)  # type: ignore[arg-type]
+    two = interval(TimeEstimate(10.0, 0.0), needed([small] * 2, [large], "paper"), models, 0.95)  # type: ignore[arg-type]
     assert two.middle_ms == pytest.approx(8.0)
     noisy = interval(
-        Reading(10.0, 0.03),
+        TimeEstimate(10.0, 0.03),
         needed([small], [small], "paper"),
-        {(small, "base"): Reading(1.0, 0.01)},
+        {(small, "base"): TimeEstimate(1.0, 0.01)},
         0.95,
     )
     assert noisy.half_ms == pytest.approx(1.96 * 0.2, rel=1e-3)

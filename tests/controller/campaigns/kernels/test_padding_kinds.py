@@ -7,7 +7,7 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.testing import drive
@@ -18,7 +18,7 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from benchmarks import simulated_boards
 
-NPU = Profile.from_json(simulated_boards.profile("npu", noise=0.0))
+NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 PAIRS = [(first, second) for first, second in NPU.fused_pairs if first != "Add"]
 RULES = FusionRules(pairs=dict.fromkeys(PAIRS, "fused"), multi_inbound=2)
 SHAPES = 8

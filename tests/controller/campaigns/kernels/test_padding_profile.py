@@ -26,7 +26,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import KernelSample, prepare
 
 RULES = FusionRules(
@@ -75,11 +75,11 @@ def survey(
         own = len(padding_free(request.graph))
         times = [INSIDE_MS * (1 + noise * random.uniform(-1, 1)) / own for _ in range(own)]
         layers = [
-            LayerTime(name, "op", time)
+            ProfiledLayer(name, "op", time)
             for name, time in zip(padding_free(request.graph), times, strict=True)
         ]
         layers += [
-            LayerTime(node.name, "pad", 0.25)
+            ProfiledLayer(node.name, "pad", 0.25)
             for node in request.graph.nodes
             if node.name not in padding_free(request.graph)
         ]
@@ -231,10 +231,10 @@ def test_a_network_reads_an_image_from_outside() -> None:
 
 def test_steps_of_an_op_are_its_own() -> None:
     layers = (
-        LayerTime("conv_0", "Conv2D", 1.0),
-        LayerTime("scratch_4", "Mul", 0.5),
-        LayerTime("bn_1", "Add", 0.25),
-        LayerTime("scratch_9", "PadV2", 0.125),
+        ProfiledLayer("conv_0", "Conv2D", 1.0),
+        ProfiledLayer("scratch_4", "Mul", 0.5),
+        ProfiledLayer("bn_1", "Add", 0.25),
+        ProfiledLayer("scratch_9", "PadV2", 0.125),
     )
     found = with_steps(layers)
     assert [(layer.name, layer.latency_ms) for layer in found] == [("conv_0", 1.0), ("bn_1", 0.875)]
@@ -247,9 +247,9 @@ def test_a_network_tells_what_its_kernels_take_with_all_their_steps() -> None:
     graph = b.build([b.batch_norm(b.conv(b.input((1, 8, 14, 14)), 8, 3))])
     conv_name, norm_name = (node.name for node in graph.nodes)
     layers = (
-        LayerTime(conv_name, "Conv2D", 1.0),
-        LayerTime("scratch_7", "Mul", 0.5),
-        LayerTime(norm_name, "Add", 0.5),
+        ProfiledLayer(conv_name, "Conv2D", 1.0),
+        ProfiledLayer("scratch_7", "Mul", 0.5),
+        ProfiledLayer(norm_name, "Add", 0.5),
     )
     m = Measurement("r", graph.hash, "p", "network", Outcome.OK, latency_ms=2.0, layers=layers)
     separate = in_context(graph, FusionRules(), m)

@@ -15,7 +15,7 @@ from latfarm_controller.campaigns.profiles.fusion_seen import (
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 Make = Callable[[GraphBuilder, str], str]
 
@@ -29,7 +29,7 @@ def network(make: Make, name: str = "net") -> Graph:
 def profiled(graph: Graph, *layers: str, outcome: Outcome = Outcome.OK) -> Measurement:
     """Layers by the ops that each covers, in the order of the nodes: "2 1 1" of four nodes."""
     names = iter([node.name for node in graph.nodes])
-    found = [LayerTime("+".join(next(names) for _ in range(int(n))), "", 1.0) for n in layers]
+    found = [ProfiledLayer("+".join(next(names) for _ in range(int(n))), "", 1.0) for n in layers]
     return Measurement(
         "r", graph.hash, "p", "context", outcome, latency_ms=1.0, layers=tuple(found)
     )
@@ -80,7 +80,7 @@ def test_a_join_tells_of_the_branch_that_took_it_in() -> None:
 
     graph = network(make)
     relu, conv, add, pool = (node.name for node in graph.nodes)
-    layers = [LayerTime(name, "", 1.0) for name in (relu, f"{conv}+{add}", pool)]
+    layers = [ProfiledLayer(name, "", 1.0) for name in (relu, f"{conv}+{add}", pool)]
     answer = Measurement(
         "r", graph.hash, "p", "context", Outcome.OK, latency_ms=1.0, layers=tuple(layers)
     )
@@ -114,7 +114,7 @@ def test_layers_without_names_of_nodes_and_failures_tell_nothing() -> None:
         "context",
         Outcome.OK,
         latency_ms=1.0,
-        layers=(LayerTime("npu", "", 1.0),),
+        layers=(ProfiledLayer("npu", "", 1.0),),
     )
     failed = profiled(graph, "2", "1", outcome=Outcome.MODEL_ERROR)
     assert seen_in_networks([(graph, whole), (graph, failed)]) == {}

@@ -19,7 +19,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 RULES = FusionRules({("Conv", "Relu"): "fused"}, 1, 0, "p")
 
@@ -30,7 +30,7 @@ def network() -> Graph:
     return b.build([b.max_pool(b.relu(b.conv(x, 16, 1)), 2)])
 
 
-def measured(graph: Graph, latency_ms: float, *layers: LayerTime) -> Measurement:
+def measured(graph: Graph, latency_ms: float, *layers: ProfiledLayer) -> Measurement:
     return Measurement(
         "r",
         graph.hash,
@@ -47,11 +47,11 @@ def test_layers_become_kernels_scaled_to_the_latency() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
-        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
-        LayerTime("reorder", "ReorderOutput", 0.5),
-        LayerTime(conv2, "Conv", 1.0),
-        LayerTime(relu2, "Relu", 0.5),
-        LayerTime(pool, "MaxPool", 1.0),
+        ProfiledLayer(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        ProfiledLayer("reorder", "ReorderOutput", 0.5),
+        ProfiledLayer(conv2, "Conv", 1.0),
+        ProfiledLayer(relu2, "Relu", 0.5),
+        ProfiledLayer(pool, "MaxPool", 1.0),
     )
     samples = in_context(graph, RULES, measured(graph, 10.0, *layers))
     assert [s.kernel.type for s in samples] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
@@ -65,13 +65,13 @@ def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
-        LayerTime("in", "ReorderInput", 0.25),
-        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
-        LayerTime("out", "ReorderOutput", 0.5),
-        LayerTime("again", "Transpose", 0.75),
-        LayerTime(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
-        LayerTime(pool, "MaxPool", 1.0),
-        LayerTime("last", "Cast", 0.5),
+        ProfiledLayer("in", "ReorderInput", 0.25),
+        ProfiledLayer(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        ProfiledLayer("out", "ReorderOutput", 0.5),
+        ProfiledLayer("again", "Transpose", 0.75),
+        ProfiledLayer(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
+        ProfiledLayer(pool, "MaxPool", 1.0),
+        ProfiledLayer("last", "Cast", 0.5),
     )
     samples = in_context(graph, RULES, measured(graph, 6.0, *layers))
     assert [s.latency_ms for s in samples] == pytest.approx([2.75, 1.75, 1.5])
@@ -83,8 +83,8 @@ def test_a_view_run_along_with_what_follows_joins_no_kernels() -> None:
     graph = b.build([b.reshape(b.transpose(x, (0, 2, 1, 3, 4)), (1, 8, 16, 16))])
     conv, relu, there, transpose, back = (node.name for node in graph.nodes)
     layers = (
-        LayerTime(f"{conv}+{relu}", "Conv+Relu", 2.0),
-        LayerTime(f"{there}+{transpose}+{back}", "Transpose", 1.0),
+        ProfiledLayer(f"{conv}+{relu}", "Conv+Relu", 2.0),
+        ProfiledLayer(f"{there}+{transpose}+{back}", "Transpose", 1.0),
     )
     samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
     assert [s.kernel.type for s in samples] == ["Conv+Relu+Reshape", "Transpose+Reshape"]
@@ -97,7 +97,8 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     names = (f"{conv1}+{relu1}", f"{conv2}+{relu2}", pool)
     true_ms, clock_ms = (0.3, 0.1, 0.05), 0.008
     layers = [
-        LayerTime(name, "Conv", own + clock_ms) for name, own in zip(names, true_ms, strict=True)
+        ProfiledLayer(name, "Conv", own + clock_ms)
+        for name, own in zip(names, true_ms, strict=True)
     ]
     samples = in_context(graph, RULES, measured(graph, sum(true_ms), *layers))
     assert [s.latency_ms for s in samples] == pytest.approx(true_ms)
@@ -115,7 +116,7 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
 @pytest.mark.parametrize("told", ["10.0", "5.0", "1", "", "unknown", "nan", "inf", "-1"])
 def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
     graph = network()
-    layers = [LayerTime(node.name, node.op, 2.0) for node in graph.nodes]
+    layers = [ProfiledLayer(node.name, node.op, 2.0) for node in graph.nodes]
     m = replace(measured(graph, 5.0, *layers), conditions={"uncorrected_ms": told})
     factor = 0.5 if told == "10.0" else 1.0
     assert [layer.latency_ms for layer in own_layers(m)] == [2.0 * factor] * 5
@@ -125,7 +126,9 @@ def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
 def test_a_profile_accounts_for_a_network_or_does_not() -> None:
     graph = network()
     for whole_ms, told in ((2.0, True), (3.0, True), (3.2, False), (1.01, True), (0.9, False)):
-        m = measured(graph, whole_ms, LayerTime("a", "Conv", 1.5), LayerTime("b", "Relu", 0.5))
+        m = measured(
+            graph, whole_ms, ProfiledLayer("a", "Conv", 1.5), ProfiledLayer("b", "Relu", 0.5)
+        )
         assert accounts_for(m) is told
     assert not accounts_for(measured(graph, 1.0))
 
@@ -134,8 +137,8 @@ def test_kernels_that_ran_together_are_left_out() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
-        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
-        LayerTime(f"{conv2}+{relu2}+{pool}", "Conv+Relu+MaxPool", 2.0),
+        ProfiledLayer(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        ProfiledLayer(f"{conv2}+{relu2}+{pool}", "Conv+Relu+MaxPool", 2.0),
     )
     samples = in_context(graph, RULES, measured(graph, 4.0, *layers))
     assert [s.latency_ms for s in samples] == pytest.approx([2.0])
@@ -145,7 +148,7 @@ def test_kernels_that_ran_together_are_left_out() -> None:
 def test_layout_conversions_are_taken_off_after_the_call() -> None:
     b = GraphBuilder("k")
     kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
-    layers = (LayerTime("r", "ReorderInput", 1.0), LayerTime("n0", "Conv", 3.0))
+    layers = (ProfiledLayer("r", "ReorderInput", 1.0), ProfiledLayer("n0", "Conv", 3.0))
     measurement = measured(kernel.graph, 9.0, *layers)
     share = layout_share([measurement, measured(kernel.graph, 9.0)])
     assert share == pytest.approx(0.25)
@@ -161,7 +164,7 @@ def test_layout_conversions_are_taken_off_after_the_call() -> None:
 def test_what_no_layer_shows_is_the_transfers() -> None:
     b = GraphBuilder("k")
     kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
-    measurement = measured(kernel.graph, 9.0, LayerTime("n0", "Conv", 2.0))
+    measurement = measured(kernel.graph, 9.0, ProfiledLayer("n0", "Conv", 2.0))
     share = layout_share([measurement], 1.0)
     assert share == pytest.approx(0.75)
     assert sample_of(kernel, measurement, 1.0, share).latency_ms == pytest.approx(2.0)
@@ -171,9 +174,9 @@ def test_what_is_shown_to_take_no_time_is_told_so() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
-        LayerTime(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
-        LayerTime(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
-        LayerTime(pool, "MaxPool", 0.0, "cpu"),
+        ProfiledLayer(f"{conv1}+{relu1}", "Conv+Relu", 2.0),
+        ProfiledLayer(f"{conv2}+{relu2}", "Conv+Relu", 1.0),
+        ProfiledLayer(pool, "MaxPool", 0.0, "cpu"),
     )
     samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
     assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0, 0.0])

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import Profile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding_profile import own_share
 from latfarm_controller.campaigns.kinds import make_campaign
@@ -24,11 +24,11 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
 
-NPU = Profile.from_json(simulated_boards.profile("npu", noise=0.0))
+NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 RULES = FusionRules(pairs=dict.fromkeys(NPU.fused_pairs, "fused"), multi_inbound=2)
 CONFIG: dict[str, Any] = {
     "budget": 24,
@@ -55,7 +55,7 @@ def measure(request: MeasurementRequest) -> Measurement:
         cold_ms=latency_ms * 1.1 if request.settings.cold_runs else None,
         board_ms=20.0,
         settings=request.settings,
-        layers=tuple(LayerTime(row.name, row.op, row.latency_ms) for row in layers),
+        layers=tuple(ProfiledLayer(row.name, row.op, row.latency_ms) for row in layers),
     )
 
 
@@ -150,7 +150,7 @@ def test_a_layer_that_covers_a_pad_tells_nothing() -> None:
     pad = next(node.name for node in model.graph.nodes if node.name not in model.own)
 
     def taken(*names: str) -> Measurement:
-        layers = tuple(LayerTime(name, "", 1.0) for name in names)
+        layers = tuple(ProfiledLayer(name, "", 1.0) for name in names)
         return Measurement("r", "g", "p", "padding", Outcome.OK, latency_ms=1.0, layers=layers)
 
     assert own_share(model, taken(pad, own, pad, pad)) == 0.25
@@ -198,7 +198,7 @@ def profiled(shown: float) -> list[tuple[Graph, Measurement]]:
     for side in (8, 16, 32):
         b = GraphBuilder("g")
         graph = b.build([b.relu(b.input((1, 4, side, side)))])
-        layers = (LayerTime("relu", "Relu", shown),)
+        layers = (ProfiledLayer("relu", "Relu", shown),)
         found = Measurement(
             "r", graph.hash, "p", "fusion", Outcome.OK, latency_ms=1.1, layers=layers
         )

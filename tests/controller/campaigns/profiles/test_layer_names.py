@@ -9,7 +9,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, 
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.measurement import LayerTime, Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 
 def network() -> Graph:
@@ -28,22 +28,22 @@ def names_of(graph: Graph) -> dict[str, str]:
     return found
 
 
-def profile(graph: Graph) -> list[LayerTime]:
+def profile(graph: Graph) -> list[ProfiledLayer]:
     """As MNN tells it: no layer for the concatenation, several for the LRN."""
     convs = [node.name for node in graph.nodes if node.op == "Conv"]
     name = names_of(graph)
     return [
-        LayerTime(convs[0], "Convolution", 1.0),
-        LayerTime(convs[1], "Convolution", 2.0),
-        LayerTime(f"{name['lrn']}_raster_0", "Reorder", 0.5),
-        LayerTime(f"{name['lrn']}_raster_1", "UnaryOp", 0.25),
-        LayerTime(f"{name['lrn']}_raster_2", "BinaryOp", 0.125),
-        LayerTime(f"{convs[2]}_raster_0", "Reorder", 0.25),
-        LayerTime(convs[2], "Convolution", 1.0),
-        LayerTime(f"{name['globalaveragepool']}_raster_0", "Pooling", 0.0625),
-        LayerTime(f"{name['gemm']}__matmul_converted_raster_0", "Reorder", 0.03125),
-        LayerTime(f"{name['gemm']}__matmul_converted", "Convolution", 0.75),
-        LayerTime("of nobody_raster_1", "Raster", 0.5),
+        ProfiledLayer(convs[0], "Convolution", 1.0),
+        ProfiledLayer(convs[1], "Convolution", 2.0),
+        ProfiledLayer(f"{name['lrn']}_raster_0", "Reorder", 0.5),
+        ProfiledLayer(f"{name['lrn']}_raster_1", "UnaryOp", 0.25),
+        ProfiledLayer(f"{name['lrn']}_raster_2", "BinaryOp", 0.125),
+        ProfiledLayer(f"{convs[2]}_raster_0", "Reorder", 0.25),
+        ProfiledLayer(convs[2], "Convolution", 1.0),
+        ProfiledLayer(f"{name['globalaveragepool']}_raster_0", "Pooling", 0.0625),
+        ProfiledLayer(f"{name['gemm']}__matmul_converted_raster_0", "Reorder", 0.03125),
+        ProfiledLayer(f"{name['gemm']}__matmul_converted", "Convolution", 0.75),
+        ProfiledLayer("of nobody_raster_1", "Raster", 0.5),
     ]
 
 
@@ -53,12 +53,12 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
     graph = b.build([b.relu(b.add(b.conv(x, 8, 1), b.conv(x, 8, 3)))])
     *convs, add, relu = [node.name for node in graph.nodes]
     shown = [
-        *(LayerTime(name, "Conv2D", 1.0) for name in convs),
-        LayerTime(f"scratch_{relu}", "Add", 0.25),
-        LayerTime(relu, "Clamp", 0.125),
+        *(ProfiledLayer(name, "Conv2D", 1.0) for name in convs),
+        ProfiledLayer(f"scratch_{relu}", "Add", 0.25),
+        ProfiledLayer(relu, "Clamp", 0.125),
     ]
     told = with_own_activations(graph, shown)
-    assert told == [*shown[:2], LayerTime(f"{add}+{relu}", "Add", 0.375)]
+    assert told == [*shown[:2], ProfiledLayer(f"{add}+{relu}", "Add", 0.375)]
     measured = Measurement(
         "r", graph.hash, "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
     )
@@ -70,7 +70,7 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
     # cut apart, each of the two would get what is the other's
     assert {s.kernel.type for s in in_context(graph, FusionRules.none(), measured)} == {"Conv"}
     # steps of an op that has no activation behind it, and of one by itself, stay what they are
-    others = [LayerTime("scratch_1", "Mul", 1.0), LayerTime(add, "Add", 1.0)]
+    others = [ProfiledLayer("scratch_1", "Mul", 1.0), ProfiledLayer(add, "Add", 1.0)]
     assert with_own_activations(graph, others) == others
 
 
@@ -85,7 +85,7 @@ def test_pieces_of_an_op_bear_its_name_and_layouts_that_of_a_hidden_move() -> No
     assert told[8:10] == [layers[8].name, name["gemm"]]
     assert told[10] == "of nobody_raster_1"
     # a concatenation that is shown has done its work itself
-    shown = [*layers, LayerTime(name["concat"], "Raster", 0.1)]
+    shown = [*layers, ProfiledLayer(name["concat"], "Raster", 0.1)]
     assert by_node(graph, shown, LAYOUT_OPS)[2].name == layers[2].name
 
 
@@ -112,11 +112,11 @@ def test_what_groups_made_is_gathered_at_their_cost() -> None:
     graph = b.build([b.global_avg_pool(groups)])
     conv, pool = graph.nodes[0].name, graph.nodes[-1].name
     layers = [
-        LayerTime(f"{conv}__group__0_raster_0", "Reorder", 0.25),
-        LayerTime(f"{conv}__group__0", "Convolution", 1.0),
-        LayerTime(f"{conv}__group__1", "Convolution", 1.0),
-        LayerTime(f"{pool}_raster_0", "Raster", 0.5),
-        LayerTime(f"{pool}_raster_1", "Pooling", 0.125),
+        ProfiledLayer(f"{conv}__group__0_raster_0", "Reorder", 0.25),
+        ProfiledLayer(f"{conv}__group__0", "Convolution", 1.0),
+        ProfiledLayer(f"{conv}__group__1", "Convolution", 1.0),
+        ProfiledLayer(f"{pool}_raster_0", "Raster", 0.5),
+        ProfiledLayer(f"{pool}_raster_1", "Pooling", 0.125),
     ]
     told = [layer.name for layer in by_node(graph, layers, LAYOUT_OPS)]
     assert told == [layers[0].name, conv, conv, conv, pool]
@@ -127,5 +127,5 @@ def test_a_gathering_before_a_pool_is_the_concatenation_that_no_layer_shows() ->
     x = b.input((1, 8, 16, 16))
     graph = b.build([b.global_avg_pool(b.concat([b.conv(x, 8, 1), b.conv(x, 8, 3)]))])
     pool, concat = graph.nodes[-1].name, names_of(graph)["concat"]
-    layers = [LayerTime(f"{pool}_raster_0", "Raster", 0.5), LayerTime(pool, "Pooling", 0.1)]
+    layers = [ProfiledLayer(f"{pool}_raster_0", "Raster", 0.5), ProfiledLayer(pool, "Pooling", 0.1)]
     assert [each.name for each in by_node(graph, layers, LAYOUT_OPS)] == [concat, pool]

@@ -20,7 +20,7 @@ from latfarm_controller.campaigns.sampling.latfarm import GUIDES, Guide, _doubt,
 from latfarm_controller.campaigns.sampling.samplers import (
     Draws,
     Excluded,
-    Scope,
+    SamplingScope,
     chosen_families,
     network_layers,
 )
@@ -53,7 +53,7 @@ def board(**changes: Any) -> SimulatedPlatform:
 
 @pytest.fixture(scope="module")
 def kernels() -> list[Kernel]:
-    scope = Scope(frozenset({"conv"}))
+    scope = SamplingScope(frozenset({"conv"}))
     return Draws(chosen_families(FAMILIES), RULES, Excluded(), 0, scope).draw(30)
 
 
@@ -208,7 +208,7 @@ def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
 
 @pytest.mark.parametrize("name", ["prior", "latfarm", "random", "annette", "nn-meter"])
 def test_every_sampler_keeps_within_its_scope(name: SamplerName) -> None:
-    scope = Scope(frozenset({"conv"}), 5e7)
+    scope = SamplingScope(frozenset({"conv"}), 5e7)
     families = None if name in ("random", "annette") else FAMILIES
     sampler = make_sampler(
         name, 24, RULES, Excluded(), families=families, initial=16, batch=8, scope=scope

@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.links import Built, NotBuilt
+from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
 from latfarm_controller.farm.processes.building import (
     SMALL_BYTES,
     InlineBuilder,
     build_batch,
     build_task,
 )
-from latfarm_controller.farm.scheduling.messages import Model
+from latfarm_controller.farm.scheduling.messages import ModelSpec
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 
@@ -24,8 +24,8 @@ def graph(name: str) -> Graph:
     return builder.build([builder.relu(x)])
 
 
-def job(name: str) -> tuple[Model, Graph]:
-    return Model(name, "onnx", "fp32"), graph(name)
+def job(name: str) -> tuple[ModelSpec, Graph]:
+    return ModelSpec(name, "onnx", "fp32"), graph(name)
 
 
 def build(graph: Graph, model_format: str, dtype: str) -> bytes:
@@ -43,7 +43,7 @@ def test_each_job_has_its_own_answer() -> None:
     names = ["good", "refused", "huge", "broken", "large"]
     answers = asyncio.run(InlineBuilder(build).build([job(name) for name in names]))
     good, refused, huge, broken, large = answers
-    assert isinstance(good, Built)
+    assert isinstance(good, BuiltModel)
     assert good.model.graph_hash == "good"
     assert good.sha256 == hashlib.sha256(good.handle).hexdigest()
     assert good.size_bytes == len(good.handle) == 10
@@ -51,7 +51,7 @@ def test_each_job_has_its_own_answer() -> None:
     assert isinstance(huge, NotBuilt)
     assert huge.retryable
     assert broken == NotBuilt(broken.model, "broken: KeyError while building: 'axis'")
-    assert isinstance(large, Built)
+    assert isinstance(large, BuiltModel)
 
 
 def test_a_large_model_stays_out_of_the_answer() -> None:

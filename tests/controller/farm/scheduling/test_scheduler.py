@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from latfarm_controller.farm.estimate import Estimate
+from latfarm_controller.farm.estimate import StageEstimate
 from latfarm_controller.farm.scheduling.book import Policy
 from latfarm_controller.farm.scheduling.messages import (
     BoardJoined,
@@ -17,7 +17,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Discard,
     Dispatch,
     LeaseExpired,
-    Model,
+    ModelSpec,
     Probe,
     ProbeAnswered,
     Quarantine,
@@ -41,8 +41,8 @@ from latfarm_predictors.measurement import Measurement, Outcome
 ONE = Policy(depth=1, build_slots=1)
 
 
-def model(graph: str) -> Model:
-    return Model(graph, "onnx", "fp32")
+def model(graph: str) -> ModelSpec:
+    return ModelSpec(graph, "onnx", "fp32")
 
 
 def work(request_id: str, graph: str = "", platform: str = "p", size_bytes: int = 10) -> Work:
@@ -372,7 +372,7 @@ def test_a_request_does_not_return_to_a_board_that_still_has_its_earlier_life() 
 
 
 def test_the_estimate_follows_the_stage() -> None:
-    estimate = Estimate()
+    estimate = StageEstimate()
     estimate.update("fusion", 0, 0.0)
     assert estimate.remaining_s(10, 0.0) is None
     for done in range(1, 5):

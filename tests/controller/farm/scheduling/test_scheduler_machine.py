@@ -26,7 +26,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Dispatch,
     Event,
     LeaseExpired,
-    Model,
+    ModelSpec,
     Probe,
     ProbeAnswered,
     Quarantine,
@@ -83,8 +83,8 @@ class World(RuleBasedStateMachine):
         self.at: dict[str, list[str]] = {name: [] for name in BOARDS}  # first runs, others wait
         self.withdrawals: list[Withdraw] = []
         self.stale: set[tuple[str, str]] = set()
-        self.builds: list[set[Model]] = []
-        self.ready: set[Model] = set()
+        self.builds: list[set[ModelSpec]] = []
+        self.ready: set[ModelSpec] = set()
         self.wanted: Counter[tuple[str, str]] = Counter()
         self.works: dict[str, Work] = {}
         self.delivered: Counter[tuple[str, str]] = Counter()
@@ -172,7 +172,7 @@ class World(RuleBasedStateMachine):
             key = (campaign, request_id)
             if self.wanted[key] > self.delivered[key]:
                 continue  # a driver does not ask again for what is under way
-            model = Model(graph, "onnx", "fp32")
+            model = ModelSpec(graph, "onnx", "fp32")
             work = Work(request_id, platform, model, "kernel", MODEL_BYTES[graph], board=board)
             self.works[request_id] = work
             self.wanted[key] += 1
