@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes /opt/latfarm/releases/RELEASE from /opt/latfarm/wheels.tar, with PYTHON: a virtual
-# environment with nothing in it but what the archive lists, each file checked by its hash.
-# install-release.sh PYTHON RELEASE [--system-site-packages] [--no-compile]
+# Creates /opt/latfarm/releases/RELEASE from /opt/latfarm/wheels.tar with the interpreter PYTHON. It is a
+# virtual environment that holds only what the archive lists, and each file is checked by its hash.
+# Usage: install-release.sh PYTHON RELEASE [--system-site-packages] [--no-compile]
 set -eu
 python=$1 release=$2
 shift 2
@@ -16,7 +16,7 @@ done
 umask 022
 cd /opt/latfarm
 place=releases/$release
-# Its programs name the folder that they lie in, so it is made in place; release.json comes last.
+# The programs of an environment contain the path of their folder, so it is created at its final place.
 rm -rf "$place" wheels
 mkdir wheels
 tar -C wheels -xf wheels.tar
