@@ -1,0 +1,81 @@
+"""README's commands and Python run as they stand, and print what it shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"\d+(\.\d+)?|\b[0-9a-f]{12}\b")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def shape(line: str) -> str:
+    """A line without its figures and its alignment."""
+    return " ".join(NUMBER.sub("#", line).split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("reader")
+def test_the_commands_print_what_is_shown_and_the_python_runs(reader: Any) -> None:
+    (console,) = blocks("console")
+    for part in console.split("$ ")[1:]:
+        command, *shown = part.splitlines()
+        name, *arguments = shlex.split(command)
+        assert name == "latfarm"
+        told = [shape(line) for line in reader.latfarm(*arguments).splitlines()]
+        for line in shown:
+            assert line == "..." or shape(line) in told, f"{command}: {line}"
+    (python,) = blocks("python")
+    program = reader.folder / "readme.py"
+    program.write_text(python, encoding="utf-8")
+    told = reader.python(program).splitlines()
+    assert len(python.split("\n\n")) == 3
+    assert re.fullmatch(r"[\d.]+ ms, between [\d.]+ and [\d.]+", told[0])
+
+
+def test_the_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", README + RESULTS))
+    assert named
+    assert named <= targets
+
+
+def test_it_is_short() -> None:
+    prose = re.sub(r"```.*?```|\]\([^)]*\)", "", README, flags=re.DOTALL)
+    words = re.findall(r"[A-Za-z][\w.'-]*", prose)
+    assert len(words) <= 600
+
+
+def test_the_demos_figures_are_those_of_its_file() -> None:
+    demo = json.loads((ROOT / "benchmarks" / "demo.json").read_text(encoding="utf-8"))
+    summary = demo["summary"]
+    assert f"median error is {summary['median_error'] * 100:.1f} %" in README
+    assert f"the worst {summary['worst_error'] * 100:.1f} %" in README
+    rows = dict(re.findall(r"^(\S+) +(\d+\.\d\d .*)$", RESULTS, re.MULTILINE))
+    for network in demo["networks"]:
+        low_ms, high_ms = network["interval_ms"]
+        told = (
+            f"{network['measured_ms']:.2f} {network['predicted_ms']:.2f} "
+            f"{network['error'] * 100:+.1f} % {low_ms:.2f} to {high_ms:.2f}"
+        )
+        assert " ".join(rows[network["network"]].split()).startswith(told)
+
+
+def test_the_table_of_results_is_that_of_the_results_page() -> None:
+    shown = re.findall(r"^\| (\S+ \S+, .*?) \| ([\d.]+ %) \| ([\d.]+ %) \|", README, re.MULTILINE)
+    assert len(shown) == 7
+    for platform, ours, theirs in shown:
+        assert re.search(rf"^\| {re.escape(platform)}.* \| {ours} \| {theirs} \|", RESULTS, re.M)
