@@ -39,7 +39,7 @@ setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
 	@touch $@
 
 docs: setup-docs ## build the documentation site into site/, without any network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 demo: setup ## characterise this machine and predict networks that it has never seen
 	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)

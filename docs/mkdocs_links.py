@@ -1,7 +1,7 @@
 """Hook of mkdocs: links from pages to files of the repository that lie outside `docs/`.
 
 On a git server such a link shows the file. On the site the file is copied into `repository/`, so
-that the link works there as well. CONTRIBUTING.md and CHANGELOG.md become pages of the site.
+that the link works there as well. The files of `OUTSIDE` become pages of the site.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Files of the repository's root that are pages of the site: page's name by file's name."""
+OUTSIDE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "tutorials/examples.md",
+}
+"""Files outside `docs/` that are pages of the site: the page's path by the file's path."""
+SOURCES = {page: name for name, page in OUTSIDE.items()}
 COPIES = "repository"
 """Folder of the site with copies of files that pages link to."""
 LINK = re.compile(r"(\]\()([^)\s#:]+)([)#])")
@@ -24,17 +29,14 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)([)#])")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the root's pages, and every file outside `docs/` that a page links to."""
-    for name, page in ROOT_PAGES.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=_rewritten(text, name, page)))
+    """Add the pages from outside `docs/`, and every file outside `docs/` that a page links to."""
+    for name, page in OUTSIDE.items():
+        text = _rewritten((ROOT / name).read_text(encoding="utf-8"), name, page)
+        files.append(File.generated(config, page, content=text))
     for file in list(files.documentation_pages()):
-        if file.src_uri in ROOT_PAGES.values():
-            folder, text = "", (ROOT / file.src_uri.upper().replace(".MD", ".md")).read_text()
-        else:
-            folder, text = posixpath.dirname(f"docs/{file.src_uri}"), file.content_string
-        for _, path, _ in LINK.findall(text):
-            target = posixpath.normpath(posixpath.join(folder, path))
+        source = SOURCES.get(file.src_uri, f"docs/{file.src_uri}")
+        for _, path, _ in LINK.findall((ROOT / source).read_text(encoding="utf-8")):
+            target = _target(source, path)
             copy = f"{COPIES}/{target}"
             if _is_copied(target) and files.get_file_from_path(copy) is None:
                 files.append(File.generated(config, copy, abs_src_path=str(ROOT / target)))
@@ -44,14 +46,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links that leave `docs/` to their copies or pages."""
     del config, files
-    if page.file.src_uri in ROOT_PAGES.values():
+    if page.file.src_uri in SOURCES:
         return markdown  # rewritten when it was added
     return _rewritten(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
+def _target(source: str, path: str) -> str:
+    """Where a link leads: a path from the repository's root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+
+
 def _is_copied(target: str) -> bool:
     """Whether a path from the repository's root names a file outside `docs/` to copy."""
-    outside = not target.startswith(("docs/", "../")) and target not in ROOT_PAGES
+    outside = not target.startswith(("docs/", "../")) and target not in OUTSIDE
     return outside and (ROOT / target).is_file()
 
 
@@ -66,9 +73,9 @@ def _rewritten(text: str, source: str, page: str) -> str:
 
     def relink(match: re.Match[str]) -> str:
         before, path, after = match.groups()
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-        if target in ROOT_PAGES:
-            place = ROOT_PAGES[target]
+        target = _target(source, path)
+        if target in OUTSIDE:
+            place = OUTSIDE[target]
         elif _is_copied(target):
             place = f"{COPIES}/{target}"
         elif target.startswith("docs/"):

@@ -14,16 +14,16 @@ import asyncio
 import json
 from pathlib import Path
 
-from latfarm_controller import bundles
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.app import Controller
+from latfarm_controller.app.app import Controller
 from latfarm_controller.config import Config
-from latfarm_controller.farm.backends import InlineBackend
 from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training import bundles
 
 PLATFORM = "example-npu"
 PROFILE = {

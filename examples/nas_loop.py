@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 
 from latfarm_predictors import load_bundle
-from latfarm_predictors.graph import Graph
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96)
 KERNELS = (3, 5, 7)
