@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_the_table_has_every_folder_and_no_other() -> None:
 def test_the_table_says_what_the_contracts_enforce() -> None:
     may = table()
     for package, levels in layers().items():
-        for above, below in zip(levels, levels[1:], strict=False):
+        for above, below in itertools.pairwise(levels):
             for name in above:
                 if f"{package}/{name}" in may:
                     words = ", ".join(f"`{name}`" for name in below) + " and below"
