@@ -18,7 +18,7 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.app.app import Controller
-from latfarm_controller.config import Config
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.store.base import CampaignRecord
@@ -52,7 +52,7 @@ OPTIONS = {
 
 async def characterize(home: Path, agent: LocalAgent) -> CampaignRecord:
     """Run the campaign to its end; print its progress, and return its record."""
-    config = Config(home=home, local_agent=False)
+    config = ControllerConfig(home=home, local_agent=False)
     config.make_dirs()
     Registry(config.boards_file).add("npu", agent.address)
     with DuckDBStore(config.store_file) as store:
@@ -84,7 +84,7 @@ def main() -> None:
         record = asyncio.run(characterize(home, agent))
     if record.state != "done":
         raise SystemExit(f"the campaign ended as {record.state}: {record.error}")
-    bundle = bundles.choose(Config(home=home).bundles_dir, PLATFORM)
+    bundle = bundles.choose(ControllerConfig(home=home).bundles_dir, PLATFORM)
     print(f"{record.measurements} measurements, {record.failures} failures")
     print(f"bundle: {bundle}")
 

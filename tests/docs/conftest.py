@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-class Reader:
+class DocsReader:
     """Runs programs and commands in a folder of its own, as a reader of the docs would."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,9 +45,9 @@ class Reader:
 
 
 @pytest.fixture(scope="session")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> DocsReader:
     """A folder with `farm`, which the first example has filled."""
-    reader = Reader(tmp_path_factory.mktemp("reader"))
+    reader = DocsReader(tmp_path_factory.mktemp("reader"))
     told = reader.python(EXAMPLES / "characterize_simulated_board.py", "farm")
     assert "0 failures" in told
     return reader
