@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm setup-docs docs demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
+.PHONY: help setup setup-farm demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -31,15 +31,6 @@ setup-farm: .venv/.farm-ready ## Ansible, its linter and Grafana's SDK, into .ve
 .venv/.farm-ready: .venv/.ready constraints-farm.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-farm.txt
 	@touch $@
-
-setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
-
-.venv/.docs-ready: .venv/.ready constraints-docs.txt
-	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-docs.txt
-	@touch $@
-
-docs: setup-docs ## build the documentation site into site/, without any network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 demo: setup ## characterise this machine and predict networks that it has never seen
 	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)
@@ -63,7 +54,7 @@ test-farm: setup-farm ## tests on virtual boards; as root, installs what it need
 	@$(BIN)/python -m tests.farm.prepare --install
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm $(TEST_FLAGS)
 
-check: setup-farm check-protos docs ## format, lint, types, import contracts, spelling, stubs, playbooks, docs
+check: setup-farm check-protos ## format, lint, types, import contracts, spelling, stubs, playbooks
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy protos predictors agent controller tests benchmarks $(wildcard examples/*.py)
@@ -159,3 +150,15 @@ bench-regressors: setup ## accuracy of the regressors against the number of meas
 
 clean: ## remove what the targets made
 	@rm -rf site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+.PHONY: setup-docs docs
+setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
+
+.venv/.docs-ready: .venv/.ready constraints-docs.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-docs.txt
+	@touch $@
+
+docs: setup-docs ## build the documentation site into site/ without any network; fail on a broken link
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+check: docs
