@@ -171,11 +171,12 @@ def document(rows: list[Row], conditions: Mapping[str, Any]) -> str:
     lines = [
         "# Every network in every runtime",
         "",
-        "Made by `make bench-graphs`; do not edit. Networks as published, batch 1, noise weights;",
-        f"float32: largest difference from onnxruntime over the largest output (at most"
-        f" {LARGEST_ERROR:g});",
-        f"fp16 and int8: signal-to-quantisation-noise of the worst output (at least"
-        f" {LEAST_SQNR_DB:g} dB).",
+        "`make bench-graphs` writes this page; do not edit it. The networks are built as",
+        "published, at batch 1, with noise for weights. A cell of a float32 column is the largest",
+        "difference from onnxruntime, divided by the largest output; it may be at most",
+        f"{LARGEST_ERROR:g}. A cell of an fp16 or int8 column is the",
+        "signal-to-quantisation-noise ratio of the worst output; it must be at least",
+        f"{LEAST_SQNR_DB:g} dB.",
         "",
         "Versions: " + ", ".join(f"{k} {v}" for k, v in conditions["versions"].items()) + ".",
         "",
