@@ -24,7 +24,7 @@ PAGES = sorted(
     )
     if page.name != "cli.md"  # generated from the commands themselves
 )
-LATFARM = typer.main.get_command(app)
+LATFARM: Any = typer.main.get_command(app)
 
 
 def named(page: Path) -> str:
@@ -57,7 +57,8 @@ def options(command: Any) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_exist_with_their_options(page: Path) -> None:
     for words in commands(page):
-        command, known = LATFARM, options(LATFARM)
+        command: Any = LATFARM
+        known = options(LATFARM)
         for word in words[1:]:
             found = getattr(command, "commands", {}).get(word)
             if found is not None:
