@@ -11,7 +11,7 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm demo test test-farm test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
+.PHONY: help setup setup-farm demo test test-farm test-farm-all test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -50,9 +50,15 @@ test-pythons: ## the agent and its conformance suite under each of PYTHONS, as f
 	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/core || exit 1; \
 	done
 
-test-farm: setup-farm ## tests on virtual boards; as root, installs what it needs
+FARM_PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm
+
+test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on virtual boards; as root
 	@$(BIN)/python -m tests.farm.prepare --install
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m farm -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm $(TEST_FLAGS)
+	@$(FARM_PYTEST) -m "farm and gate" $(TEST_FLAGS)
+
+test-farm-all: setup-farm ## all tests on virtual boards; as root, takes more than an hour on two cores
+	@$(BIN)/python -m tests.farm.prepare --install
+	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
 
 check: setup-farm check-protos ## format, lint, types, import contracts, spelling, stubs, playbooks
 	@$(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ from tests.farm.virtual_board import VirtualBoard
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (
+    "test_working_day.py",
     "test_enrolment.py",
     "test_arm64_measurement.py",
     "test_arm64_conformance.py",

@@ -26,7 +26,7 @@ from tests.farm.host import NATIVE
 from tests.farm.rack import Rack
 from tests.farm.virtual_board import VirtualBoard
 
-pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
 
 OVERHEAD_MS = 0.5
 PROFILE = {

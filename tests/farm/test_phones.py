@@ -85,6 +85,7 @@ def until(ready: Callable[[], bool], what: str) -> None:
     raise AssertionError(what)
 
 
+@pytest.mark.gate
 def test_measures_and_profiles(one: VirtualPhone, bench: Bench, model: Path) -> None:
     board, (runtime,) = bench.describe()
     assert (board.hardware["model"], board.hardware["connection"]) == (

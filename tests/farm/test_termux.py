@@ -24,6 +24,7 @@ _LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpri
 
 pytestmark = [
     pytest.mark.farm,
+    pytest.mark.gate,
     pytest.mark.skipif(bool(_LACKS), reason=_LACKS),
 ]
 

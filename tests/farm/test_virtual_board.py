@@ -69,6 +69,7 @@ def answers(board: VirtualBoard) -> bool:
         return False
 
 
+@pytest.mark.gate
 def test_boots_with_all_services(board: VirtualBoard) -> None:
     assert board.run("hostname").stdout == "jetson-1\n"
     assert board.run("systemctl is-system-running").stdout == "running\n"
@@ -125,6 +126,7 @@ def test_takes_and_gives_files(board: VirtualBoard, tmp_path: Path) -> None:
     board.run("rm -rf /srv/real /srv/link /opt/pushed")
 
 
+@pytest.mark.gate
 def test_reboots_and_keeps_its_disk(make_board: MakeBoard) -> None:
     board = make_board("tx2")
     board.write("/etc/systemd/system/count.service", COUNTING)
@@ -159,6 +161,7 @@ def test_loses_power(make_board: MakeBoard) -> None:
         board.wait_for_boot(3)
 
 
+@pytest.mark.gate
 def test_loses_its_network(board: VirtualBoard) -> None:
     assert answers(board)
     try:
@@ -243,6 +246,7 @@ def test_eight_boards(rack: Rack) -> None:
         assert boards[3].run("ls /srv/mine", check=False).returncode != 0
 
 
+@pytest.mark.gate
 def test_nothing_is_left(rack: Rack) -> None:
     own = Rack()
     assert own.address != rack.address

@@ -30,7 +30,7 @@ print("ready", flush=True)
 server.wait_for_termination()
 """
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVE
-FAILS = "import sys; print('line 1'); sys.exit('no such runtime')"
+FAILS = "import sys; print('line 1', flush=True); sys.exit('no such runtime')"
 SILENT = "import time; print('thinking', flush=True); time.sleep(600)"
 LIES = """
 import sys, time

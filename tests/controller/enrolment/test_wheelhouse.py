@@ -28,9 +28,14 @@ def make_wheel(
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {each}" for each in requires]
     lines += [f"Provides-Extra: {each}" for each in EXTRAS]
+    files = {
+        "dep/vendored/x.dist-info/METADATA": "Name: vendored\n",
+        f"{stem}.dist-info/METADATA": "\n".join(lines) + "\n",
+    }
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("dep/vendored/x.dist-info/METADATA", "Name: vendored\n")
-        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
+        for place, text in files.items():
+            # An entry without a time of day: the same wheel made later is the same file.
+            archive.writestr(zipfile.ZipInfo(place), text)
     return path
 
 

@@ -1,0 +1,150 @@
+"""Every playbook and the measuring chain once, on one board: the gate's part of the farm's tests.
+
+One machine watches, one board joins, measures on ONNX Runtime, gets new certificates and a new
+release, and leaves. The other files test each step in depth.
+The tests follow one another: each begins where the one before it ended.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller import builders
+from latfarm_predictors.graph_builder import GraphBuilder
+
+from tests.farm import debs, enrolment
+from tests.farm.conftest import MakeBoards, MakeController
+from tests.farm.enrolment import Controller
+from tests.farm.monitoring import until
+from tests.farm.virtual_board import VirtualBoard
+
+pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
+
+TARGETS = "/etc/prometheus/latfarm.d"
+GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30).read().decode())"
+KEPT_BY_THE_BOARD = (
+    *("/var/log", "/var/cache", "/var/lib/systemd", "/var/tmp", "/run", "/tmp", "/proc", "/sys"),
+    *("/dev", "/root/.ansible"),
+)
+"""Folders in which a board keeps files of its own, whether it belongs to a farm or not."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The machine that watches, the board, and the files of the board before it joined."""
+
+    watch: VirtualBoard
+    board: VirtualBoard
+    controller: Controller
+    own_wheels_dir: Path
+    files_before: set[str]
+
+
+@pytest.fixture(scope="module")
+def lab(make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]) -> Lab:
+    watch, board = make_boards("watch", "nuc-0")
+    debs.offer(watch, debs.MONITORING)
+    controller = make_controller([board], latfarm_compile=False)
+    controller.stock([board], beside=[watch])
+    before = enrolment.files(board, KEPT_BY_THE_BOARD)
+    return Lab(watch, board, controller, own_wheels[0].parent, before)
+
+
+def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played:
+    """Run a playbook with short times for Prometheus; it must end well."""
+    played = lab.controller.play(
+        name,
+        *words,
+        latfarm_monitoring_host=lab.watch.name,
+        latfarm_file_sd_dir=TARGETS,
+        prometheus_scrape_interval="1s",
+        prometheus_rate_window="10s",
+        prometheus_for_down="1s",
+        **variables,
+    )
+    assert played.well, played.out
+    return played
+
+
+def is_well(lab: Lab) -> bool:
+    """Whether the controller finds nothing wrong with the board."""
+    return bool(lab.controller.latfarm("boards", "check", lab.board.name, "--json")["well"])
+
+
+def scraped(lab: Lab) -> bool:
+    """Whether Prometheus reached the board when it last tried."""
+    url = "http://127.0.0.1:9090/api/v1/query?query=up%7Bboard=%22nuc-0%22%7D"
+    answer = lab.watch.run(["python3", "-c", GET, url], check=False).stdout
+    series = json.loads(answer)["data"]["result"] if answer else []
+    return bool(series) and series[0]["value"][1] == "1"
+
+
+def test_monitoring(lab: Lab) -> None:
+    play(lab, "monitoring.yml")
+    assert lab.watch.failed_units() == []
+
+
+def test_enroll(lab: Lab) -> None:
+    play(lab, "enroll.yml")
+    assert lab.board.failed_units() == []
+    assert is_well(lab)
+    until(lambda: scraped(lab), "Prometheus reaches the board")
+
+
+def test_check(lab: Lab) -> None:
+    played = play(lab, "check.yml")
+    assert played.changed == {"nuc-0": 0}
+
+
+def test_a_query_measures_once_and_then_reads_the_store(lab: Lab, tmp_path: Path) -> None:
+    b = GraphBuilder("net")
+    graph = b.build([b.relu(b.conv(b.input((1, 3, 16, 16)), 8, 3))])
+    model = tmp_path / "net.onnx"
+    model.write_bytes(builders.build(graph, "onnx", "fp32"))
+    latfarm = lab.controller.latfarm
+    found = latfarm("boards", "check", lab.board.name, "--json")["platforms"]
+    (platform,) = (name for name in found if name.endswith("-fp32-1t"))
+    assert "onnxruntime" in platform
+    first = latfarm("query", str(model), "--platform", platform, "--json")
+    again = latfarm("query", str(model), "--platform", platform, "--json")
+    assert (first["hit"], again["hit"]) == (False, True)
+    assert first["latency_ms"] == again["latency_ms"] > 0
+    (result,) = latfarm("results", "--limit", "0", "--json")
+    assert result["outcome"] == "ok"
+
+
+def test_rotate_certs(lab: Lab) -> None:
+    read = "cat /etc/latfarm/tls/agent.crt"
+    before = lab.board.run(read).stdout
+    play(lab, "rotate-certs.yml")
+    assert lab.board.run(read).stdout != before
+    assert len(lab.controller.revoked) == 1
+    assert is_well(lab)
+
+
+def test_upgrade(lab: Lab, tmp_path: Path) -> None:
+    release = lab.board.run("readlink /opt/latfarm/venv").stdout
+    newer = enrolment.altered(
+        lab.own_wheels_dir, tmp_path / "newer", "__init__.py", "# A newer release.\n"
+    )
+    play(lab, "upgrade.yml", latfarm_own_wheels=str(newer))
+    assert lab.board.run("readlink /opt/latfarm/venv").stdout != release
+    assert is_well(lab)
+
+
+def test_unenroll(lab: Lab) -> None:
+    play(lab, "unenroll.yml")
+    assert lab.controller.boards == {}
+    assert lab.watch.run(f"ls {TARGETS}").stdout == ""
+    assert enrolment.files(lab.board, KEPT_BY_THE_BOARD) == lab.files_before
+
+
+def test_no_playbook_is_left_out() -> None:
+    """A new playbook needs a test here."""
+    tested = {name.removeprefix("test_").replace("_", "-") for name in globals()}
+    playbooks = {path.stem for path in enrolment.PLAYBOOKS.glob("*.yml")} - {"inventory.example"}
+    assert playbooks <= tested
