@@ -26,6 +26,8 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.config import ControllerConfig
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.integration.paced_runtime import ALLOWED, BEGUN, write_number
+
 LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
 PLATFORM = "toy-sim1.0-fp32-1t"
 PROFILE = {
@@ -182,12 +184,33 @@ class Running:
         return self.process.stderr.readline()
 
 
+@dataclass(frozen=True, slots=True)
+class PacedAgentOptions(LocalAgentOptions):
+    """How to start an agent whose measurements wait for the test; see `paced_runtime`."""
+
+    def command(self, port_file: Path) -> list[str]:
+        """The command line of `latfarm-agent`, with `paced_agent.py` in its place."""
+        python, module, name, *words = LocalAgentOptions.command(self, port_file)
+        assert (module, name) == ("-m", "latfarm_agent.cli")
+        return [python, str(Path(__file__).with_name("paced_agent.py")), *words]
+
+
 @dataclass
 class Board:
     """A simulated board and what its agent counts."""
 
     name: str
     agent: LocalAgent
+    folder: Path
+
+    def allow(self, more: int | None) -> None:
+        """Let this many measurements begin from now on; None: as many as are asked for."""
+        allowed, begun = self.folder / ALLOWED, self.folder / BEGUN
+        if more is None:
+            allowed.unlink()
+        else:
+            before = int(begun.read_text()) if begun.exists() else 0
+            write_number(allowed, before + more)
 
     def count(self, metric: str) -> float:
         """A counter of the agent, summed over its labels."""
@@ -218,10 +241,10 @@ class Farm:
         folder.mkdir()
         profile = folder / "profile.json"
         profile.write_text(json.dumps(PROFILE | changes))
-        options = LocalAgentOptions(
+        options = PacedAgentOptions(
             folder / "state", folder / "log", name, "toy", profile, metrics_port=0
         )
-        return Board(name, self._stack.enter_context(LocalAgent(options)))
+        return Board(name, self._stack.enter_context(LocalAgent(options)), folder)
 
     def shell(self, name: str, *boards: Board, **env: str) -> Shell:
         """A fresh home that knows the boards."""

@@ -18,7 +18,7 @@ COUNT = 80
 
 @pytest.fixture(scope="module")
 def board(farm: Any) -> Any:
-    """A board that takes 100 ms to measure."""
+    """A board that is another one than those of other tests."""
     return farm.board("slow", measure_ms=100)
 
 
@@ -30,6 +30,8 @@ def test_killed_interrupted_and_resumed(
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
     command += ("--model", models(COUNT), "--config", quick, "--name", "c", "--json")
 
+    # The campaign cannot end before it is killed or interrupted: the board then waits for us.
+    board.allow(5)
     with shell.start(*command) as running:
         assert running.line() == f"networks: {COUNT} steps\n"
         while board.measured < 5:
@@ -42,6 +44,7 @@ def test_killed_interrupted_and_resumed(
     killed = board.measured
     assert killed < COUNT
 
+    board.allow(10)
     with shell.start("campaign", "resume", "c") as running:
         assert running.line() == f"networks: {COUNT} steps\n"
         while board.measured < killed + 5:
@@ -57,6 +60,7 @@ def test_killed_interrupted_and_resumed(
     assert killed <= listed["measurements"] < COUNT
     assert shell.processes() == {}
 
+    board.allow(None)
     done = shell.run(*command).json
     assert (done["campaign_id"], done["state"]) == (name, "done")
     assert (done["measurements"], done["failures"]) == (COUNT, 0)

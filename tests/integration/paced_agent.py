@@ -1,0 +1,32 @@
+"""An agent whose simulated board measures at the pace of a test: see `paced_runtime`.
+
+Usage: `python paced_agent.py serve ...`, the rest as of `latfarm-agent`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from latfarm_agent.bench import Bench
+from latfarm_agent.cli import main
+
+RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
+"""The runtime as the agent's worker imports it, from this file's folder."""
+
+
+def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
+    """The bench of the board whose profile the command line names."""
+    return Bench(
+        args.name,
+        args.hardware,
+        work_dir,
+        simulate=args.simulate,
+        runtimes=RUNTIMES,
+        search_path=[Path(__file__).parent],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], make_bench))
