@@ -11,10 +11,12 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS := $(PIP_FIND_LINKS)
 endif
 
-.PHONY: help setup setup-farm demo test test-farm test-farm-all test-pythons check format protos check-protos constraints bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-hashes bench-idle bench-networks bench-padding bench-pool bench-regressors bench-repeatability bench-sampling bench-sampling-fresh bench-speed fuzz fuzz-ports clean
+.PHONY: help
+help: ## list the targets, in groups
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z-]*:.*## / {printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+##@ Set-up
+.PHONY: setup setup-farm setup-docs clean
 
 setup: .venv/.ready ## make .venv with the tested versions of everything
 
@@ -32,35 +34,22 @@ setup-farm: .venv/.farm-ready ## Ansible, its linter and Grafana's SDK, into .ve
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-farm.txt
 	@touch $@
 
+setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
+
+.venv/.docs-ready: .venv/.ready constraints-docs.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-docs.txt
+	@touch $@
+
+clean: ## remove what the targets made
+	@rm -rf site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+##@ Everyday
+.PHONY: demo check format docs protos check-protos constraints
+
 demo: setup ## characterise this machine and predict networks that it has never seen
 	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)
 
-test: setup ## all tests that need no root and no board
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
-
-PYTHONS ?= python3.8 python3.9 python3.10 python3.12 python3.13
-
-test-pythons: ## the agent and its conformance suite under each of PYTHONS, as far as they are here
-	@for python in $(PYTHONS); do \
-	  folder=.venvs/agent-$$(basename $$python); \
-	  command -v $$python >/dev/null || { echo "$$python: not here, skipped"; continue; }; \
-	  test -x $$folder/bin/python || $$python -m venv $$folder || exit 1; \
-	  $$folder/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis ./protos "./agent[onnxruntime]" || exit 1; \
-	  echo "$$python"; \
-	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/core || exit 1; \
-	done
-
-FARM_PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm
-
-test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on virtual boards; as root
-	@$(BIN)/python -m tests.farm.prepare --install
-	@$(FARM_PYTEST) -m "farm and gate" $(TEST_FLAGS)
-
-test-farm-all: setup-farm ## all tests on virtual boards; as root, takes more than an hour on two cores
-	@$(BIN)/python -m tests.farm.prepare --install
-	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
-
-check: setup-farm check-protos ## format, lint, types, import contracts, spelling, stubs, playbooks
+check: setup-farm check-protos docs ## format, lint, types, import contracts, spelling, stubs, playbooks, site
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy protos predictors agent controller tests benchmarks $(wildcard examples/*.py)
@@ -72,6 +61,9 @@ check: setup-farm check-protos ## format, lint, types, import contracts, spellin
 format: setup ## rewrite the tree as `make check` wants it
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: setup-docs ## build the documentation site into site/ without any network; fail on a broken link
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .venvs/protos/.ready:
 	@$(PYTHON) -m venv .venvs/protos
@@ -95,6 +87,50 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group docs --constraints constraints.txt --constraints constraints-farm.txt --upgrade -o constraints-docs.txt
+
+##@ Tests
+.PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports
+
+FAST := \
+  tests/predictors/graph tests/predictors/kernels
+
+test-fast: setup ## the pure cores, in under a minute: no process, no network, no runtime
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not farm" $(FAST) $(TEST_FLAGS)
+
+test: setup ## all tests that need no root and no board
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
+
+FARM_PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm
+
+test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on virtual boards; as root
+	@$(BIN)/python -m tests.farm.prepare --install
+	@$(FARM_PYTEST) -m "farm and gate" $(TEST_FLAGS)
+
+test-farm-all: setup-farm ## all tests on virtual boards; as root, takes an hour or more on two cores
+	@$(BIN)/python -m tests.farm.prepare --install
+	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
+
+PYTHONS ?= python3.8 python3.9 python3.10 python3.12 python3.13
+
+test-pythons: ## the agent and its conformance suite under each of PYTHONS, as far as they are here
+	@for python in $(PYTHONS); do \
+	  folder=.venvs/agent-$$(basename $$python); \
+	  command -v $$python >/dev/null || { echo "$$python: not here, skipped"; continue; }; \
+	  test -x $$folder/bin/python || $$python -m venv $$folder || exit 1; \
+	  $$folder/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis ./protos "./agent[onnxruntime]" || exit 1; \
+	  echo "$$python"; \
+	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/board tests/agent/files tests/agent/link tests/agent/service tests/agent/session || exit 1; \
+	done
+
+fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_tflite.py $(BENCH_FLAGS)
+
+fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
+	@$(BIN)/python -m benchmarks.fuzz_ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
+
+##@ Benchmarks: each writes or prints the figures that the documentation quotes
+.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors
 
 bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the paper's; real data, too
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
@@ -132,13 +168,6 @@ bench-speed: setup ## how many graphs a second the zoo makes; reading, hashing, 
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo_speed.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/graph_speed.py
 
-fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_tflite.py $(BENCH_FLAGS)
-
-fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
-	@$(BIN)/python -m benchmarks.fuzz_ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
-
 bench-idle: setup ## what an agent that has nothing to do takes: memory and processor
 	@$(BIN)/python -m benchmarks.idle --write benchmarks/idle.json $(BENCH_FLAGS)
 
@@ -153,18 +182,3 @@ bench-repeatability: setup ## how well a measurement repeats on this host
 
 bench-regressors: setup ## accuracy of the regressors against the number of measurements
 	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)
-
-clean: ## remove what the targets made
-	@rm -rf site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
-
-.PHONY: setup-docs docs
-setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
-
-.venv/.docs-ready: .venv/.ready constraints-docs.txt
-	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-docs.txt
-	@touch $@
-
-docs: setup-docs ## build the documentation site into site/ without any network; fail on a broken link
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-
-check: docs

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller import builders
-from latfarm_predictors.graph_builder import GraphBuilder
+from latfarm_predictors.graph.builder import GraphBuilder
 
 from tests.farm import debs, enrolment
 from tests.farm.conftest import MakeBoards, MakeController

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from latfarm_agent.bench import Bench
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.cli import main
 
 RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
