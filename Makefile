@@ -91,8 +91,9 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 ##@ Tests
 .PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports
 
-FAST := \
-  tests/predictors/graph tests/predictors/kernels
+# Folders of code that only computes; tests marked slow are left out.
+FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
+  tests/agent/session tests/controller/farm/scheduling tests/controller/campaigns
 
 test-fast: setup ## the pure cores, in under a minute: no process, no network, no runtime
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not farm" $(FAST) $(TEST_FLAGS)

@@ -351,4 +351,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("command"))
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(400))
+                item.add_marker(pytest.mark.timeout(600))

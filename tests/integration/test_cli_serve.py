@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def served(characterized: Any) -> Iterator[Any]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from latfarm_controller.store.lock import StoreLock
 
-pytestmark = pytest.mark.timeout(240)
 COUNT = 80
 
 

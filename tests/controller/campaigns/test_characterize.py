@@ -76,6 +76,7 @@ def keep(
     )
 
 
+@pytest.mark.slow
 def test_given_rules_are_not_detected_and_cut_the_kernels() -> None:
     given = RULES.replace_pairs({("Conv", "Relu"): "separate"})
     config = {**CONFIG, "rules": given.to_json(), "board_minutes": 60.0, "sampler": "latfarm"}
@@ -129,6 +130,7 @@ def test_all_stages_run_and_hold_out_what_is_held_out() -> None:
     assert not any("squeezenet" in r.graph.name for r in requests if r.purpose == "network")
 
 
+@pytest.mark.slow
 def test_a_crash_in_any_stage_repeats_nothing() -> None:
     platform = board()
     whole = make_campaign("characterize", PLATFORM, CONFIG)
@@ -153,6 +155,7 @@ def test_the_order_of_answers_does_not_matter() -> None:
     assert other.outcome() == straight.outcome()
 
 
+@pytest.mark.slow
 def test_training_makes_a_bundle_that_predicts(store: Store, tmp_path: Path) -> None:
     platform = board()
     campaign = make_campaign("characterize", PLATFORM, {**CONFIG, "budget": 60, "calibration": 9})

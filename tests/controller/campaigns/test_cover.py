@@ -32,6 +32,8 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
 
+pytestmark = pytest.mark.slow
+
 PLATFORM = "sim-board"
 RULES = FusionRules(
     pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"},

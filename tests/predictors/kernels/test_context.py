@@ -17,6 +17,8 @@ from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
+pytestmark = pytest.mark.slow
+
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
 ODD = 4.0
 """How many times as long a kernel takes that writes at an odd channel."""

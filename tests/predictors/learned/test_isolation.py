@@ -12,6 +12,8 @@ from latfarm_predictors.learned.isolation import LEAST_ROWS, settled
 from latfarm_predictors.samples import KernelSample, Training, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 
+pytestmark = pytest.mark.slow
+
 PLATFORM = SyntheticBoard()
 SLOWER, GROWTH = 1.4, 1.04
 """Inside networks: of a kernel of a millisecond, and per factor e of its time."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.intervals import conformal_quantile
 from latfarm_predictors.learned.likeness import LEAST_NETWORKS, Likeness
@@ -44,6 +45,7 @@ def population(
     return networks, np.array([n.warm_ms for n in networks]) * np.exp(error), odd
 
 
+@pytest.mark.slow
 def test_a_family_that_errs_alike_is_held_at_no_cost_to_the_others() -> None:
     held: dict[str, list[bool]] = {"near": [], "all alike": []}
     widths: dict[str, list[float]] = {"near": [], "all alike": []}

@@ -10,6 +10,8 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures, figures
 from latfarm_predictors.testing.synthetic import random_kernels
 
+pytestmark = pytest.mark.slow
+
 
 def draw(
     rng: np.random.Generator, count: int, *, effect: str = "none", noise: float = 0.04

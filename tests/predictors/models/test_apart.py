@@ -17,6 +17,8 @@ from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.samples import Training, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 
+pytestmark = pytest.mark.slow
+
 BOARD = SyntheticBoard()
 OTHERS, IMAGES = 55, 50
 WINDOWS = (1, 3, 5, 7, 9)

@@ -18,6 +18,8 @@ from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernel
 
+pytestmark = pytest.mark.slow
+
 ELDER = SyntheticBoard()
 YOUNGER = SyntheticBoard(
     kernel_ms=0.0026, macs_per_ms=1.2e7, bytes_per_ms=4.7e6, out_tile=16, in_tile=4

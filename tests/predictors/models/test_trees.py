@@ -116,6 +116,7 @@ def test_no_text_is_refused() -> None:
         read_trees("")
 
 
+@pytest.mark.slow
 def test_who_only_predicts_waits_for_no_library_of_learning(text: str) -> None:
     program = (
         "import sys, numpy, latfarm_predictors.bundle\n"

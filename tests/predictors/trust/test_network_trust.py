@@ -38,6 +38,8 @@ from latfarm_predictors.trust.network_trust import (
 )
 from latfarm_predictors.trust.platform_trust import WHOLE, platform_trust
 
+pytestmark = pytest.mark.slow
+
 
 def conv_net(*channels: int, size: int = 28, kernel: int = 3) -> Graph:
     """Convolutions one after the other."""

@@ -50,6 +50,7 @@ def wrong(campaign: FusionCampaign) -> list[tuple[str, str]]:
     return [pair for pair in rules.pairs if rules.fuses(*pair) != (HIDDEN.get(pair) == "fused")]
 
 
+@pytest.mark.slow
 def test_hidden_rules_come_out_of_noisy_times() -> None:
     campaign = detect(truth(noise=0.05))
     assert wrong(campaign) == []
@@ -65,6 +66,7 @@ def test_hidden_rules_come_out_of_noisy_times() -> None:
     json.dumps(outcome, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_slow_drift_hits_a_pair_and_its_ops_alike() -> None:
     def drift(second: float) -> float:
         return 1.0 + 0.3 * ((second % 600) / 600)
@@ -72,6 +74,7 @@ def test_slow_drift_hits_a_pair_and_its_ops_alike() -> None:
     assert wrong(detect(truth(noise=0.02, drift=drift))) == []
 
 
+@pytest.mark.slow
 def test_profiles_are_the_truth_and_score_the_times() -> None:
     campaign = detect(truth(noise=0.02, profiles=True))
     outcome = campaign.outcome()

@@ -104,6 +104,7 @@ def test_hidden_rules_are_found_from_times_alone(kind: str, seed: int, noise: fl
         assert recall == 1.0
 
 
+@pytest.mark.slow
 def test_all_pairs_between_pads_on_a_slow_bus() -> None:
     board = Board("npu", 0.0)
     campaign = detect(board, pairs="all", sizes=["small"], rounds=2, max_rounds=2, chains=False)

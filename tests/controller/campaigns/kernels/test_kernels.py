@@ -90,6 +90,7 @@ def test_held_out_networks_give_no_kernel_away() -> None:
     assert not set(ids) & {sample.kernel.kernel_id for sample in other.samples()}
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), ask=st.integers(1, 40), unlucky=st.integers(0, 4))
 def test_the_order_of_answers_does_not_matter(seed: int, ask: int, unlucky: int) -> None:
@@ -117,6 +118,7 @@ def test_the_order_of_answers_does_not_matter(seed: int, ask: int, unlucky: int)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["prior", "adaptive"])
 def test_a_crash_repeats_nothing(sampler: str) -> None:
     config: dict[str, Any] = {"sampler": sampler, "initial": 20, "batch": 10}

@@ -202,6 +202,7 @@ def test_padding_is_near_the_truth_where_single_layers_are_far_off() -> None:
     assert all(map(inside, accepted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", ["paper", "split"])
 def test_under_noise_the_interval_contains_the_truth(bounds: str) -> None:
     campaign = survey(count=200, bounds=bounds, single=False)
@@ -220,6 +221,7 @@ def test_under_noise_the_interval_contains_the_truth(bounds: str) -> None:
     assert fmean(errors) < 0.08
 
 
+@pytest.mark.slow
 def test_pads_that_cost_differently_in_and_out() -> None:
     # Slow activations: a pad in has a wide one, a pad out hardly any.
     profile = replace(NPU, vector_ops_per_ms=1e7, bandwidth_bytes_per_ms=1e9)

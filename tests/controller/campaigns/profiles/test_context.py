@@ -97,6 +97,7 @@ def test_failures_and_silent_profiles_are_told() -> None:
     assert set(silent.outcome()["failed"].values()) == {"the profile shows no layer"}
 
 
+@pytest.mark.slow
 def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: Store) -> None:
     board = profiling()
     plain = make_campaign("characterize", PLATFORM, {**CONFIG, "context": 0})

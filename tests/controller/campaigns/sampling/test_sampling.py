@@ -65,6 +65,7 @@ def run(name: SamplerName, count: int, excluded: Excluded | None = None) -> list
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["prior", "latfarm", "random", "annette", "nn-meter"])
 def test_every_sampler_keeps_the_protocol(name: SamplerName) -> None:
     ids = [kernel.kernel_id for batch in run(name, 45) for kernel in batch]
@@ -164,6 +165,7 @@ def test_fine_grained_channels_lie_where_the_paper_draws_them() -> None:
     assert near(1, random) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["annette", "nn-meter", "latfarm"])
 def test_a_crash_repeats_nothing_whatever_the_sampler(sampler: SamplerName) -> None:
     config: dict[str, Any] = {"target": 0.97, "board_minutes": 1.9, "count": 45}
