@@ -341,6 +341,7 @@ def quick() -> str:
     return json.dumps(QUICK)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker for all tests that start Ray or share the characterised home.
 
