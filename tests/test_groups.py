@@ -1,4 +1,4 @@
-"""pytest-xdist runs all tests of one group in one process: they start Ray or share slow fixtures."""
+"""All tests of one xdist group run in one process: they start Ray or share slow fixtures."""
 
 from __future__ import annotations
 
