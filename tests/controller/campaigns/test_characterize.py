@@ -146,6 +146,7 @@ def test_a_crash_in_any_stage_repeats_nothing() -> None:
         assert resumed.outcome() == whole.outcome()
 
 
+@pytest.mark.slow
 def test_the_order_of_answers_does_not_matter() -> None:
     platform = board(boards=("a", "b", "c"))
     straight = make_campaign("characterize", PLATFORM, CONFIG)

@@ -277,6 +277,7 @@ def test_mixing_prefers_the_first_unless_the_mix_is_clearly_better() -> None:
     assert mixing_weight(first, truth + 2.0 * rng.standard_normal(400), truth) == 1.0
 
 
+@pytest.mark.slow
 def test_trees_join_the_stack_where_they_help() -> None:
     rng = np.random.default_rng(0)
     works = [workload(random_kernel(rng, "conv")) for _ in range(160)]

@@ -42,6 +42,7 @@ def test_a_forest_is_the_one_that_scikit_learn_grows(count: int) -> None:
         assert set(np.flatnonzero(mine)) == set(drawn)
 
 
+@pytest.mark.slow
 def test_out_of_bag_is_scikit_learns() -> None:
     features, target = rows(60)
     trees, seen = grow(features, target, trees=150, share=1.0, seed=0)

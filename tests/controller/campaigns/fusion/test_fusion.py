@@ -149,6 +149,7 @@ def test_an_op_that_the_platform_cannot_run_does_not_stop_the_others() -> None:
     assert pairs["Conv", "Relu"]["used"] == "fused"
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), ask=st.integers(1, 50), unlucky=st.integers(0, 6))
 def test_the_order_of_answers_does_not_matter(seed: int, ask: int, unlucky: int) -> None:

@@ -72,6 +72,7 @@ def test_every_kernel_is_measured_twice_at_different_times() -> None:
     json.dumps(outcome, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_held_out_networks_give_no_kernel_away() -> None:
     held_out = zoo.build("squeezenet")
     seen = survey(count=40, families=["squeezenet"], seed=3)
@@ -181,6 +182,7 @@ def test_what_a_platform_cannot_run_is_tried_once() -> None:
     assert not any("MaxPool" in sample.kernel.type for sample in campaign.samples())
 
 
+@pytest.mark.slow
 def test_the_adaptive_sampler_splits_its_batches() -> None:
     board = platform()
     sampler = LatfarmSampler(60, RULES, Excluded(), seed=1, families=FAMILIES, initial=40, batch=20)

@@ -183,6 +183,7 @@ def test_every_kind_of_layer_is_isolated(bounds: str) -> None:
     assert {name for name, time in times.items() if time.separated} == {"relu", "clip, batch 4"}
 
 
+@pytest.mark.slow
 def test_padding_is_near_the_truth_where_single_layers_are_far_off() -> None:
     campaign, board = survey(count=60), Board()
     drive(campaign, board.measure)
@@ -235,6 +236,7 @@ def test_pads_that_cost_differently_in_and_out() -> None:
     assert all(covered["split"])
 
 
+@pytest.mark.slow
 def test_noisy_kernels_are_measured_more_often_up_to_a_limit() -> None:
     quiet, noisy = survey(count=20, single=False), survey(count=20, single=False, most_repeats=5)
     drive(quiet, Board().measure)

@@ -68,6 +68,7 @@ def test_each_network_is_profiled_once_and_lies_within_bounds() -> None:
     assert not {r.graph.hash for r in other} & {r.graph.hash for r in requests}
 
 
+@pytest.mark.slow
 def test_what_is_excluded_is_not_measured() -> None:
     first = drive(campaign(), profiling().measure)[0].graph
     assert first.hash not in {

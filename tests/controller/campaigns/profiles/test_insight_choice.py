@@ -105,6 +105,7 @@ def error(data: TrainingSet) -> float:
     return median(errors)
 
 
+@pytest.mark.slow
 def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
     config = {**CONFIG, "fusion": {"pairs": [["conv", "relu"], ["relu", "conv"]]}}
     outcome, data = characterised(tmp_path, **config, insight="auto")
@@ -122,6 +123,7 @@ def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
     assert data.insight["chosen"] == "profile"
 
 
+@pytest.mark.slow
 def test_kernels_are_profiled_between_pads_where_that_differs(tmp_path: Path) -> None:
     pairs = [["conv", "relu"], ["relu", "conv"], ["max_pool", "relu"]]
     outcome, data = characterised(
@@ -159,6 +161,7 @@ def test_a_layer_that_covers_a_pad_tells_nothing() -> None:
     assert own_share(model, taken()) is None
 
 
+@pytest.mark.slow
 def test_without_one_kernels_are_measured_between_pads(tmp_path: Path) -> None:
     config = {"fusion": {"pairs": [], "profile": False}}
     outcome, data = characterised(tmp_path, **config)

@@ -123,6 +123,7 @@ def test_annette_covers_types_and_orders_of_magnitude_alike() -> None:
     assert any(work.in_h != work.in_w for work in convs)
 
 
+@pytest.mark.slow
 def test_nn_meter_samples_around_what_its_forest_gets_wrong() -> None:
     board = platform()
     sampler = NnMeterSampler(400, RULES, Excluded(), families=FAMILIES, initial=120, batch=40)
@@ -181,6 +182,7 @@ def test_a_crash_repeats_nothing_whatever_the_sampler(sampler: SamplerName) -> N
     json.dumps(resumed.outcome(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_boards_time_is_a_budget() -> None:
     # A measurement takes a second of the board.
     campaign = survey("prior", count=400, batch=20, board_minutes=1.5)
@@ -196,6 +198,7 @@ def test_the_boards_time_is_a_budget() -> None:
     assert plenty.outcome()["kernels"] == 30
 
 
+@pytest.mark.slow
 def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
     config: dict[str, Any] = {"count": 400, "batch": 60, "held_out": 0.25}
     campaign = survey("prior", target=0.6, **config)
@@ -211,6 +214,7 @@ def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
     assert "accuracy" not in survey("prior").outcome()
 
 
+@pytest.mark.slow
 def test_what_judges_is_kept_from_the_sampler() -> None:
     kernels = [k for k in run("prior", 150)[0] if workload(k).family in ("conv", "fc")]
     judge = Judge(0.25, "forest")
