@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator
+from typing import Callable, Iterator, Protocol
 
 from latfarm_agent.errors import (
     AgentDiskFullError,
@@ -20,9 +20,6 @@ from latfarm_agent.errors import (
     UploadSupersededError,
 )
 from latfarm_agent.files.digests import StreamDigest
-
-if TYPE_CHECKING:
-    from latfarm_agent.files.blobs import BlobStore
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HEAD_BYTES = 41
@@ -106,11 +103,21 @@ class BlobStatus:
     complete: bool
 
 
+class UploadOwner(Protocol):
+    """The store that an upload reports to. Both methods may be called from any thread."""
+
+    def settle(self, upload: Upload) -> None:
+        """Take over the file of an upload whose bytes are complete and have the right digest."""
+
+    def forget(self, upload: Upload) -> None:
+        """Forget an upload that takes no more bytes."""
+
+
 class Upload:
-    """One upload under way. Use as a context manager: leaving it keeps what has arrived."""
+    """An upload in progress. Use it as a context manager: leaving it keeps what has arrived."""
 
     def __init__(
-        self, store: BlobStore, path: Path, sha256: str, size_bytes: int, offset: int
+        self, store: UploadOwner, path: Path, sha256: str, size_bytes: int, offset: int
     ) -> None:
         self.path = path
         self.sha256 = sha256
