@@ -19,8 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
+from latfarm_agent.wire import request_from_pb, result_as_pb
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -111,19 +113,19 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
     profile = folder / "profile.json"
     profile.write_text(json.dumps(PROFILE))
     model = folder / "model"
-    bench = Bench("toy", None, folder / "bench", simulate=profile)
+    bench = simulated_bench(BenchOptions("toy", None, folder / "bench"), profile)
     told: dict[str, Measurement] = {}
 
     def measure(request: MeasurementRequest) -> Measurement:
         model.write_bytes(builders.build(request.graph, "graph-json", "fp32"))
         result = bench.measure(
-            wire.request_as_pb(request, 1, ""),
+            request_from_pb(wire.request_as_pb(request, 1, "")),
             model,
             profile=request.profile,
             on_stage=lambda _: None,
             cancelled=lambda: False,
         )
-        told[request.request_id] = wire.measurement_from_pb(result, request)
+        told[request.request_id] = wire.measurement_from_pb(result_as_pb(result), request)
         return told[request.request_id]
 
     campaign = make_campaign(

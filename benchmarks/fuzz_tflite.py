@@ -19,21 +19,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.testing.runtime_suite import measure, platform_of, worker_pids
 from latfarm_agent.testing.tflite_mutants import Mutator
 from latfarm_agent.testing.tflite_samples import samples
 from latfarm_agent.worker.pool import WorkerLimits
+from latfarm_agent.worker.rules import UNSET
 from latfarm_controller import builders
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_protos.error_codes import MODEL_ERRORS
-from latfarm_protos.v1 import agent_pb2 as pb
 
 RUNTIME = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}
 MOST_BYTES = 1 << 30
@@ -41,7 +43,8 @@ MOST_LATE_MS = 2000.0
 # Private memory; the libraries that a worker maps come on top.
 WORKER_BYTES = 896 << 20
 TIMEOUT_MS = 1000.0
-SETTINGS = pb.Settings(
+SETTINGS = replace(
+    UNSET,
     tier="survey",
     sessions=1,
     min_runs=1,
@@ -68,7 +71,7 @@ class Figures:
     slowest_case: int = -1
     bad: dict[int, str] = field(default_factory=dict)
 
-    def add(self, number: int, result: pb.Result, spent_ms: float) -> None:
+    def add(self, number: int, result: BenchResult, spent_ms: float) -> None:
         """Judge one result."""
         self.outcomes[result.error_code or result.outcome] += 1
         self.found_before_loading += "not a sound TFLite model" in result.error_message
@@ -145,7 +148,9 @@ def fuzz(cases: int, seed: int, keep: Path | None) -> dict[str, Any]:
     limits = WorkerLimits(busy_wait_s=0.0, memory_bytes=WORKER_BYTES)
     with tempfile.TemporaryDirectory() as name, peak_of_workers() as peak:
         folder = Path(name)
-        bench = Bench("fuzz", None, folder / "bench", runtimes=RUNTIME, limits=limits)
+        bench = host_bench(
+            BenchOptions("fuzz", None, folder / "bench", runtimes=RUNTIME, limits=limits)
+        )
         try:
             platform = platform_of(bench, "tflite")
             for source, data in sources.items():

@@ -301,7 +301,7 @@ def _settle(args: argparse.Namespace) -> int:
 def _describe(
     args: argparse.Namespace, make_bench: Callable[[argparse.Namespace, Path], MeasuringBench]
 ) -> int:
-    from google.protobuf.json_format import MessageToDict
+    from latfarm_agent import wire
 
     with tempfile.TemporaryDirectory(prefix="latfarm-agent-") as directory:
         bench = make_bench(args, Path(directory))
@@ -310,13 +310,7 @@ def _describe(
         finally:
             bench.close()
     if args.json:
-        found = {
-            "board": MessageToDict(board, preserving_proto_field_name=True),
-            "runtimes": [
-                {"available": False, **MessageToDict(runtime, preserving_proto_field_name=True)}
-                for runtime in runtimes
-            ],
-        }
+        found = wire.described_json(board, runtimes)
         print(json.dumps(found, indent=2, sort_keys=True))
         return 0
     print(f"board {board.name} ({board.board_id})")
@@ -343,11 +337,12 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
 
         return RemoteBench(args.bench)
     from latfarm_agent.agent_config import AgentConfig, parse_threads, read_config
-    from latfarm_agent.bench.bench import Bench
+    from latfarm_agent.bench.options import BenchOptions
 
     config = AgentConfig() if args.config is None else read_config(args.config)
     if args.threads is not None:
         config = dataclasses.replace(config, threads=parse_threads(args.threads))
+    options = BenchOptions(args.name, args.hardware, work_dir, config=config)
     if args.adb is not None:
         if args.simulate is not None or args.cpu is not None:
             raise AgentUsageError(
@@ -355,10 +350,14 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
             )
         from latfarm_agent.bench.phone import phone_bench
 
-        return phone_bench(args.adb, args.name, args.hardware, work_dir, config)
-    return Bench(
-        args.name, args.hardware, work_dir, simulate=args.simulate, cpu=args.cpu, config=config
-    )
+        return phone_bench(args.adb, options)
+    if args.simulate is not None:
+        from latfarm_agent.bench.simulated import simulated_bench
+
+        return simulated_bench(options, args.simulate)
+    from latfarm_agent.bench.host import host_bench
+
+    return host_bench(options, args.cpu)
 
 
 def _tls_files(args: argparse.Namespace) -> AgentTlsFiles | None:

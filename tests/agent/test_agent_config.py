@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, parse_threads, read_config
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.cli import main
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import measure
@@ -60,14 +62,16 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def bench(config: AgentConfig) -> Bench:
         made.append(
-            Bench(
-                "board",
-                None,
-                tmp_path / "work",
-                runtimes={"telling": "telling:Telling"},
-                search_path=[plugins],
-                limits=WorkerLimits(busy_wait_s=0.0),
-                config=config,
+            host_bench(
+                BenchOptions(
+                    "board",
+                    None,
+                    tmp_path / "work",
+                    runtimes={"telling": "telling:Telling"},
+                    search_path=[plugins],
+                    limits=WorkerLimits(busy_wait_s=0.0),
+                    config=config,
+                )
             )
         )
         return made[-1]

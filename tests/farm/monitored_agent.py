@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.cli import main
 
 
@@ -17,7 +19,9 @@ def serve(folder: Path, arguments: list[str]) -> int:
     """Run the agent; gives its exit code."""
 
     def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
-        return Bench(args.name, args.hardware, work_dir, simulate=args.simulate, root=folder)
+        return simulated_bench(
+            BenchOptions(args.name, args.hardware, work_dir), args.simulate, root=folder
+        )
 
     return main(arguments, make_bench)
 

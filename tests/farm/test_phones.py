@@ -16,9 +16,12 @@ import grpc
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.phone import phone_bench
+from latfarm_agent.bench.records import BenchStage
 from latfarm_agent.testing.runtime_suite import LONG, PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
+from latfarm_agent.wire import settings_as_pb
 from latfarm_agent.worker import keeper
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1.agent_pb2_grpc import AgentServiceStub
@@ -62,7 +65,10 @@ def one(phones: list[VirtualPhone]) -> VirtualPhone:
 
 @pytest.fixture
 def bench(one: VirtualPhone, tmp_path: Path) -> Iterator[Bench]:
-    made = phone_bench(one.serial, "phone-1", "acme4", tmp_path / "work", asked(), PATIENT)
+    made = phone_bench(
+        one.serial,
+        BenchOptions("phone-1", "acme4", tmp_path / "work", config=asked(), limits=PATIENT),
+    )
     yield made
     made.close()
 
@@ -177,7 +183,7 @@ def test_a_phone_that_drops_off_and_comes_back(
 ) -> None:
     """The daemon is killed while it measures, and started again."""
 
-    def pull(stage: pb.Stage) -> None:
+    def pull(stage: BenchStage) -> None:
         if stage.name == "timing":
             one.kill_adbd()
 
@@ -194,7 +200,7 @@ def test_a_phone_that_drops_off_and_comes_back(
 def test_a_phone_that_falls_silent(one: VirtualPhone, bench: Bench, model: Path) -> None:
     """Nothing tells that a phone without a cable is gone; its silence is not the model's fault."""
 
-    def cut(stage: pb.Stage) -> None:
+    def cut(stage: BenchStage) -> None:
         if stage.name == "timing":
             one.board.cut_off()
 
@@ -272,7 +278,11 @@ def ask(stub: AgentServiceStub, data: bytes, digest: str, results: list[pb.Resul
     )
     stub.UploadBlob(iter([upload]))
     request = pb.MeasureRequest(
-        request_id="one", token=lease.token, platform=PLATFORM, blob_sha256=digest, settings=ONCE
+        request_id="one",
+        token=lease.token,
+        platform=PLATFORM,
+        blob_sha256=digest,
+        settings=settings_as_pb(ONCE),
     )
     results.extend(event.result for event in stub.Measure(request) if event.HasField("result"))
 

@@ -68,11 +68,13 @@ for act in (os.listdir, lambda path: open(f"{path}/x", "w")):
     sys.exit("/tmp can be read or written to")
 import json
 from pathlib import Path
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
 folder = Path(sys.argv[1])
 reference = {"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"}
-bench = Bench("phone", None, folder / "work", runtimes=reference, limits=PATIENT)
+options = BenchOptions("phone", None, folder / "work", runtimes=reference, limits=PATIENT)
+bench = host_bench(options)
 board, (runtime,) = bench.describe()
 platform = runtime.platforms[0].name
 result = measure(bench, platform, folder / "model.tflite")

@@ -1,8 +1,8 @@
-"""The bench: what the agent asks to describe the board and to measure a model on it.
+"""The bench: describes a board and measures models on it, with a worker process per runtime.
 
-It owns the workers (one process per runtime), waits until the measuring core is quiet, lets a
-worker measure, and adds the conditions that it was done under. A failure is a `Result`, never an
-exception.
+A measurement goes through these steps: find the platform, let `watch` wait until the board is fit,
+let a worker measure, and add the conditions under which it happened. A failure is a `BenchResult`,
+never an exception.
 """
 
 from __future__ import annotations
@@ -10,191 +10,133 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Callable
 
-from latfarm_protos.v1 import agent_pb2 as pb
-
-from latfarm_agent.agent_config import AgentConfig, RuntimeConfig, check_names
-from latfarm_agent.bench.energy import EnergyMeter
-from latfarm_agent.bench.platforms import Platforms
-from latfarm_agent.bench.readiness import Monitor, Readiness
-from latfarm_agent.bench.results import fail, fill
-from latfarm_agent.bench.seats import Seat, measuring_cores
-from latfarm_agent.board.conditions import (
-    BoardReadiness,
-    Sensors,
-    fingerprint,
-    shares,
-    shown,
-    spoiled_by,
+from latfarm_agent.bench.board import MeasuredBoard
+from latfarm_agent.bench.energy import Recording
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.platforms import Platform, Platforms
+from latfarm_agent.bench.readiness import Readiness
+from latfarm_agent.bench.records import (
+    BenchRequest,
+    BenchResult,
+    BenchStage,
+    DescribedBoard,
+    Offer,
 )
-from latfarm_agent.errors import AgentUsageError, LatfarmAgentError
+from latfarm_agent.bench.results import fail, fill
+from latfarm_agent.bench.seats import Seat
+from latfarm_agent.bench.watch import RunWatch, watch_of
+from latfarm_agent.board.conditions import shown
+from latfarm_agent.errors import LatfarmAgentError
 from latfarm_agent.files.folders import remove
-from latfarm_agent.runtimes import base
-from latfarm_agent.runtimes.simulated.cost import BoardProfile
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
-from latfarm_agent.worker.pool import WorkerLimits, Workers
+from latfarm_agent.worker.failure import WorkerFailure
+from latfarm_agent.worker.pool import Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
-from latfarm_agent.worker.worker import FOLDER_PREFIX, WorkerFailure
+from latfarm_agent.worker.start import FOLDER_PREFIX
 
-_SIMULATED = "simulated"
 _SCRATCH = "scratch-"
+"""Prefix of the folders in which models may write during one measurement."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One measurement: what is asked, and whom to tell how it goes."""
+
+    request: BenchRequest
+    model_path: Path
+    profile: bool
+    stage: Callable[[str, int], None]
+    cancelled: Callable[[], bool]
 
 
 class Bench:
-    """Measures models on this board. Thread-safe: one measurement at a time, others wait.
+    """Measures models on one board. Thread-safe: one measurement at a time, others wait.
+
+    `host.host_bench`, `phone.phone_bench` and `simulated.simulated_bench` make a bench for each
+    kind of board.
 
     Args:
-        board_name: what people call the board; platform names begin with it unless `hardware` does.
-        hardware: name of the board's type, so that equal boards offer equal platforms.
-        work_dir: for scratch files and, where the board has no identity, its identity.
-        simulate: profile file of a simulated board, which then is all that this bench offers.
-        cpu: core to measure on; None: the last one where there are two or more. Simulated time
-            needs none.
-        runtimes: name -> "module:Class"; None: what is registered as entry points.
-        search_path: folders added to the workers' module search path.
-        config: thread counts (a runtime is pinned to as many cores), and what runtimes are given.
-        sensors: of a board that this host only drives, as a phone; None: the board is this host.
-        root: where /proc, /sys and /etc are found.
-
-    Raises:
-        UsageError: the core does not exist, or the profile is none.
+        board: the board to measure.
+        options: names, where to work and what to offer.
     """
 
-    def __init__(
-        self,
-        board_name: str,
-        hardware: str | None,
-        work_dir: Path,
-        simulate: Path | None = None,
-        cpu: int | None = None,
-        *,
-        runtimes: Mapping[str, str] | None = None,
-        search_path: Sequence[Path] = (),
-        config: AgentConfig | None = None,
-        sensors: Sensors | None = None,
-        limits: WorkerLimits | None = None,
-        root: Path = Path("/"),
-    ) -> None:
-        self._board_name = board_name
-        self._hardware_name = hardware or board_name
-        self._simulate = Path(simulate).absolute() if simulate else None
-        self._profile: BoardProfile | None = None
-        if self._simulate is not None:
-            try:
-                self._profile = BoardProfile.read(self._simulate)
-            except (OSError, ValueError) as error:
-                raise AgentUsageError(f"--simulate: {error}") from error
-        config = config or AgentConfig()
-        self._driven = sensors is not None
-        on_host = not (self._simulate or self._driven)
-        cores = {
-            threads: measuring_cores(cpu, threads) if on_host else () for threads in config.threads
-        }
-        self._work_dir = Path(work_dir).absolute()
-        self._work_dir.mkdir(parents=True, exist_ok=True)
-        for prefix in (_SCRATCH, FOLDER_PREFIX):
-            for left in self._work_dir.glob(prefix + "*"):
-                remove(left)  # of an agent that was killed
-        own = Sensors(cores[config.threads[0]], root)
-        self._sensors = sensors or own
-        # The host's rails see nothing of a board that it only drives.
-        self._energy = EnergyMeter(root / "nowhere" if self._driven else root, config.power)
-        self._hardware = self._sensors.hardware()
-        self._software = self._sensors.software()
-        self._board_id = self._sensors.board_id(self._work_dir)
-        if self._simulate:
-            self._board_id = fingerprint({"host": self._board_id, "simulated": board_name})
-        if runtimes is None:
-            runtimes = base.discover()
-            check_names(config, runtimes)
-            if self._simulate:
-                runtimes = {_SIMULATED: "latfarm_agent.runtimes.simulated.runtime:SimulatedRuntime"}
-        configured = dict(config.runtimes)
-        runtimes = {
-            name: reference
-            for name, reference in runtimes.items()
-            if configured.get(name, RuntimeConfig()).enabled
-        }
-        if self._simulate:
-            configured[_SIMULATED] = RuntimeConfig(options={"profile": str(self._simulate)})
-        limits = limits or WorkerLimits()
-        memory = own.hardware()["memory_bytes"]
-        if not limits.memory_bytes and memory.isdigit():
-            limits = replace(limits, memory_bytes=int(memory) * 8 // 10)
-        if not on_host:
-            limits = replace(limits, nice=0)
+    def __init__(self, board: MeasuredBoard, options: BenchOptions) -> None:
+        self._board = board
+        self._name = options.board_name
+        self._hardware_name = options.hardware_name
+        self._work_dir = _cleaned(Path(options.work_dir).absolute())
+        self._board_id = board.board_id(self._work_dir)
         self._lock = threading.RLock()
         self._closing = threading.Event()
-        self._workers = Workers(
-            runtimes, configured, self._work_dir, cores, search_path, limits, self._closing
+        setup = WorkerSetup(
+            references=board.references,
+            configured=board.configured,
+            work_dir=self._work_dir,
+            cores=board.cores,
+            search_path=tuple(options.search_path),
+            limits=board.limits,
         )
+        self._workers = Workers(setup, self._closing)
         self._sequence = 0
-        # By platform: each runtime has a probe of its own, and may be wrong about it.
+        # One entry for each platform: each runtime has its own probe, and may be wrong about it.
         self._fastest_us: dict[str, float] = {}
-        self._seats = {
-            threads: Seat(mine, read, Readiness(read, mine, limits.busy_wait_s, self._closing))
-            for threads, mine in cores.items()
-            for read in [
-                self._sensors
-                if self._driven or threads == config.threads[0]
-                else Sensors(mine, root)
-            ]
-        }
-        self._readiness = self._seats[config.threads[0]].readiness
-        self._platforms = Platforms(
-            hardware or board_name, self._hardware, self._software, self._seats, self._profile
-        )
+        self._seats = {threads: self._seat(threads) for threads in board.cores}
+        self._first_seat = next(iter(self._seats.values()))
+        self._platforms = Platforms(options.hardware_name, board, self._seats)
 
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
+    def describe(self) -> Offer:
         """The board, and its runtimes with their platforms; missing ones say why.
 
         Runtimes are looked for once, in processes of their own; conditions are read each time.
         """
         found = self._workers.found()
-        reading = self._readiness.read()
+        sensors = self._board.sensors
+        reading = self._first_seat.readiness.read()
         conditions = dict(
-            self._sensors.policy(),
+            sensors.policy(),
             clock_mhz=shown(reading.clock_mhz),
             temperature_c=shown(reading.temperature_c),
             throttling=shown(reading.throttles),
-            load_1m=self._sensors.load(),
-            core_mask=self._seats[next(iter(self._seats))].core_mask,
+            load_1m=sensors.load(),
+            core_mask=self._first_seat.core_mask,
+            **self._board.extra_conditions(),
         )
-        if not self._simulate:
-            conditions["power_rail"] = self._energy.shown()
-        hardware = dict(self._hardware, **self._software)
-        hardware["name"] = self._hardware_name
-        if self._simulate:
-            hardware["simulated"] = "yes"
-        board = pb.Board(
+        hardware = {
+            **self._board.hardware,
+            **self._board.software,
+            "name": self._hardware_name,
+            **self._board.extra_hardware(),
+        }
+        described = DescribedBoard(
             board_id=self._board_id,
-            name=self._board_name,
-            boot_id=self._sensors.boot_id(),
+            name=self._name,
+            boot_id=sensors.boot_id(),
             hardware=hardware,
             conditions=conditions,
         )
-        return board, self._platforms.listed(found)
+        return described, self._platforms.listed(found)
 
     def measure(
         self,
-        request: pb.MeasureRequest,
+        request: BenchRequest,
         model_path: Path,
         *,
         profile: bool,
-        on_stage: Callable[[pb.Stage], None],
+        on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
-    ) -> pb.Result:
-        """Measure a model, with `profile` its kernels too; blocks until the result is there.
+    ) -> BenchResult:
+        """Measure a model, and with `profile` its kernels too; blocks until the result is there.
 
-        Never raises. `on_stage` is called from this thread as stages begin; `cancelled` is asked at
+        Never raises. `on_stage` is called from this thread as stages begin. `cancelled` is asked at
         least every 0.1 s: once it says yes, the worker is ended and the result is CANCELLED.
         """
-        begun = time.monotonic()
-        result = pb.Result(
+        begun_s = time.monotonic()
+        result = BenchResult(
             request_id=request.request_id,
             board_id=self._board_id,
             platform=request.platform,
@@ -204,15 +146,15 @@ class Bench:
         )
 
         def stage(name: str, session: int = 0) -> None:
-            elapsed_ms = (time.monotonic() - begun) * 1e3
-            on_stage(pb.Stage(name=name, session=session, elapsed_ms=elapsed_ms))
+            on_stage(BenchStage(name, session, (time.monotonic() - begun_s) * 1e3))
 
         def stop() -> bool:
             return self._closing.is_set() or cancelled()
 
+        run = _Run(request, Path(model_path).absolute(), profile, stage, stop)
         try:
             with self._lock:
-                self._measure(result, request, Path(model_path).absolute(), profile, stage, stop)
+                self._measure(result, run)
         except WorkerFailure as failure:
             fail(result, failure.code, failure.message)
         except SettingsError as error:
@@ -221,7 +163,7 @@ class Bench:
             fail(result, error.code, str(error))
         except Exception as error:
             fail(result, "INTERNAL", f"{type(error).__name__}: {error}")
-        result.board_ms = (time.monotonic() - begun) * 1e3
+        result.board_ms = (time.monotonic() - begun_s) * 1e3
         return result
 
     def restart_workers(self) -> None:
@@ -235,120 +177,118 @@ class Bench:
         with self._lock:
             self._workers.close()
 
-    def _measure(
-        self,
-        result: pb.Result,
-        request: pb.MeasureRequest,
-        model_path: Path,
-        profile: bool,
-        stage: Callable[[str, int], None],
-        cancelled: Callable[[], bool],
-    ) -> None:
+    def _seat(self, threads: int) -> Seat:
+        cores, sensors = self._board.cores[threads], self._board.seat_sensors(threads)
+        wait_s = self._board.limits.busy_wait_s
+        return Seat(cores, sensors, Readiness(sensors, cores, wait_s, self._closing))
+
+    def _measure(self, result: BenchResult, run: _Run) -> None:
+        """Fill in `result`.
+
+        Raises:
+            WorkerFailure: the typed error that the measurement ended in.
+            SettingsError: what was asked contradicts itself.
+        """
         if self._closing.is_set():
             raise WorkerFailure("CANCELLED", "the agent is shutting down")
-        asked = TimingSettings(
-            **{name: getattr(request.settings, name) for name in TimingSettings().to_json()}
-        )
-        settings = rules.effective(asked)
-        result.settings.CopyFrom(pb.Settings(**settings.to_json()))
-        platform = self._platforms.find(request.platform, self._workers.found())
+        settings = result.settings = rules.effective(run.request.settings)
+        platform = self._platforms.find(run.request.platform, self._workers.found())
         spec, seat = platform.spec, self._seats[platform.threads]
-        sensors, readiness = seat.sensors, seat.readiness
         result.fingerprint = self._platforms.fingerprint(platform)
-        if not model_path.is_file():
-            raise WorkerFailure("BLOB_MISSING", f"the model is not here: {model_path.name}")
-        conditions: dict[str, str] = {"runtime_version": platform.version}
-        standing = BoardReadiness()
+        if not run.model_path.is_file():
+            raise WorkerFailure("BLOB_MISSING", f"the model is not here: {run.model_path.name}")
+        conditions = {"runtime_version": platform.version}
+        watch = watch_of(seat, real_time=spec.real_time, publish=settings.tier == "publish")
+        standing = watch.standing()
+        conditions.update(standing.told)
+        if standing.unfit:
+            result.conditions.update(conditions)
+            raise WorkerFailure("NOT_READY", standing.unfit, alive=True)
         if spec.real_time:
-            standing = sensors.standing()
-            conditions.update(standing.told)
-            if standing.unfit:
-                result.conditions.update(conditions)
-                raise WorkerFailure("NOT_READY", standing.unfit, alive=True)
-            conditions.update(self._software)
-            conditions.update(sensors.policy())
-            readiness.wait_until_quiet(conditions, stage, cancelled)
-            if settings.tier == "publish":
-                readiness.wait_until_cool(stage, cancelled)
-        monitor = Monitor(sensors, active=spec.real_time and settings.tier == "publish")
-        message: Message = {
-            "model_path": str(model_path),
-            "platform_settings": dict(spec.settings),
-            "dtype": spec.dtype,
-            "settings": settings.to_json(),
-            "request_id": request.request_id,
-            "sequence": self._sequence,
-            "fastest_us": self._fastest_us.get(request.platform, 0.0),
-            "profile": profile,
-        }
-        self._sequence += 1
-        energy = self._energy.recording(
+            conditions.update(self._board.software)
+            conditions.update(seat.sensors.policy())
+        watch.wait_until_ready(conditions, run.stage, run.cancelled)
+        energy = self._board.energy.recording(
             settings=spec.settings if settings.energy_ms else None,
             real_time=spec.real_time,
             cores=seat.cores,
         )
-        message["rail"] = energy.has_rail
+        done, crashed = self._run(run, platform, settings, watch, energy)
+        if crashed:
+            conditions["tried_again_after"] = crashed
+        if spec.real_time:
+            conditions.update(watch.conditions())
+            conditions.update(self._board.run_conditions(spec, seat, done))
+            self._fastest_us[run.request.platform] = done["sessions"][-1]["fastest_us"]
+        fill(result, done, conditions)
+        energy.finish(done.get("energy"), result, conditions)
+        result.conditions.update(conditions)
+        result.memory_bytes = self._board.peak_bytes(result.memory_bytes)
+        objection = watch.objection()
+        if objection:
+            raise WorkerFailure("THROTTLED", objection, alive=True)
+        result.outcome = "ok"
+
+    def _run(
+        self,
+        run: _Run,
+        platform: Platform,
+        settings: TimingSettings,
+        watch: RunWatch,
+        energy: Recording,
+    ) -> tuple[Message, str]:
+        """Let a worker measure: its answer, and the code of a crash after which it tried again.
+
+        Raises:
+            WorkerFailure: the typed error that the measurement ended in.
+        """
 
         def on_event(event: Message) -> None:
-            monitor.watch(event["name"] in ("timing", "cold"))
+            watch.stage(event["name"])
             energy.begin(event["name"])
-            stage(event["name"], event["session"])
+            run.stage(event["name"], event["session"])
 
-        before, ticks = readiness.read(), sensors.ticks()
-        begun = time.monotonic()
-        # Ours to remove, as a worker that crashes removes nothing.
+        message = self._message(run, platform, settings)
+        message["rail"] = energy.has_rail
+        watch.begin()
+        # The agent removes this folder, as a worker that crashes removes nothing.
         scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
         message["scratch_dir"] = scratch
         try:
-            done, crashed = self._workers.ask(
-                platform.runtime, platform.threads, message, on_event, cancelled
+            return self._workers.ask(
+                platform.runtime, platform.threads, message, on_event, run.cancelled
             )
-            if crashed:
-                conditions["tried_again_after"] = crashed
         except WorkerFailure as failure:
-            # A board that went away takes the model's answer with it.
-            lost = sensors.lost() if failure.code in ("MODEL_TIMEOUT", "MODEL_CRASHED") else ""
+            # When a driven board disappears, its model seems to hang or to crash.
+            lost = watch.lost() if failure.code in ("MODEL_TIMEOUT", "MODEL_CRASHED") else ""
             if lost:
                 raise WorkerFailure("DEVICE_LOST", f"{lost}; {failure.message}") from failure
             raise
         finally:
             remove(Path(scratch))
-            monitor.close()
             energy.close()
-            after, ticks_after = readiness.read(), sensors.ticks()
-            readiness.measured(ticks_after)
-        if spec.real_time:
-            # The kernel counts in steps of 10 ms: of a shorter time no share can be told.
-            long_enough = time.monotonic() - begun >= 0.1
-            steal = shares(ticks, ticks_after).steal if long_enough else None
-            conditions.update(
-                clock_mhz_before=shown(before.clock_mhz),
-                clock_mhz_after=shown(after.clock_mhz),
-                temperature_c_before=shown(before.temperature_c),
-                temperature_c_after=shown(after.temperature_c),
-                throttling=shown(after.throttles),
-                steal_share=shown(steal),
-                load_1m=sensors.load(),
-                **monitor.logged(),
-            )
-            if self._driven:
-                conditions["core_mask"] = spec.settings.get("core_mask", seat.core_mask)
-            else:
-                conditions.update(
-                    core_mask=",".join(map(str, done["cpus"])),
-                    nice=str(done["nice"]),
-                    involuntary_switches=str(done["switches"]),
-                )
-            self._fastest_us[request.platform] = done["sessions"][-1]["fastest_us"]
-        fill(result, done, conditions)
-        energy.finish(done.get("energy"), result, conditions)
-        result.conditions.update(conditions)
-        if self._driven:
-            result.memory_bytes = 0  # the worker's says nothing of the board
-        reason = spoiled_by(before, monitor.samples, after, clock=settings.tier == "publish")
-        if spec.real_time and not reason:
-            changes = standing.changes(sensors.standing())
-            reason = f"the board changed while it measured: {changes}" if changes else None
-        if spec.real_time and reason:
-            raise WorkerFailure("THROTTLED", reason, alive=True)
-        result.outcome = "ok"
+            watch.end()
+
+    def _message(self, run: _Run, platform: Platform, settings: TimingSettings) -> Message:
+        """The worker's request, still without the folder and the rail."""
+        message: Message = {
+            "model_path": str(run.model_path),
+            "platform_settings": dict(platform.spec.settings),
+            "dtype": platform.spec.dtype,
+            "settings": settings.to_json(),
+            "request_id": run.request.request_id,
+            "sequence": self._sequence,
+            "fastest_us": self._fastest_us.get(run.request.platform, 0.0),
+            "profile": run.profile,
+        }
+        self._sequence += 1
+        return message
+
+
+def _cleaned(work_dir: Path) -> Path:
+    """The work folder, made if it is missing, without what a killed agent left in it."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    for prefix in (_SCRATCH, FOLDER_PREFIX):
+        for left in work_dir.glob(prefix + "*"):
+            remove(left)
+    return work_dir

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
-from latfarm_protos.v1 import agent_pb2 as pb
-
+from latfarm_agent.bench.records import BenchResult, MeasuredEnergy
+from latfarm_agent.bench.results import COUNT_BITS, whole_number
 from latfarm_agent.board.conditions import Sensors, shown
 from latfarm_agent.power.gpu import NvmlPower
 from latfarm_agent.power.integration import (
@@ -73,7 +73,7 @@ class Recording:
             self._recorder.stop()
 
     def finish(
-        self, told: Mapping[str, Any] | None, result: pb.Result, conditions: dict[str, str]
+        self, told: Mapping[str, Any] | None, result: BenchResult, conditions: dict[str, str]
     ) -> None:
         """Put into a result what an inference costs, into its conditions how, or why it cannot be.
 
@@ -89,17 +89,15 @@ class Recording:
         except EnergyUnavailable as error:
             conditions[CONDITION] = f"{ENERGY_UNAVAILABLE}: {error}"
             return
-        result.energy.CopyFrom(
-            pb.Energy(
-                energy_mj=found.energy_mj,
-                gross_mj=found.gross_mj,
-                spread_mj=found.spread_mj,
-                idle_mw=found.idle_mw,
-                idle_spread_mw=found.idle_spread_mw,
-                source=source,
-                runs=found.runs,
-                span_ms=found.span_ms,
-            )
+        result.energy = MeasuredEnergy(
+            energy_mj=found.energy_mj,
+            gross_mj=found.gross_mj,
+            spread_mj=found.spread_mj,
+            idle_mw=found.idle_mw,
+            idle_spread_mw=found.idle_spread_mw,
+            source=source,
+            runs=whole_number(found.runs, COUNT_BITS),
+            span_ms=found.span_ms,
         )
         conditions[CONDITION] = "ok"
         conditions["energy_spans"] = "{} of {}".format(*found.spans)

@@ -1,29 +1,39 @@
-"""What measures models, as those who drive it know it: the board's own bench, or one far away."""
+"""The interface of everything that measures: this board's own bench, or one in another process."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Callable, Protocol
 
-from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage, Offer
 
 
 class MeasuringBench(Protocol):
-    """What measures. It never raises: a failed measurement is a result."""
+    """Describes a board and measures models on it.
 
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
-        """The board, and its runtimes with their platforms."""
+    `describe` may be called from any thread; `measure` is called by one thread at a time.
+    """
+
+    def describe(self) -> Offer:
+        """The board, and its runtimes with their platforms.
+
+        Raises:
+            StateError: another process measures, and it has not answered yet.
+        """
 
     def measure(
         self,
-        request: pb.MeasureRequest,
+        request: BenchRequest,
         model_path: Path,
         *,
         profile: bool,
-        on_stage: Callable[[pb.Stage], None],
+        on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
-    ) -> pb.Result:
-        """Measure a model; blocks until done or `cancelled`."""
+    ) -> BenchResult:
+        """Measure a model, and with `profile` its kernels too. A failure is a result as well.
+
+        The call blocks until the measurement has ended, or until `cancelled` says yes.
+        """
 
     def close(self) -> None:
         """End all worker processes."""

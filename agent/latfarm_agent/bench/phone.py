@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.driven import DrivenBoard
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.board.conditions import (
     UNKNOWN,
     BoardReadiness,
@@ -19,11 +21,6 @@ from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
 from latfarm_agent.phones.rules import PhoneRules, mode, unfit
 from latfarm_agent.phones.state import DYNAMIC, STATIC, PhoneIdentity, PhoneState
-
-if TYPE_CHECKING:
-    from latfarm_agent.agent_config import AgentConfig
-    from latfarm_agent.bench.bench import Bench
-    from latfarm_agent.worker.pool import WorkerLimits
 
 RUNTIME = "adb"
 """Name of the runtime in the configuration."""
@@ -167,30 +164,20 @@ class PhoneSensors(Sensors):
         return self._state
 
 
-def phone_bench(
-    serial: str,
-    name: str,
-    hardware: str | None,
-    work_dir: Path,
-    config: AgentConfig,
-    limits: WorkerLimits | None = None,
-) -> Bench:
-    """A bench that measures on the phone with a serial, and on nothing else.
+def phone_bench(serial: str, options: BenchOptions) -> Bench:
+    """A bench that measures on the phone with a serial number, and on nothing else.
 
     Args:
         serial: as `adb devices` prints it.
-        name: what people call the phone.
-        hardware: name of its type.
-        work_dir: for scratch files.
-        config: its runtime "adb" is what the phone gets; see `adb.options` and `phone_rules`.
-        limits: bounds of the worker here.
+        options: names and limits. The runtime "adb" of its configuration says what runs on the
+            phone (`runtimes.adb.options`) and when it may be measured (`phones.rules`).
 
     Raises:
-        UsageError: the configuration has no such runtime, or a rule is wrong.
+        AgentUsageError: the configuration has no such runtime or others beside it, or a rule is
+            wrong.
         AdbError: the phone is not there.
     """
-    from latfarm_agent.bench.bench import Bench
-
+    config = options.config
     entry = config.runtimes.get(RUNTIME)
     if entry is None or set(config.runtimes) != {RUNTIME}:
         raise AgentUsageError(
@@ -203,13 +190,10 @@ def phone_bench(
     adb = str(entry.options.get("adb", ""))
     device = AdbDevice(serial, adb, timeout_s=_ANSWER_S, starts_server=True)
     sensors = PhoneSensors(device, rules)
-    options = dict(entry.options, serial=serial)
-    return Bench(
-        name,
-        hardware,
-        work_dir,
+    given = replace(entry, options=dict(entry.options, serial=serial))
+    options = replace(
+        options,
         runtimes={RUNTIME: REFERENCE},
-        config=replace(config, runtimes={RUNTIME: replace(entry, options=options)}),
-        sensors=sensors,
-        limits=limits,
+        config=replace(config, runtimes={RUNTIME: given}),
     )
+    return Bench(DrivenBoard(options, sensors), options)

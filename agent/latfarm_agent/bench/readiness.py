@@ -15,7 +15,7 @@ from latfarm_agent.board.conditions import (
     shown,
     thermally_steady,
 )
-from latfarm_agent.worker.worker import WorkerFailure
+from latfarm_agent.worker.failure import WorkerFailure
 
 _BUSY_SHARE = 0.25
 _BUSY_WINDOW_S = 0.1
@@ -23,8 +23,11 @@ _BUSY_GIVE_UP_S = 30.0
 _COOL_WAIT_S = 600.0
 _LOG_EVERY_S = 1.0
 
-Stage = Callable[[str, int], None]
+ReportStage = Callable[[str, int], None]
+"""Told the name of a stage that begins, and the number of its session."""
+
 Cancelled = Callable[[], bool]
+"""Whether the measurement is no longer wanted."""
 
 
 class Readiness:
@@ -70,7 +73,7 @@ class Readiness:
     def wait_until_quiet(
         self,
         conditions: dict[str, str],
-        stage: Stage,
+        stage: ReportStage,
         cancelled: Cancelled,
     ) -> None:
         """Wait, but not long, while others use the measuring core; say how busy it was.
@@ -104,7 +107,7 @@ class Readiness:
         conditions["core_busy_share"] = shown(busy)
         conditions["waited_ms"] = shown((time.monotonic() - begun) * 1e3, 0)
 
-    def wait_until_cool(self, stage: Stage, cancelled: Cancelled) -> None:
+    def wait_until_cool(self, stage: ReportStage, cancelled: Cancelled) -> None:
         """METHODS 1.3, where there is a sensor.
 
         Raises:

@@ -9,16 +9,10 @@ base64.
 from __future__ import annotations
 
 import array
-import base64
-import binascii
 import contextlib
 import os
 import select
 import socket
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError
-from google.protobuf.message import Message as ProtoMessage
 
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message, encode
 
@@ -26,7 +20,6 @@ MAX_PATH_BYTES = 107
 """Of a Unix socket's name, without its end."""
 
 _CHUNK_BYTES = 1 << 16
-_Proto = TypeVar("_Proto", bound=ProtoMessage)
 
 
 class LinkError(Exception):
@@ -119,25 +112,6 @@ class Link:
                     os.set_inheritable(file, False)
                 files += found
         return data
-
-
-def pack(message: ProtoMessage) -> str:
-    """A protocol buffer as text."""
-    return base64.b64encode(message.SerializeToString()).decode("ascii")
-
-
-def unpack(kind: type[_Proto], text: object) -> _Proto:
-    """What `pack` was given.
-
-    Raises:
-        LinkError: it is no such text.
-    """
-    message: _Proto = kind()
-    try:
-        message.ParseFromString(base64.b64decode(str(text), validate=True))
-    except (binascii.Error, ValueError, DecodeError) as error:
-        raise LinkError(f"a message of the wrong kind: {error}") from error
-    return message
 
 
 def _close(files: list[int]) -> None:

@@ -13,14 +13,16 @@ import os
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Callable
+from typing import Callable, TypeVar
 
 from latfarm_protos.error_codes import OUTCOMES
-from latfarm_protos.v1 import agent_pb2 as pb
 
+from latfarm_agent import wire
+from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage, Offer
 from latfarm_agent.errors import AgentUsageError, StateError
-from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import printable
 
@@ -35,6 +37,7 @@ _POLL_S = 0.1
 _MOST_RUNTIMES = 200
 _FAILED = "WORKER_FAILED"
 _CANCELLED = "CANCELLED"
+_Read = TypeVar("_Read")
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +69,9 @@ class RemoteBench:
         self._start_timeout_ms = start_timeout_ms
         self._return_timeout_ms = return_timeout_ms
         self._closing = threading.Event()
-        self._known: tuple[pb.Board, list[pb.Runtime]] | None = None
+        self._known: Offer | None = None
 
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
+    def describe(self) -> Offer:
         """The board and its runtimes; while the service is away, what it last said.
 
         Raises:
@@ -91,13 +94,13 @@ class RemoteBench:
 
     def measure(
         self,
-        request: pb.MeasureRequest,
+        request: BenchRequest,
         model_path: Path,
         *,
         profile: bool,
-        on_stage: Callable[[pb.Stage], None],
+        on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
-    ) -> pb.Result:
+    ) -> BenchResult:
         """Let the service measure; its end, or ours, is a result too."""
 
         def stop() -> bool:
@@ -113,7 +116,7 @@ class RemoteBench:
             with contextlib.closing(self._connect(deadline_s, stop)) as link:
                 question: Message = {
                     "ask": "measure",
-                    "request": pack(request),
+                    "request": wire.packed_request(request),
                     "name": model_path.name,
                     "profile": profile,
                 }
@@ -147,7 +150,7 @@ class RemoteBench:
         self,
         link: Link,
         stop: Callable[[], bool],
-        on_stage: Callable[[pb.Stage], None] = lambda _: None,
+        on_stage: Callable[[BenchStage], None] = lambda _: None,
     ) -> Message:
         """The last message of a question; stages are handed on.
 
@@ -167,33 +170,40 @@ class RemoteBench:
             on_stage(_stage(message))
 
 
-def _stage(message: Message) -> pb.Stage:
-    stage = unpack(pb.Stage, message.get("stage"))
-    stage.name = printable(stage.name, 40)
-    return stage
+def _stage(message: Message) -> BenchStage:
+    stage = _unpacked(wire.unpacked_stage, message.get("stage"))
+    return replace(stage, name=printable(stage.name, 40))
 
 
-def _description(message: Message) -> tuple[pb.Board, list[pb.Runtime]]:
+def _description(message: Message) -> Offer:
     runtimes = message.get("runtimes")
     if message.get("event") != "described" or not isinstance(runtimes, list):
         raise LinkError(f"no description: {printable(message.get('message', ''), 400)}")
     if len(runtimes) > _MOST_RUNTIMES:
         raise LinkError(f"{len(runtimes)} runtimes")
-    return unpack(pb.Board, message.get("board")), [unpack(pb.Runtime, each) for each in runtimes]
+    board = _unpacked(wire.unpacked_board, message.get("board"))
+    return board, [_unpacked(wire.unpacked_runtime, each) for each in runtimes]
 
 
-def _result(message: Message) -> pb.Result:
+def _result(message: Message) -> BenchResult:
     if message.get("event") != "measured":
         raise LinkError(f"no result: {printable(message.get('message', ''), 400)}")
-    result = unpack(pb.Result, message.get("result"))
+    result = _unpacked(wire.unpacked_result, message.get("result"))
     if result.outcome not in OUTCOMES:
         raise LinkError(f"an outcome {printable(result.outcome, 40)!r}")
     result.error_message = printable(result.error_message)
     return result
 
 
-def _failure(code: str, message: str) -> pb.Result:
-    return pb.Result(
+def _unpacked(read: Callable[[object], _Read], text: object) -> _Read:
+    try:
+        return read(text)
+    except wire.WireError as error:
+        raise LinkError(str(error)) from error
+
+
+def _failure(code: str, message: str) -> BenchResult:
+    return BenchResult(
         outcome="infrastructure_error",
         error_code=code,
         error_message=message,

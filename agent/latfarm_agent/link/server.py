@@ -18,17 +18,14 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from latfarm_protos.v1 import agent_pb2 as pb
-
+from latfarm_agent import wire
+from latfarm_agent.bench.measuring import MeasuringBench
+from latfarm_agent.bench.records import BenchResult, BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import remove
-from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, pack, unpack
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError
 from latfarm_agent.worker.channel import Message
-
-if TYPE_CHECKING:
-    from latfarm_agent.bench.measuring import MeasuringBench
 
 MOST_CONNECTIONS = 16
 _PREFIX = "model-"
@@ -127,19 +124,23 @@ class BenchServer:
                 return
             if question.get("ask") == "describe":
                 board, runtimes = self._bench.describe()
-                packed = [pack(runtime) for runtime in runtimes]
-                link.send({"event": "described", "board": pack(board), "runtimes": packed})
+                packed = [wire.packed_runtime(runtime) for runtime in runtimes]
+                told = {"event": "described", "board": wire.packed_board(board)}
+                link.send({**told, "runtimes": packed})
             elif question.get("ask") == "measure" and file is not None:
                 result = self._measure(link, question, file)
-                link.send({"event": "measured", "result": pack(result)})
+                link.send({"event": "measured", "result": wire.packed_result(result)})
             else:
                 raise LinkError("neither a description nor a measurement is asked for")
         finally:
             if file is not None:
                 os.close(file)
 
-    def _measure(self, link: Link, question: Message, file: int) -> pb.Result:
-        request = unpack(pb.MeasureRequest, question.get("request"))
+    def _measure(self, link: Link, question: Message, file: int) -> BenchResult:
+        try:
+            request = wire.unpacked_request(question.get("request"))
+        except wire.WireError as error:
+            raise LinkError(str(error)) from error
         name = str(question.get("name"))
         if not _NAME.fullmatch(name):
             raise LinkError("the model's name is no file name")
@@ -149,7 +150,7 @@ class BenchServer:
             try:
                 _copy(file, model)
             except OSError as error:
-                return pb.Result(
+                return BenchResult(
                     outcome="infrastructure_error",
                     error_code="DISK_FULL",
                     error_message=f"the model cannot be copied: {error.strerror or error}",
@@ -165,9 +166,9 @@ class BenchServer:
             remove(folder)
 
 
-def _tell(link: Link, stage: pb.Stage) -> None:
+def _tell(link: Link, stage: BenchStage) -> None:
     with contextlib.suppress(LinkError):  # who no longer listens cancels, and is asked about that
-        link.send({"event": "stage", "stage": pack(stage)})
+        link.send({"event": "stage", "stage": wire.packed_stage(stage)})
 
 
 def _copy(file: int, target: Path) -> None:

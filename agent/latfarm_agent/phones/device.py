@@ -35,7 +35,8 @@ _LIMIT_BYTES = 4 << 20
 _SHOWN = 300
 _FULL = ("no space left", "enospc", "disk quota", "remote couldn't create file: no space")
 _SERVER_PORT = 5037
-_RECONNECT_S = 20.0
+RECONNECT_S = 20.0
+"""How long to wait for a phone that is gone, unless told otherwise."""
 
 
 class AdbError(LatfarmAgentError):
@@ -106,7 +107,7 @@ class AdbDevice:
         self.serial = serial
         self._adb = found
         self._timeout_s = timeout_s
-        self._reconnect_s = reconnect_s or _RECONNECT_S
+        self._reconnect_s = reconnect_s
         self._starts_server = starts_server
         self._there: set[str] = set()
         self._silent = False  # it did not answer: its connection may be a dead one
@@ -118,7 +119,7 @@ class AdbDevice:
             DeviceLostError: it did not come within `reconnect_s`; says what adb said of it.
         """
         self._server()
-        until = time.monotonic() + self._reconnect_s
+        until = time.monotonic() + (self._reconnect_s or RECONNECT_S)
         if self._silent:
             self._hang_up()
         state = self._state()

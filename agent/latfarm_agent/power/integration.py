@@ -132,16 +132,53 @@ def energy_between(record: Record, begin_s: float, end_s: float) -> Amount:
 def figure(records: Sequence[Record], spans: Sequence[Span], busy: Record | None) -> Figure:
     """Energy of one inference: what the runs took, less what the board takes at rest.
 
-    The spread is the larger of what sampling leaves open and of what lies between the spans, with
-    the doubt about the power at rest on top.
+    The spread is the larger one of two deviations, with the deviation of the power at rest added:
+    what the sampling leaves unknown, and what differs from span to span.
 
     Args:
         records: the rails, which do not overlap: their energies are added.
         spans: in order of time; rests are those without runs.
-        busy: CPU seconds of all cores since some start, as a counter; None where nobody tells.
+        busy: CPU seconds of all cores since some start, as a counter; None: not known.
 
     Raises:
         EnergyUnavailable: another load ran, or the rails are too coarse for these times.
+    """
+    quiet, clean = _undisturbed(records, spans, busy)
+    idle, rests_mw = _idle(records, quiet)
+    count = sum(span.runs for span in clean)
+    time_s = sum(span.duration_s for span in clean)
+    parts = [_total(records, begin_s, end_s) for begin_s, end_s in _stretches(clean)]
+    gross_mj = sum(part.value for part in parts)
+    sampled_mj = math.sqrt(sum(part.sigma**2 for part in parts))
+    net_mj = gross_mj - idle.value * time_s
+    between_mj = _between_spans(records, clean, idle) * count
+    spread_mj = math.hypot(max(sampled_mj, between_mj), idle.sigma * time_s)
+    if net_mj <= 0 or spread_mj > MOST_DOUBT * net_mj:
+        names = " and ".join(record.name for record in records)
+        raise EnergyUnavailable(
+            f"{names} cannot tell: {net_mj / time_s:.3g} mW above rest within "
+            f"{spread_mj / time_s:.3g} mW over {time_s * 1e3:.0f} ms; run for longer (energy_ms)"
+        )
+    return Figure(
+        energy_mj=net_mj / count,
+        gross_mj=gross_mj / count,
+        spread_mj=spread_mj / count,
+        idle_mw=idle.value,
+        idle_spread_mw=idle.sigma,
+        runs=count,
+        span_ms=time_s * 1e3,
+        spans=(len(clean), sum(1 for span in spans if span.runs)),
+        rests_mw=rests_mw,
+    )
+
+
+def _undisturbed(
+    records: Sequence[Record], spans: Sequence[Span], busy: Record | None
+) -> tuple[list[Span], list[Span]]:
+    """The rests and the runs beside which no other load ran.
+
+    Raises:
+        EnergyUnavailable: there are none, or too few.
     """
     if not records:
         raise EnergyUnavailable("no rail was read")
@@ -162,38 +199,18 @@ def figure(records: Sequence[Record], spans: Sequence[Span], busy: Record | None
             f"another load ran beside {len(runs) - len(clean)} of {len(runs)} spans, on up to "
             f"{cores:.2f} cores"
         )
-    idle, rests_mw = _idle(records, quiet)
-    count = sum(span.runs for span in clean)
-    time_s = sum(span.duration_s for span in clean)
-    parts = [_total(records, begin_s, end_s) for begin_s, end_s in _stretches(clean)]
-    gross_mj = sum(part.value for part in parts)
-    sampled_mj = math.sqrt(sum(part.sigma**2 for part in parts))
-    net_mj = gross_mj - idle.value * time_s
+    return quiet, clean
+
+
+def _between_spans(records: Sequence[Record], spans: Sequence[Span], idle: Amount) -> float:
+    """Deviation of the mean energy of a run in mJ, from how spans differ; 0 for a single span."""
+    if len(spans) < 2:
+        return 0.0
     singles = [
         (_total(records, span.begin_s, span.end_s).value - idle.value * span.duration_s) / span.runs
-        for span in clean
+        for span in spans
     ]
-    between_mj = 0.0
-    if len(singles) > 1:
-        between_mj = _deviation(singles) / math.sqrt(len(singles)) * count
-    spread_mj = math.hypot(max(sampled_mj, between_mj), idle.sigma * time_s)
-    if net_mj <= 0 or spread_mj > MOST_DOUBT * net_mj:
-        names = " and ".join(record.name for record in records)
-        raise EnergyUnavailable(
-            f"{names} cannot tell: {net_mj / time_s:.3g} mW above rest within "
-            f"{spread_mj / time_s:.3g} mW over {time_s * 1e3:.0f} ms; run for longer (energy_ms)"
-        )
-    return Figure(
-        energy_mj=net_mj / count,
-        gross_mj=gross_mj / count,
-        spread_mj=spread_mj / count,
-        idle_mw=idle.value,
-        idle_spread_mw=idle.sigma,
-        runs=count,
-        span_ms=time_s * 1e3,
-        spans=(len(clean), len(runs)),
-        rests_mw=rests_mw,
-    )
+    return _deviation(singles) / math.sqrt(len(singles))
 
 
 def _idle(records: Sequence[Record], quiet: Sequence[Span]) -> tuple[Amount, tuple[float, ...]]:

@@ -5,48 +5,67 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Union
 
-from latfarm_protos.v1 import agent_pb2 as pb
-
+from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
 from latfarm_agent.session.messages import MeasurementJob
 
-MAX_EVENTS = 1000  # a listener that comes late misses the oldest stages, never the result
+MAX_EVENTS = 1000
+"""Events kept for each job: a late listener may miss the oldest stages, but never the result."""
+
+JobEvent = Union[BenchStage, BenchResult]
+"""What listeners hear: stages, and then exactly one result."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A measurement as a caller asks for it.
+
+    Attributes:
+        request: what the bench is asked.
+        token: the caller's lease token.
+        blob_sha256: name of the model's blob.
+        profile: measure the times of kernels too.
+        question: digest of everything above but the token; equal for equal questions.
+    """
+
+    request: BenchRequest
+    token: int = 0
+    blob_sha256: str = ""
+    profile: bool = False
+    question: str = ""
 
 
 class LiveJob:
-    """One measurement's events, from its admission to its result, for any number of listeners.
+    """The events of one measurement, from its admission to its result, for all its listeners.
 
     Args:
         job: its identity in the session.
-        request: the first caller's message.
-        profile: per-layer profile instead of a plain measurement.
+        asked: what the first caller asked.
         model_path: the blob, in use until the job ends.
     """
 
-    def __init__(
-        self, job: MeasurementJob, request: pb.MeasureRequest, profile: bool, model_path: Path
-    ):
+    def __init__(self, job: MeasurementJob, asked: JobRequest, model_path: Path) -> None:
         self.job = job
-        self.request = request
-        self.profile = profile
+        self.asked = asked
         self.model_path = model_path
         self.admitted_s = time.monotonic()
         self.cancellation: tuple[str, str] | None = None
         self._sealed = False
         self._cancelled = threading.Event()
         self._condition = threading.Condition()
-        self._events: deque[pb.MeasureEvent] = deque()
+        self._events: deque[JobEvent] = deque()
         self._dropped = 0
         self._done = False
 
     @staticmethod
-    def finished(job: MeasurementJob, request: pb.MeasureRequest, result: pb.Result) -> LiveJob:
-        """A job that was over before it was asked for: its only event is the result."""
-        live = LiveJob(job, request, profile=False, model_path=Path())
-        live.publish(pb.MeasureEvent(result=result))
+    def finished(job: MeasurementJob, result: BenchResult) -> LiveJob:
+        """A job that was finished before it was asked for: its only event is the result."""
+        live = LiveJob(job, JobRequest(BenchRequest()), Path())
+        live.publish(result)
         return live
 
     def cancel(self, code: str, message: str) -> None:
@@ -66,19 +85,19 @@ class LiveJob:
             self._sealed = True
             return self.cancellation
 
-    def publish(self, event: pb.MeasureEvent) -> None:
+    def publish(self, event: JobEvent) -> None:
         """Tell all listeners; nothing follows a result."""
         with self._condition:
             if self._done:
                 return
-            self._done = event.HasField("result")
+            self._done = isinstance(event, BenchResult)
             self._events.append(event)
             if len(self._events) > MAX_EVENTS:
                 self._events.popleft()
                 self._dropped += 1
             self._condition.notify_all()
 
-    def listen(self, active: Callable[[], bool]) -> Iterator[pb.MeasureEvent]:
+    def listen(self, active: Callable[[], bool]) -> Iterator[JobEvent]:
         """All events from the first on, until the result or until the caller is not active.
 
         Blocks between events; `wake` makes it look at `active` again.
@@ -95,7 +114,7 @@ class LiveJob:
                 position += len(batch)
             for event in batch:
                 yield event
-                if event.HasField("result"):
+                if isinstance(event, BenchResult):
                     return
 
     def wake(self) -> None:

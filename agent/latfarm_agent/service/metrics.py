@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from latfarm_protos.error_codes import CODES
 from latfarm_protos.trust.contexts import TlsFileError
@@ -27,7 +27,7 @@ from prometheus_client import (
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
 from latfarm_agent.errors import AgentUsageError
-from latfarm_agent.service.metrics_conditions import (
+from latfarm_agent.service.collectors import (
     AgentCertificateCollector,
     ConditionsCollector,
     DiskCollector,
@@ -71,40 +71,32 @@ class AgentMetrics:
             registry=self.registry,
         )
         info.labels(__version__, str(PROTOCOL_VERSION), platform.python_version()).set(1)
-        self._measurements = Counter(
+        self._add_measurements()
+        self._add_service()
+        self._add_board()
+
+    def _add_measurements(self) -> None:
+        """Add what is counted of measurements."""
+        self._measurements = self._counter(
             "latfarm_agent_measurements",
             "Finished measurements and profiles by kind, outcome and error code.",
             ["kind", "outcome", "error_code"],
-            registry=self.registry,
         )
         for outcome, codes in CODES.items():
             # Present from the start, so that a rate over the first failure is not missed.
             for code in codes:
                 self._measurements.labels("measure", outcome, code)
         self._codes: set[str] = set().union(*CODES.values())
-        self._refused = Counter(
+        self._refused = self._counter(
             "latfarm_agent_conditions_refused",
             "Measurements that the board's conditions did not allow: not ready, or throttled.",
             ["reason"],
-            registry=self.registry,
         )
         for reason in REFUSALS.values():
             self._refused.labels(reason)
-        self._turned_away = Counter(
-            "latfarm_agent_refused_connections",
-            "Connections that were refused, by reason: missing, expired, wrong_ca, revoked, ...",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._retries = Counter(
+        self._retries = self._counter(
             "latfarm_agent_worker_retries",
             "Measurements for which a worker that had died was started anew.",
-            registry=self.registry,
-        )
-        self._quarantines = Counter(
-            "latfarm_agent_quarantines",
-            "Times the board stopped taking work after too many failures in a row.",
-            registry=self.registry,
         )
         self._stage_seconds = Histogram(
             "latfarm_agent_stage_seconds",
@@ -113,43 +105,46 @@ class AgentMetrics:
             buckets=STAGE_BUCKETS_S,
             registry=self.registry,
         )
-        self._busy_seconds = Counter(
-            "latfarm_agent_board_busy_seconds",
-            "Seconds in which a measurement had the board.",
-            registry=self.registry,
+        self._busy_seconds = self._counter(
+            "latfarm_agent_board_busy_seconds", "Seconds in which a measurement had the board."
         )
-        self._replays = Counter(
-            "latfarm_agent_results_replayed",
-            "Requests answered from the spool without measuring.",
-            registry=self.registry,
+        self._replays = self._counter(
+            "latfarm_agent_results_replayed", "Requests answered from the spool without measuring."
         )
-        self._uploads = Counter(
+        self._spool_failures = self._counter(
+            "latfarm_agent_spool_failures",
+            "Results that were sent but could not be kept on disk.",
+        )
+
+    def _add_service(self) -> None:
+        """Add what is counted of connections, calls, uploads and leases."""
+        self._turned_away = self._counter(
+            "latfarm_agent_refused_connections",
+            "Connections that were refused, by reason: missing, expired, wrong_ca, revoked, ...",
+            ["reason"],
+        )
+        self._uploads = self._counter(
             "latfarm_agent_uploads",
             "Blob uploads by how they ended: complete, partial, present, cut or refused.",
             ["outcome"],
-            registry=self.registry,
         )
-        self._upload_bytes = Counter(
-            "latfarm_agent_upload_bytes",
-            "Bytes of blobs received.",
-            registry=self.registry,
-        )
-        self._leases = Counter(
+        self._upload_bytes = self._counter("latfarm_agent_upload_bytes", "Bytes of blobs received.")
+        self._leases = self._counter(
             "latfarm_agent_leases",
             "Leases by event: granted, renewed, released, expired or refused.",
             ["event"],
-            registry=self.registry,
         )
-        self._errors = Counter(
+        self._errors = self._counter(
             "latfarm_agent_rpc_errors",
             "Calls that ended with an error, by method and error code.",
             ["method", "error_code"],
-            registry=self.registry,
         )
-        self._spool_failures = Counter(
-            "latfarm_agent_spool_failures",
-            "Results that were sent but could not be kept on disk.",
-            registry=self.registry,
+
+    def _add_board(self) -> None:
+        """Add the board's state, and gauges whose values the conductor provides."""
+        self._quarantines = self._counter(
+            "latfarm_agent_quarantines",
+            "Times the board stopped taking work after too many failures in a row.",
         )
         self._state = Gauge(
             "latfarm_agent_state",
@@ -176,6 +171,9 @@ class AgentMetrics:
             "latfarm_agent_spooled_results", "Results that wait to be acknowledged."
         )
         self.spool_bytes = self._gauge("latfarm_agent_spool_bytes", "Bytes of spooled results.")
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from latfarm_protos.v1 import agent_pb2 as pb
-
 from latfarm_agent.bench.measuring import MeasuringBench
+from latfarm_agent.bench.records import DescribedBoard, Offer, OfferedPlatform
 from latfarm_agent.errors import UnknownPlatformError
 
 
@@ -16,8 +15,8 @@ class BoardOffer:
     def __init__(self, bench: MeasuringBench) -> None:
         self._bench = bench
         self._looking = threading.Lock()
-        self._seen: tuple[pb.Board, list[pb.Runtime]] = (pb.Board(), [])
-        self._platforms: dict[str, pb.Platform] = {}
+        self._seen: Offer = (DescribedBoard(), [])
+        self._platforms: dict[str, OfferedPlatform] = {}
 
     def look(self) -> None:
         """Look at the board; whoever comes meanwhile takes what the last one saw."""
@@ -33,11 +32,11 @@ class BoardOffer:
             self._looking.release()
 
     @property
-    def seen(self) -> tuple[pb.Board, list[pb.Runtime]]:
+    def seen(self) -> Offer:
         """The board, and its runtimes with their platforms."""
         return self._seen
 
-    def platform(self, name: str) -> pb.Platform | None:
+    def platform(self, name: str) -> OfferedPlatform | None:
         """A platform by its name; None where the board does not offer it."""
         return self._platforms.get(name)
 

@@ -26,7 +26,7 @@ from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.errors import AgentUsageError, RequestError, StateError
 from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.spool import Spool
-from latfarm_agent.service.conductor import Conductor
+from latfarm_agent.service.conductor import AgentParts, Conductor
 from latfarm_agent.service.metrics import AgentMetrics
 from latfarm_agent.service.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
 from latfarm_agent.service.tls import AgentTlsFiles, open_gate
@@ -175,16 +175,15 @@ class AgentServer:
                 max_blob_bytes=config.max_blob_bytes,
                 max_total_bytes=config.max_cache_bytes,
             )
-            return Conductor(
+            parts = AgentParts(
                 self._bench,
                 Session(tokens.load(), config.limits),
                 blobs,
                 Spool(config.state_dir / "spool", max_entries=config.max_spooled),
                 tokens,
                 self.metrics,
-                now_ms=now_ms,
-                on_state=self._set_health,
             )
+            return Conductor(parts, now_ms=now_ms, on_state=self._set_health)
 
     @property
     def address(self) -> str:

@@ -6,6 +6,7 @@ An error's code travels in the trailing metadata `latfarm-error`, its one-line s
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import threading
 import time
@@ -15,9 +16,10 @@ import grpc
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
-from latfarm_agent import errors
+from latfarm_agent import PROTOCOL_VERSION, __version__, errors, wire
 from latfarm_agent.files.uploads import BlobStatus, Pace, Upload
 from latfarm_agent.service.conductor import Conductor
+from latfarm_agent.service.jobs import JobRequest
 from latfarm_agent.service.metrics import AgentMetrics
 
 STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
@@ -76,7 +78,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """What the board is and offers."""
         del request
         with self._translated("Describe", context):
-            return self._conductor.describe()
+            found = self._conductor.describe()
+            return pb.DescribeResponse(
+                board=wire.board_as_pb(found.board),
+                runtimes=[wire.runtime_as_pb(runtime) for runtime in found.runtimes],
+                agent_version=__version__,
+                protocol_version=PROTOCOL_VERSION,
+                state=found.state.value,
+            )
 
     def AcquireLease(
         self, request: pb.AcquireLeaseRequest, context: grpc.ServicerContext
@@ -140,7 +149,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """Results that wait to be acknowledged: the oldest first, as many as fit a message."""
         del request
         with self._translated("ListResults", context):
-            return pb.ListResultsResponse(results=self._conductor.results())
+            found = [pb.Result.FromString(payload) for payload in self._conductor.results()]
+            return pb.ListResultsResponse(results=found)
 
     def Acknowledge(
         self, request: pb.AcknowledgeRequest, context: grpc.ServicerContext
@@ -159,10 +169,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         profile: bool,
     ) -> Iterator[pb.MeasureEvent]:
         with self._translated(method, context), self._slot(self._listeners, "listeners"):
-            live = self._conductor.measure(request, profile=profile)
+            live = self._conductor.measure(_asked(request, profile))
             # Without this, a listener whose client went away would keep its thread.
             context.add_callback(live.wake)
-            yield from live.listen(context.is_active)
+            for event in live.listen(context.is_active):
+                yield wire.event_as_pb(event)
 
     def _receive(self, messages: Iterator[pb.UploadBlobRequest]) -> BlobStatus:
         first = next(messages, None)
@@ -221,6 +232,22 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             yield
         finally:
             slots.release()
+
+
+def _asked(request: pb.MeasureRequest, profile: bool) -> JobRequest:
+    """What a message asks for, with a digest of the question that no lease changes."""
+    question = pb.MeasureRequest()
+    question.CopyFrom(request)
+    question.token = 0
+    kind = b"profile" if profile else b"measure"
+    text = kind + question.SerializeToString(deterministic=True)
+    return JobRequest(
+        wire.request_from_pb(request),
+        request.token,
+        request.blob_sha256,
+        profile,
+        hashlib.sha256(text).hexdigest(),
+    )
 
 
 def _as_pb(status: BlobStatus) -> pb.BlobState:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from latfarm_protos.error_codes import INFRASTRUCTURE_ERROR
-from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent import PROTOCOL_VERSION
+from latfarm_agent.bench.records import BenchRequest, BenchResult, OfferedPlatform
 from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.session.messages import Verdict
 
@@ -22,9 +22,9 @@ HARMLESS_CODES = (
 )
 
 
-def failure(request: pb.MeasureRequest, offer: BoardOffer, code: str, message: str) -> pb.Result:
+def failure(request: BenchRequest, offer: BoardOffer, code: str, message: str) -> BenchResult:
     """The result of a measurement that the agent itself ended, or never began."""
-    result = pb.Result(
+    result = BenchResult(
         outcome=INFRASTRUCTURE_ERROR,
         error_code=code,
         error_message=message,
@@ -34,9 +34,7 @@ def failure(request: pb.MeasureRequest, offer: BoardOffer, code: str, message: s
     return result
 
 
-def fill_in(
-    result: pb.Result, request: pb.MeasureRequest, offer: BoardOffer, busy_s: float
-) -> None:
+def fill_in(result: BenchResult, request: BenchRequest, offer: BoardOffer, busy_s: float) -> None:
     """Say what is the agent's to say, and what a bench left open."""
     board, _ = offer.seen
     result.request_id = request.request_id
@@ -50,7 +48,7 @@ def fill_in(
     result.board_ms = result.board_ms or busy_s * 1000
 
 
-def judge(result: pb.Result, platform: pb.Platform | None, *, cancelled: bool) -> Verdict:
+def judge(result: BenchResult, platform: OfferedPlatform | None, *, cancelled: bool) -> Verdict:
     """What a result says about the board; `platform`: that it was measured on."""
     if cancelled or result.error_code in HARMLESS_CODES:
         return Verdict.VOID

@@ -12,16 +12,18 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
-from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
 from latfarm_agent.worker import keeper, rules
 from latfarm_agent.worker.pool import WorkerLimits
+from latfarm_agent.worker.rules import UNSET, TimingSettings
 
-QUICK = pb.Settings(
+QUICK = replace(
+    UNSET,
     tier="survey",
     sessions=2,
     warmup_runs=2,
@@ -35,7 +37,8 @@ QUICK = pb.Settings(
 )
 """Settings that make a test short."""
 
-LONG = pb.Settings(
+LONG = replace(
+    UNSET,
     tier="survey",
     sessions=50,
     min_runs=1000,
@@ -50,13 +53,9 @@ PATIENT = WorkerLimits(busy_wait_s=0.0)
 """Tests share their cores: nobody waits for a quiet one."""
 
 
-def changed(settings: pb.Settings, **values: object) -> pb.Settings:
+def changed(settings: TimingSettings, **values: Any) -> TimingSettings:
     """A copy of settings with some fields replaced."""
-    copy = pb.Settings()
-    copy.CopyFrom(settings)
-    for name, value in values.items():
-        setattr(copy, name, value)
-    return copy
+    return replace(settings, **values)
 
 
 def measure(
@@ -64,14 +63,14 @@ def measure(
     platform: str,
     model: Path,
     *,
-    settings: pb.Settings = QUICK,
+    settings: TimingSettings = QUICK,
     profile: bool = False,
     request_id: str = "request",
-    on_stage: Callable[[pb.Stage], None] = lambda _: None,
+    on_stage: Callable[[BenchStage], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> pb.Result:
+) -> BenchResult:
     """Measure one model with defaults that fit a test."""
-    request = pb.MeasureRequest(request_id=request_id, platform=platform, settings=settings)
+    request = BenchRequest(request_id=request_id, platform=platform, settings=settings)
     return bench.measure(request, model, profile=profile, on_stage=on_stage, cancelled=cancelled)
 
 
@@ -294,7 +293,7 @@ class RuntimeSuite:
         """A worker that dies while it measures is the model's crash; the next one is served."""
         bench.restart_workers()
 
-        def crash(stage: pb.Stage) -> None:
+        def crash(stage: BenchStage) -> None:
             if stage.name == "loading":
                 # Stopped before: a worker whose helper crashes first would live to tell of that.
                 _signal_workers(signal.SIGSTOP, signal.SIGSEGV, signal.SIGCONT)
@@ -307,7 +306,7 @@ class RuntimeSuite:
     def test_hang(self, bench: Bench, platform: str, model: Path) -> None:
         """A worker that stops answering is ended; the next one is served."""
 
-        def stop(stage: pb.Stage) -> None:
+        def stop(stage: BenchStage) -> None:
             if stage.name == "warming":
                 _signal_workers(signal.SIGSTOP)
 

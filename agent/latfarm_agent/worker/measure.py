@@ -17,14 +17,32 @@ from latfarm_agent.worker.replies import LONGEST_MS
 from latfarm_agent.worker.rules import TimingSettings
 
 _PROFILE_RUNS = 30
+"""Most runs that a profile takes."""
+
 _BEATS_A_TIMEOUT = 4
+"""How often the loop says within the timeout of a run that it is alive."""
+
+_HOST_MS = 200.0
+"""What the host itself may take now and then, in milliseconds, before a silence means a hang."""
+
 _LOOP = range(200)
+"""Length of the probe's loop where a runtime has no probe of its own."""
+
 _PROBE_UNTIMED = 3
 _PROBE_TIMED = 5
+"""How often the probe's work is done untimed and timed, each time that the core is probed."""
+
 _PROBE_EVERY_NS = 1_000_000
+"""The core is probed again after a run when the last probe is older than this."""
+
 _CALIBRATION_NS = 250_000_000
+"""How long the probe is repeated where nothing is known yet of an undisturbed core."""
+
 _FLUSH_PATIENCE_MS = 10_000.0
+"""How long emptying the caches may take before it counts as a hang."""
+
 _LEAST_MS = 1e-3
+"""Least time that a run counts for, so that a clock that stands still does not stop the loop."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +218,15 @@ def measure_session(
     known_us: float = 0.0,
     afterwards: Callable[[Prepared], None] | None = None,
 ) -> SessionTimes:
-    """One fresh session by the protocol; `known_us` is the last session's `fastest_us`.
+    """Measure one fresh session by the protocol.
 
-    `afterwards` is called with the session while it still is prepared, when all is timed.
+    Args:
+        runtime: loads and runs the model.
+        job: the model and what it is run with.
+        settings: how to measure.
+        watch: told how the loop goes.
+        known_us: `fastest_us` of the session before; 0: nothing is known.
+        afterwards: called with the session while it is still prepared, when everything is timed.
 
     Raises:
         RuntimeFailure: the runtime says that it cannot run the model.
@@ -211,16 +235,47 @@ def measure_session(
     begun = time.perf_counter_ns()
     prepared = runtime.prepare(job)
     load_ms = (time.perf_counter_ns() - begun) / 1e6
-    # A run's patience: its timeout, the time between two beats, and the host's own hiccups.
-    patience_ms = settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + 200.0
-    if prepared.whole_calls:
-        patience_ms += 2 * load_ms  # each call loads the model anew
-    watch.stage("warming", job.session, patience_ms)
+    session = _PreparedSession(runtime, prepared, job.session, settings, watch, load_ms)
+    watch.stage("warming", job.session, session.patience_ms)
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        timer = _Timer(runtime, prepared, watch, settings.run_timeout_ms)
+        times = session.measured(known_us)
+    finally:
+        if collecting:
+            gc.enable()
+    if afterwards is not None:
+        afterwards(prepared)
+    return times
+
+
+@dataclass(frozen=True)
+class _PreparedSession:
+    """A session whose model is loaded. `number` counts sessions from 0."""
+
+    runtime: Runtime
+    prepared: Prepared
+    number: int
+    settings: TimingSettings
+    watch: LoopWatch
+    load_ms: float
+
+    @property
+    def patience_ms(self) -> float:
+        """How long a run may be silent.
+
+        Its timeout, the time between two beats, and what the host itself may take now and then.
+        """
+        patience_ms = self.settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + _HOST_MS
+        if self.prepared.whole_calls:
+            patience_ms += 2 * self.load_ms  # each call loads the model anew
+        return patience_ms
+
+    def measured(self, known_us: float) -> SessionTimes:
+        """Make first run, warm-up, timed and cold runs; `known_us` as in `measure_session`."""
+        settings, prepared, watch = self.settings, self.prepared, self.watch
+        timer = _Timer(self.runtime, prepared, watch, settings.run_timeout_ms)
         first_run_ms = timer()[0]
         known_us = known_us or timer.calibrate()
         timer.restart()
@@ -228,38 +283,33 @@ def measure_session(
         if not prepared.whole_calls:
             warmup = _warm_up(timer, settings, settles=prepared.settles)
             step = rules.stride(rules.median(warmup[-5:]), settings)
-        watch.stage("timing", job.session, patience_ms)
+        watch.stage("timing", self.number, self.patience_ms)
         timer.restart()
         runs = _time(timer, settings, step, known_us)
         found = runs.kept(settings.min_runs)
         probe_us = rules.median(timer.probes_us)
         cold_ms: list[float] = []
         if settings.cold_runs:
-            watch.stage("cold", job.session, patience_ms + _FLUSH_PATIENCE_MS)
+            watch.stage("cold", self.number, self.patience_ms + _FLUSH_PATIENCE_MS)
             flush = prepared.flush or watch.flush
             cold_ms = _run_cold(timer, settings.cold_runs, flush, runs.fastest_us)
-    finally:
-        if collecting:
-            gc.enable()
-    if afterwards is not None:
-        afterwards(prepared)
-    return SessionTimes(
-        load_ms=load_ms,
-        compile_ms=prepared.compile_ms,
-        first_run_ms=first_run_ms,
-        runs_ms=found.runs_ms,
-        slowdown=found.slowdown if runs.fastest_us else [],
-        rejected_runs=len(runs.times_ms) - len(found.runs_ms),
-        cold_ms=cold_ms,
-        preempted_share=sum(runs.preempted) / len(runs.preempted),
-        slowed_share=sum(s > rules.SLOWED for s in found.slowdown) / len(found.slowdown),
-        preempted_kept=found.preempted_kept,
-        probe_us=probe_us,
-        fastest_us=runs.fastest_us,
-        stride=step,
-        warmup_runs=len(warmup),
-        conditions={str(name): str(value) for name, value in prepared.conditions.items()},
-    )
+        return SessionTimes(
+            load_ms=self.load_ms,
+            compile_ms=prepared.compile_ms,
+            first_run_ms=first_run_ms,
+            runs_ms=found.runs_ms,
+            slowdown=found.slowdown if runs.fastest_us else [],
+            rejected_runs=len(runs.times_ms) - len(found.runs_ms),
+            cold_ms=cold_ms,
+            preempted_share=sum(runs.preempted) / len(runs.preempted),
+            slowed_share=sum(s > rules.SLOWED for s in found.slowdown) / len(found.slowdown),
+            preempted_kept=found.preempted_kept,
+            probe_us=probe_us,
+            fastest_us=runs.fastest_us,
+            stride=step,
+            warmup_runs=len(warmup),
+            conditions={str(name): str(value) for name, value in prepared.conditions.items()},
+        )
 
 
 def profile(

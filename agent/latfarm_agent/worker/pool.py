@@ -12,18 +12,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Mapping
 
 from latfarm_agent.agent_config import RuntimeConfig
 from latfarm_agent.files.folders import remove, used
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.worker import replies
 from latfarm_agent.worker.channel import Message
+from latfarm_agent.worker.failure import WorkerFailure
 from latfarm_agent.worker.guard import Bounds
 from latfarm_agent.worker.launcher import Launcher
 from latfarm_agent.worker.main import WorkerConfig
+from latfarm_agent.worker.start import WorkerStart
 from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS
-from latfarm_agent.worker.worker import Worker, WorkerFailure
+from latfarm_agent.worker.worker import Worker
 
 _DISK_BYTES = 4 << 30
 
@@ -69,40 +71,43 @@ class WorkerLimits:
     processes: int = 64
 
 
-class Workers:
-    """Finds out which runtimes are here, and lets one measure.
+@dataclass(frozen=True)
+class WorkerSetup:
+    """How the workers of a board are started.
 
-    `found` may be called from any thread at any time; all else by one thread at a time.
+    Attributes:
+        references: the runtimes, name -> "module:Class".
+        configured: the settings of runtimes by their names.
+        work_dir: folder below which each worker gets a folder of its own.
+        cores: by number of threads, the cores that workers are pinned to; empty: not pinned.
+        search_path: folders added to the workers' module search path.
+        limits: what a worker may use.
+    """
+
+    references: Mapping[str, str]
+    configured: Mapping[str, RuntimeConfig]
+    work_dir: Path
+    cores: Mapping[int, tuple[int, ...]]
+    search_path: tuple[Path, ...]
+    limits: WorkerLimits
+
+
+class Workers:
+    """Finds out which runtimes this board has, and lets their workers measure.
+
+    `found` may be called from any thread at any time; everything else by one thread at a time.
 
     Args:
-        runtimes: name -> "module:Class".
-        configured: of each runtime, its interpreter and the keyword arguments of its class.
-        work_dir: where workers run.
-        cores: by number of threads, what they are pinned to; empty: nothing.
-        search_path: folders added to their module search path.
-        limits: their bounds.
+        setup: how workers are started.
         closing: set when a start in progress must end.
     """
 
-    def __init__(
-        self,
-        runtimes: Mapping[str, str],
-        configured: Mapping[str, RuntimeConfig],
-        work_dir: Path,
-        cores: Mapping[int, tuple[int, ...]],
-        search_path: Sequence[Path],
-        limits: WorkerLimits,
-        closing: threading.Event,
-    ) -> None:
-        self._runtimes = runtimes
-        self._configured = configured
-        self._work_dir = work_dir
-        self._cores = cores
-        self._search_path = tuple(str(folder) for folder in search_path)
-        self._limits = limits
+    def __init__(self, setup: WorkerSetup, closing: threading.Event) -> None:
+        self._setup = setup
+        self._limits = setup.limits
         self._closing = closing
-        self._disk_bytes = limits.disk_bytes or min(
-            _DISK_BYTES, shutil.disk_usage(str(work_dir)).free // 2
+        self._disk_bytes = setup.limits.disk_bytes or min(
+            _DISK_BYTES, shutil.disk_usage(str(setup.work_dir)).free // 2
         )
         self._launcher = Launcher()
         self._workers: dict[str, tuple[int, Worker]] = {}
@@ -113,7 +118,7 @@ class Workers:
         """All runtimes by name; looked for once, each in a process of its own, all at once."""
         with self._looking:
             if self._found is None and not self._closing.is_set():
-                names = sorted(self._runtimes)
+                names = sorted(self._setup.references)
                 with ThreadPoolExecutor(max(1, len(names))) as pool:
                     self._found = dict(zip(names, pool.map(self._look, names)))
             return self._found or {}
@@ -173,7 +178,7 @@ class Workers:
 
     def _look(self, name: str) -> DiscoveredRuntime:
         try:
-            worker = self._start(name, next(iter(self._cores)), self._closing.is_set)
+            worker = self._start(name, next(iter(self._setup.cores)), self._closing.is_set)
         except WorkerFailure as failure:
             return DiscoveredRuntime(missing=failure.message)
         hello = worker.hello
@@ -184,26 +189,25 @@ class Workers:
         return DiscoveredRuntime(hello["version"], "", platforms, threads, lacking)
 
     def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
-        configured = self._configured.get(name, RuntimeConfig())
-        cache = self._work_dir / "cache" / name
+        configured = self._setup.configured.get(name, RuntimeConfig())
+        cache = self._setup.work_dir / "cache" / name
         if cache.is_dir() and used(cache).size_bytes > self._limits.cache_bytes:
             remove(cache)
         config = WorkerConfig(
-            runtime=self._runtimes[name],
+            runtime=self._setup.references[name],
             agent_pid=os.getpid(),
             options=dict(configured.options, threads=threads),
-            search_path=self._search_path,
-            cpus=self._cores[threads],
+            search_path=tuple(str(folder) for folder in self._setup.search_path),
+            cpus=self._setup.cores[threads],
             memory_bytes=self._limits.memory_bytes,
             file_bytes=self._disk_bytes,
             nice=self._limits.nice,
-            describe_threads=tuple(self._cores),
+            describe_threads=tuple(self._setup.cores),
             cache_dir=str(cache),
         )
-        return Worker(
-            self._launcher,
+        start = WorkerStart(
             config,
-            self._work_dir,
+            self._setup.work_dir,
             python=configured.python,
             start_timeout_ms=self._limits.start_timeout_ms,
             take_timeout_ms=self._limits.take_timeout_ms,
@@ -213,8 +217,8 @@ class Workers:
                 entries=self._limits.files,
                 processes=self._limits.processes,
             ),
-            cancelled=cancelled,
         )
+        return Worker(self._launcher, start, cancelled)
 
     def _worker(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
         had, worker = self._workers.get(name, (0, None))

@@ -101,6 +101,23 @@ class TimingSettings:
         return TimingSettings(**data)
 
 
+UNSET = TimingSettings(
+    tier="",
+    sessions=0,
+    warmup_runs=0,
+    warmup_ms=0.0,
+    min_runs=0,
+    max_runs=0,
+    max_ms=0.0,
+    cold_runs=0,
+    compile_timeout_ms=0.0,
+    run_timeout_ms=0.0,
+    precision=0.0,
+    energy_ms=0.0,
+)
+"""Settings of a request that sets none; `effective` fills in the defaults."""
+
+
 def effective(asked: TimingSettings) -> TimingSettings:
     """What is really done for what was asked: unset values filled, the publish tier's floors held.
 

@@ -11,9 +11,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Mapping
@@ -21,103 +18,63 @@ from typing import Any, Callable, Mapping
 from latfarm_agent.files.folders import remove
 from latfarm_agent.worker import channel, replies
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message
-from latfarm_agent.worker.guard import Bounds, ProcessGuard, busy, family
+from latfarm_agent.worker.failure import WorkerFailure
+from latfarm_agent.worker.guard import ProcessGuard, busy, family
 from latfarm_agent.worker.launcher import Launcher
-from latfarm_agent.worker.main import WorkerConfig
 from latfarm_agent.worker.replies import ReplyError
-from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS, Talk
+from latfarm_agent.worker.start import WorkerStart, launch
+from latfarm_agent.worker.talk import Talk
 
-START_TIMEOUT_MS = 120_000.0
-FOLDER_PREFIX = "worker-"
 _POLL_S = 0.05
 _LOOK_S = 0.2
 _TAIL_BYTES = 4096
 _READS_AT_ONCE = 16
 _END_TIMEOUT_S = 10.0
-_NO_BOUNDS = Bounds()
 _START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
 
 
-class WorkerFailure(Exception):
-    """A request did not end well; the codes are those of a measurement's result.
-
-    The worker is gone, unless `alive`: then it answered with a typed error and goes on.
-    """
-
-    def __init__(self, code: str, message: str, *, alive: bool = False) -> None:
-        self.code = code
-        self.message = replies.printable(message)
-        self.alive = alive
-        super().__init__(self.message)
-
-
 class Worker:
-    """One runtime's worker process. Used by one thread at a time.
+    """The worker process of one runtime. Used by one thread at a time.
 
-    It runs in a folder of its own below `directory`, where its temporary files go too; the folder
-    is removed with it. What it takes of the board is watched while it works; what a request leaves
-    running ends with the request, and the worker with it.
+    It runs in a folder of its own, where its temporary files go too; the folder is removed with it.
+    What it uses of the board is watched while it works. Processes that a request leaves running end
+    with the request, and the worker with them.
 
-    `python`: an interpreter with an environment of its own, which need not hold this distribution;
-    empty: the agent's. `bounds`: of all its processes together.
+    Args:
+        launcher: starts the process.
+        start: how to start it.
+        cancelled: whether the start is no longer wanted.
 
     Raises:
-        WorkerFailure: on construction, RUNTIME_MISSING when the runtime cannot be used here.
+        WorkerFailure: RUNTIME_MISSING when the runtime cannot be used here.
     """
 
     def __init__(
         self,
         launcher: Launcher,
-        config: WorkerConfig,
-        directory: Path,
-        *,
-        python: str = "",
-        start_timeout_ms: float = START_TIMEOUT_MS,
-        take_timeout_ms: float = TAKE_TIMEOUT_MS,
-        bounds: Bounds = _NO_BOUNDS,
+        start: WorkerStart,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.requests = 0
-        self._take_timeout_ms = take_timeout_ms
-        self._bounds = bounds
+        self._take_timeout_ms = start.take_timeout_ms
+        self._bounds = start.bounds
         self._spoiled = False
         self._rss_bytes = 0
         self._oom_kills = _oom_kills()
         self._tail = bytearray()
         self._decoder = Decoder()
-        arguments = [python or sys.executable, "-m", "latfarm_agent.worker.main", config.dumps()]
-        environment = dict(os.environ)
-        if python:
-            environment["PYTHONPATH"] = str(_only_the_agent(directory))
-        # A runtime's own thread pools obey the platform's setting, not the host's core count.
-        environment["OMP_NUM_THREADS"] = str(config.options.get("threads", 1))
-        # The probe tells of one core: numpy's own matrix product must not spread over several.
-        environment["OPENBLAS_NUM_THREADS"] = "1"
-        environment["PYTHONUNBUFFERED"] = "1"
-        if environment.get("PYTHONPATH"):
-            # The worker runs in another directory: relative entries would point elsewhere.
-            entries = environment["PYTHONPATH"].split(os.pathsep)
-            environment["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
-        try:
-            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(directory)))
-            temporary = self._folder / "tmp"
-            temporary.mkdir()
-            for name in ("TMPDIR", "TMP", "TEMP"):
-                environment[name] = str(temporary)
-            self._process = launcher.popen(arguments, environment, self._folder)
-        except OSError as error:
-            raise WorkerFailure("WORKER_FAILED", f"no worker could be started: {error}") from error
-        process = self._process
+        self._folder, process = launch(launcher, start)
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        self._process = process
         self._requests_fd = process.stdin.fileno()
         self._replies_fd = process.stdout.fileno()
         self._errors_fd = process.stderr.fileno()
         os.set_blocking(self._replies_fd, False)
         os.set_blocking(self._errors_fd, False)
         try:
-            self.hello = self._start(start_timeout_ms, cancelled)
+            self.hello = self._start(start.start_timeout_ms, cancelled)
         except WorkerFailure as failure:
             self.close()
             if failure.code in _START_FAILURES:
@@ -338,24 +295,6 @@ class Worker:
         self._read_errors()
         lines = bytes(self._tail).decode(errors="replace").strip().splitlines()
         return "; it printed: " + " | ".join(lines[-3:])[-600:] if lines else ""
-
-
-def _only_the_agent(directory: Path) -> Path:
-    """A folder from which another interpreter can import this distribution and nothing else.
-
-    The folder that this distribution lies in may hold libraries built for another Python.
-    """
-    here = Path(__file__).absolute().parent.parent
-    folder = directory / "import"
-    folder.mkdir(parents=True, exist_ok=True)
-    link = folder / here.name
-    if not link.is_symlink() or os.readlink(str(link)) != str(here):
-        made = folder / f".{here.name}.{os.getpid()}.{threading.get_ident()}"
-        with contextlib.suppress(FileNotFoundError):
-            made.unlink()
-        made.symlink_to(here)
-        made.replace(link)
-    return folder
 
 
 def _oom_kills() -> int | None:

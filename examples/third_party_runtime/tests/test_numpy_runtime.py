@@ -7,6 +7,8 @@ from pathlib import Path
 
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import RuntimeSuite
 from latfarm_agent.worker.pool import WorkerLimits
 
@@ -31,7 +33,7 @@ class TestNumpy(RuntimeSuite):
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         """An agent's bench with our runtime alone."""
-        return Bench("board", None, directory, runtimes=RUNTIMES, limits=limits)
+        return host_bench(BenchOptions("board", None, directory, runtimes=RUNTIMES, limits=limits))
 
     def make_model(self, directory: Path) -> Path:
         """A model that runs."""
@@ -48,9 +50,11 @@ class TestNumpy(RuntimeSuite):
     def make_lacking(self, directory: Path) -> Bench | None:
         """A bench on which numpy cannot be imported."""
         (directory / "numpy.py").write_text("raise ImportError('not on this board')\n")
-        return Bench("board", None, directory, runtimes=RUNTIMES, search_path=[directory])
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=RUNTIMES, search_path=[directory])
+        )
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         """A bench with a wrong option."""
         config = AgentConfig(runtimes={"numpy": RuntimeConfig(options={option: 1})})
-        return Bench("board", None, directory, runtimes=RUNTIMES, config=config)
+        return host_bench(BenchOptions("board", None, directory, runtimes=RUNTIMES, config=config))

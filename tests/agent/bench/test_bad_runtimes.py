@@ -16,10 +16,13 @@ from pathlib import Path
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.files.folders import used
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
 from latfarm_agent.worker import keeper, worker
-from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_agent.worker.rules import TimingSettings
 
 ACTS = Path(__file__).parent / "bad_acts.py"
 BAD, STEADY = "board-acts1.0-fp32-1t", "board-steady1.0-fp32-1t"
@@ -50,13 +53,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared(folder: Path) -> Iterator[Bench]:
     before = keeper.descendants(os.getpid())
     runtimes = {"acts": "bad_acts:Acts", "steady": "bad_acts:Steady"}
-    bench = Bench(
-        "board",
-        None,
-        folder / "work",
-        runtimes=runtimes,
-        search_path=[folder / "plugins"],
-        limits=LIMITS,
+    bench = host_bench(
+        BenchOptions(
+            "board",
+            None,
+            folder / "work",
+            runtimes=runtimes,
+            search_path=[folder / "plugins"],
+            limits=LIMITS,
+        ),
         cpu=sorted(os.sched_getaffinity(0))[0],
     )
     yield bench
@@ -111,14 +116,14 @@ def steady(bench: Bench, folder: Path) -> None:
 
 
 def bad(
-    bench: Bench, folder: Path, at: str, act: str, settings: pb.Settings = PATIENTLY, **more: str
-) -> pb.Result:
+    bench: Bench, folder: Path, at: str, act: str, settings: TimingSettings = PATIENTLY, **more: str
+) -> BenchResult:
     return measure(
         bench, BAD, plan(folder, at, act, **more), settings=settings, profile=at == "profile"
     )
 
 
-def check(result: pb.Result, code: str, says: str) -> None:
+def check(result: BenchResult, code: str, says: str) -> None:
     found = (result.outcome, result.error_code)
     assert found == ("model_error", code), result.error_message
     assert says in result.error_message
@@ -373,14 +378,16 @@ def test_starts_that_fail_take_nobody_with_them(folder: Path, tmp_path: Path) ->
         {f"misdescribed-{name}": RuntimeConfig(options={"says": name}) for name in says}
     )
     before = keeper.descendants(os.getpid())
-    bench = Bench(
-        "board",
-        None,
-        tmp_path,
-        runtimes=runtimes,
-        search_path=[folder / "plugins"],
-        config=AgentConfig(runtimes=configured),
-        limits=LIMITS,
+    bench = host_bench(
+        BenchOptions(
+            "board",
+            None,
+            tmp_path,
+            runtimes=runtimes,
+            search_path=[folder / "plugins"],
+            config=AgentConfig(runtimes=configured),
+            limits=LIMITS,
+        )
     )
     try:
         found = {entry.name: entry for entry in bench.describe()[1]}
@@ -403,13 +410,15 @@ def test_an_agent_cleans_up_after_one_that_was_killed(folder: Path, tmp_path: Pa
     cache.parent.mkdir(parents=True)
     cache.write_bytes(b"\1" * (1 << 20))
     for allowed, kept in ((2 << 20, True), (1 << 19, False)):
-        bench = Bench(
-            "board",
-            None,
-            tmp_path,
-            runtimes={"steady": "bad_acts:Steady"},
-            search_path=[folder / "plugins"],
-            limits=replace(LIMITS, cache_bytes=allowed),
+        bench = host_bench(
+            BenchOptions(
+                "board",
+                None,
+                tmp_path,
+                runtimes={"steady": "bad_acts:Steady"},
+                search_path=[folder / "plugins"],
+                limits=replace(LIMITS, cache_bytes=allowed),
+            )
         )
         try:
             steady_platform = bench.describe()[1][0].platforms[0].name

@@ -16,11 +16,15 @@ from pathlib import Path
 
 import pytest
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchResult, BenchStage, OfferedRuntime
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
 from latfarm_agent.worker import keeper
 from latfarm_agent.worker.pool import WorkerLimits
-from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_agent.worker.rules import UNSET
 
 PLATFORM = "board-bad1.0-fp32-1t"
 
@@ -34,17 +38,19 @@ def make(tmp_path: Path, bad_runtimes: Path) -> Iterator[Make]:
     """Makes benches that offer bad runtimes by class name; closes them."""
     made: list[Bench] = []
 
-    def bench(*classes: str, limits: WorkerLimits = PATIENT, **options: object) -> Bench:
+    def bench(*classes: str, limits: WorkerLimits = PATIENT, cpu: int | None = None) -> Bench:
         runtimes = {name.lower(): f"bad_runtimes:{name}" for name in classes}
         made.append(
-            Bench(
-                "board",
-                None,
-                tmp_path / "work",
-                runtimes=runtimes,
-                search_path=[bad_runtimes],
-                limits=limits,
-                **options,  # type: ignore[arg-type]
+            host_bench(
+                BenchOptions(
+                    "board",
+                    None,
+                    tmp_path / "work",
+                    runtimes=runtimes,
+                    search_path=[bad_runtimes],
+                    limits=limits,
+                ),
+                cpu,
             )
         )
         return made[-1]
@@ -162,7 +168,7 @@ def test_cancelling_before_and_while_and_closing_while(make: Make, model: Path) 
     never = measure(bench, PLATFORM, model, cancelled=lambda: True)
     assert (never.outcome, never.error_code) == ("infrastructure_error", "CANCELLED")
     begun = threading.Event()
-    results: list[pb.Result] = []
+    results: list[BenchResult] = []
 
     def run() -> None:
         results.append(measure(bench, PLATFORM, model, on_stage=lambda stage: begun.set()))
@@ -180,9 +186,9 @@ def test_cancelling_before_and_while_and_closing_while(make: Make, model: Path) 
 def test_a_board_can_be_described_while_it_measures(make: Make, model: Path) -> None:
     bench = make("Good")
     before = bench.describe()[1]
-    seen: list[list[pb.Runtime]] = []
+    seen: list[list[OfferedRuntime]] = []
 
-    def look(stage: pb.Stage) -> None:
+    def look(stage: BenchStage) -> None:
         thread = threading.Thread(target=lambda: seen.append(bench.describe()[1]))
         thread.start()
         thread.join(30)
@@ -198,7 +204,7 @@ def test_a_listener_that_fails_is_an_internal_error_not_an_exception(
 ) -> None:
     bench = make("Good")
 
-    def fail(stage: pb.Stage) -> None:
+    def fail(stage: BenchStage) -> None:
         raise OSError("the client went away")
 
     result = measure(bench, PLATFORM, model, on_stage=fail)
@@ -208,13 +214,15 @@ def test_a_listener_that_fails_is_an_internal_error_not_an_exception(
 
 
 def test_settings_that_make_no_sense(make: Make, model: Path) -> None:
-    result = measure(make("Good"), PLATFORM, model, settings=pb.Settings(tier="best", sessions=1))
+    result = measure(
+        make("Good"), PLATFORM, model, settings=replace(UNSET, tier="best", sessions=1)
+    )
     assert (result.outcome, result.error_code) == ("infrastructure_error", "SETTINGS_INVALID")
     assert "best" in result.error_message
 
 
 def test_unset_settings_come_back_filled(make: Make, model: Path) -> None:
-    result = measure(make("Own"), PLATFORM, model, settings=pb.Settings())
+    result = measure(make("Own"), PLATFORM, model, settings=UNSET)
     assert result.outcome == "ok"
     assert (result.settings.sessions, result.settings.tier) == (3, "survey")
     assert {run for session in result.sessions for run in session.runs_ms} == {2.5}
@@ -294,11 +302,13 @@ def test_an_agent_that_is_killed_takes_its_workers_and_their_forks_along(
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(bad_runtimes)!r})
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT, measure
-bench = Bench("board", None, Path({str(tmp_path / "killed")!r}), limits=PATIENT,
-              runtimes={{"forkinghang": "bad_runtimes:ForkingHang"}},
-              search_path=[Path({str(bad_runtimes)!r})])
+options = BenchOptions("board", None, Path({str(tmp_path / "killed")!r}), limits=PATIENT,
+                       runtimes={{"forkinghang": "bad_runtimes:ForkingHang"}},
+                       search_path=[Path({str(bad_runtimes)!r})])
+bench = host_bench(options)
 def stage(stage):
     if stage.name == "warming":
         print("warming", flush=True)
@@ -341,7 +351,7 @@ def simulate(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     def bench(name: str = "one", **values: object) -> Bench:
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps(dict(PROFILE, **values)))
-        made.append(Bench(name, None, tmp_path / f"work-{name}", simulate=path))
+        made.append(simulated_bench(BenchOptions(name, None, tmp_path / f"work-{name}"), path))
         return made[-1]
 
     yield bench

@@ -20,6 +20,10 @@ import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.energy import EnergyMeter
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchResult, MeasuredEnergy, OfferedRuntime
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.power.rails import PowerConfig
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
@@ -27,7 +31,6 @@ from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.worker import measure_energy, rules
 from latfarm_agent.worker.measure import LoopWatch
 from latfarm_agent.worker.rules import TimingSettings
-from latfarm_protos.v1 import agent_pb2 as pb
 
 IDLE_MW, WORK_MW = 4000.0, 12_000.0
 RUN_CPU_MS = 2.0
@@ -146,16 +149,19 @@ class Board:
         plugins.mkdir(exist_ok=True)
         (plugins / "heater.py").write_text(HEATER)
         options = {"meter": str(self.meter), "run_ms": run_ms}
-        return Bench(
-            "board",
-            None,
-            self._folder / "work",
-            runtimes={"heater": "heater:Heater"},
-            search_path=[plugins],
-            config=AgentConfig(
-                runtimes={"heater": RuntimeConfig(options=options)}, power=config or PowerConfig()
+        return host_bench(
+            BenchOptions(
+                "board",
+                None,
+                self._folder / "work",
+                runtimes={"heater": "heater:Heater"},
+                search_path=[plugins],
+                config=AgentConfig(
+                    runtimes={"heater": RuntimeConfig(options=options)},
+                    power=config or PowerConfig(),
+                ),
+                limits=PATIENT,
             ),
-            limits=PATIENT,
             root=self.root,
         )
 
@@ -167,9 +173,15 @@ def board(tmp_path: Path) -> Iterator[Board]:
     made.close()
 
 
+def energy_of(result: BenchResult) -> MeasuredEnergy:
+    """The energy of a result that has one."""
+    assert result.energy is not None
+    return result.energy
+
+
 def asked(
     bench: Bench, board: Board, stages: list[str] | None = None, **settings: object
-) -> pb.Result:
+) -> BenchResult:
     """Measure once. Where the sampling thread starves beside other tests, the agent says so."""
     told = stages if stages is not None else []
     try:
@@ -201,7 +213,7 @@ def test_a_counter_tells_what_an_inference_costs(board: Board) -> None:
     result = asked(bench, board, stages)
     assert result.outcome == "ok", result.error_message
     assert result.conditions["energy"] == "ok", result.conditions
-    found = result.energy
+    found = energy_of(result)
     assert found.source == "rapl:package-0"
     assert found.energy_mj == pytest.approx(RUN_MJ, rel=0.15)
     assert found.idle_mw == pytest.approx(IDLE_MW, rel=0.1)
@@ -219,9 +231,9 @@ def test_power_that_is_sampled_tells_it_too(board: Board) -> None:
     board.live(CURRENT_FILE)
     result = asked(board.bench(), board, energy_ms=800.0)
     assert result.conditions["energy"] == "ok", result.conditions
-    assert result.energy.source == "ina3221:VDD_IN"
-    assert result.energy.energy_mj == pytest.approx(RUN_MJ, rel=0.25)
-    assert result.energy.idle_mw == pytest.approx(IDLE_MW, rel=0.1)
+    assert energy_of(result).source == "ina3221:VDD_IN"
+    assert energy_of(result).energy_mj == pytest.approx(RUN_MJ, rel=0.25)
+    assert energy_of(result).idle_mw == pytest.approx(IDLE_MW, rel=0.1)
 
 
 def test_another_load_is_noticed(board: Board) -> None:
@@ -230,7 +242,7 @@ def test_another_load_is_noticed(board: Board) -> None:
     board.other_cores = 1.5
     result = asked(board.bench(), board)
     assert result.outcome == "ok"
-    assert not result.HasField("energy")
+    assert result.energy is None
     assert result.conditions["energy"].startswith("ENERGY_UNAVAILABLE: another load kept 1.")
 
 
@@ -241,7 +253,7 @@ def test_a_board_without_a_rail_measures_all_the_same(board: Board) -> None:
     result = asked(bench, board, stages)
     assert result.outcome == "ok"
     assert result.sessions[0].runs_ms
-    assert not result.HasField("energy")
+    assert result.energy is None
     assert result.conditions["energy"].startswith(
         "ENERGY_UNAVAILABLE: this board has no power rail"
     )
@@ -260,7 +272,7 @@ def test_nobody_pays_for_an_energy_that_was_not_asked_for(board: Board) -> None:
     board.file("sys/class/powercap/intel-rapl:0/name", "package-0")
     board.live(COUNTER_FILE)
     result = asked(board.bench(), board, energy_ms=0.0)
-    assert not result.HasField("energy")
+    assert result.energy is None
     assert "energy" not in result.conditions
 
 
@@ -333,8 +345,8 @@ def run_for_energy(
     return found
 
 
-def finished(told: dict[str, object]) -> pb.Result:
-    result, conditions = pb.Result(), dict[str, str]()
+def finished(told: dict[str, object]) -> BenchResult:
+    result, conditions = BenchResult(), dict[str, str]()
     recording = EnergyMeter(Path("/nowhere")).recording(settings={}, real_time=False, cores=())
     recording.finish(told, result, conditions)
     result.conditions.update(conditions)
@@ -355,11 +367,11 @@ def test_the_spans_of_an_account_are_exact() -> None:
     for before, after in zip(spans[1:-1], spans[2:-1]):
         assert before[1] == after[0]
     result = finished(told)
-    assert result.energy.energy_mj == pytest.approx(10.0)
-    assert result.energy.gross_mj == pytest.approx(15.0)
-    assert result.energy.idle_mw == pytest.approx(1000.0)
-    assert result.energy.source == "bench-supply"
-    assert result.energy.runs == sum(counts)
+    assert energy_of(result).energy_mj == pytest.approx(10.0)
+    assert energy_of(result).gross_mj == pytest.approx(15.0)
+    assert energy_of(result).idle_mw == pytest.approx(1000.0)
+    assert energy_of(result).source == "bench-supply"
+    assert energy_of(result).runs == sum(counts)
     assert result.conditions["energy_spans"] == "5 of 5"
 
 
@@ -382,7 +394,7 @@ def test_an_account_that_cannot_tell_says_why() -> None:
     assert told == {"unavailable": "the phone is charging"}
     result = finished(told)
     assert result.conditions["energy"] == "ENERGY_UNAVAILABLE: the phone is charging"
-    assert not result.HasField("energy")
+    assert result.energy is None
 
 
 def test_other_failures_of_the_model_stay_what_they_are() -> None:
@@ -407,7 +419,7 @@ def test_other_failures_of_the_model_stay_what_they_are() -> None:
 )
 def test_a_story_that_makes_no_sense_is_no_energy(told: dict[str, object]) -> None:
     result = finished(told)
-    assert not result.HasField("energy")
+    assert result.energy is None
     assert result.conditions["energy"].startswith("ENERGY_UNAVAILABLE: ")
 
 
@@ -440,10 +452,10 @@ PROFILE = {
 }
 
 
-def simulated(folder: Path, model: Path, **power: float) -> pb.Result:
+def simulated(folder: Path, model: Path, **power: float) -> BenchResult:
     profile = folder / "profile.json"
     profile.write_text(json.dumps({**PROFILE, "power": {**POWER, **power}}))
-    bench = Bench("toy", None, folder / "bench", simulate=profile)
+    bench = simulated_bench(BenchOptions("toy", None, folder / "bench"), profile)
     try:
         settings = changed(QUICK, energy_ms=50.0)
         return measure(bench, "toy", model, settings=settings)
@@ -466,16 +478,16 @@ def test_a_simulated_board_takes_what_its_profile_says(
     vector = 2 * 8 * 16 * 16
     expected_uj = 400.0 * latency_ms + 7.0 + (3.0 * macs + 5.0 * vector + 40.0 * moved) / 1e6
     assert exact_energy_mj(graph, profile) == pytest.approx(expected_uj / 1e3)
-    assert result.energy.energy_mj == pytest.approx(expected_uj / 1e3, rel=1e-6)
-    assert result.energy.idle_mw == pytest.approx(1500.0)
-    assert result.energy.source == "simulated"
+    assert energy_of(result).energy_mj == pytest.approx(expected_uj / 1e3, rel=1e-6)
+    assert energy_of(result).idle_mw == pytest.approx(1500.0)
+    assert energy_of(result).source == "simulated"
 
 
 def test_a_coarse_counter_of_a_simulated_board_is_doubted(
     tmp_path: Path, conv_graph: Callable[..., Path]
 ) -> None:
     model = conv_graph(tmp_path / "conv.json")
-    fine = simulated(tmp_path, model, step_uj=10.0).energy
+    fine = energy_of(simulated(tmp_path, model, step_uj=10.0))
     assert 0 < fine.spread_mj < 0.01 * fine.energy_mj
     coarse = simulated(tmp_path, model, step_uj=50_000.0)
     assert coarse.conditions["energy"].startswith("ENERGY_UNAVAILABLE: simulated cannot tell")
@@ -491,9 +503,9 @@ def test_a_profile_without_power_keeps_its_fingerprint(tmp_path: Path) -> None:
     def fingerprint(extra: dict[str, object]) -> str:
         profile = tmp_path / "p.json"
         profile.write_text(json.dumps({**PROFILE, **extra}))
-        bench = Bench("toy", None, tmp_path / "b", simulate=profile)
+        bench = simulated_bench(BenchOptions("toy", None, tmp_path / "b"), profile)
         try:
-            found: Sequence[pb.Runtime] = bench.describe()[1]
+            found: Sequence[OfferedRuntime] = bench.describe()[1]
             return str(found[0].platforms[0].fingerprint)
         finally:
             bench.close()

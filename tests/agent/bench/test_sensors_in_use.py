@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from latfarm_agent.bench import readiness
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchStage
 from latfarm_agent.board.conditions import SensorReading, Sensors
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, measure
-from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_agent.worker.rules import UNSET
 
 PLATFORM = "board-bad1.0-fp32-1t"
 CPU = "sys/devices/system/cpu"
@@ -28,14 +31,16 @@ class Board:
         self.core = core
         self.model = folder / "model"
         self.model.write_bytes(b"any")
-        self.bench = Bench(
-            "board",
-            None,
-            folder / "work",
+        self.bench = host_bench(
+            BenchOptions(
+                "board",
+                None,
+                folder / "work",
+                runtimes={"own": "bad_runtimes:Own"},
+                search_path=[plugins],
+                limits=PATIENT,
+            ),
             cpu=core,
-            runtimes={"own": "bad_runtimes:Own"},
-            search_path=[plugins],
-            limits=PATIENT,
             root=self.root,
         )
 
@@ -65,7 +70,7 @@ def test_readings_before_and_after(board: Board) -> None:
     board.clock(1500)
     board.temperature(40)
 
-    def heat(stage: pb.Stage) -> None:
+    def heat(stage: BenchStage) -> None:
         board.temperature(45)
         board.clock(1400)
 
@@ -124,13 +129,13 @@ def next_readings(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return wait
 
 
-PUBLISH = pb.Settings(tier="publish", sessions=5)
+PUBLISH = replace(UNSET, tier="publish", sessions=5)
 
 
 def test_publish_logs_its_sensors(board: Board, next_readings: Callable[[int], None]) -> None:
     board.clock(1500)
 
-    def listen(stage: pb.Stage) -> None:
+    def listen(stage: BenchStage) -> None:
         if stage.name == "timing":
             next_readings(3)
 
@@ -150,7 +155,7 @@ def test_publish_rejects_a_clock_that_falls(
 ) -> None:
     board.clock(1500)
 
-    def listen(stage: pb.Stage) -> None:
+    def listen(stage: BenchStage) -> None:
         if stage.name == "timing":
             next_readings(3)
             board.clock(1400)
@@ -204,10 +209,14 @@ def test_a_busy_core_is_waited_for_and_told(board: Board) -> None:
         return read(self)
 
     account(1, 1)
-    bench = Bench(
-        "board", None, board.root.parent / "work2", cpu=board.core, root=board.root,
-        runtimes={"own": "bad_runtimes:Own"}, search_path=[board.root.parent / "plugins"],
-    )  # fmt: skip
+    options = BenchOptions(
+        "board",
+        None,
+        board.root.parent / "work2",
+        runtimes={"own": "bad_runtimes:Own"},
+        search_path=[board.root.parent / "plugins"],
+    )
+    bench = host_bench(options, cpu=board.core, root=board.root)
     try:
         bench.describe()
         stages: list[str] = []

@@ -11,14 +11,23 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from latfarm_agent import wire
+from latfarm_agent.bench.records import (
+    BenchRequest,
+    BenchResult,
+    BenchStage,
+    DescribedBoard,
+    MeasuredSession,
+    OfferedRuntime,
+)
 from latfarm_agent.errors import AgentUsageError, StateError
-from latfarm_agent.link.messages import Link, LinkError, pack, unpack
+from latfarm_agent.link.messages import Link, LinkError
 from latfarm_agent.link.remote import RemoteBench
 from latfarm_agent.link.server import BenchServer
 from latfarm_agent.worker import channel
-from latfarm_protos.v1 import agent_pb2 as pb
 
 MODEL = b"weights" * 100_000
+UNKNOWN_OUTCOME = wire.packed_result(BenchResult(outcome="perfect"))
 
 
 class OneBench:
@@ -31,30 +40,32 @@ class OneBench:
         self.began = threading.Event()
         self.ended = threading.Event()
 
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
-        return pb.Board(board_id="7", name="one"), [pb.Runtime(name="toy", available=True)]
+    def describe(self) -> tuple[DescribedBoard, list[OfferedRuntime]]:
+        return DescribedBoard(board_id="7", name="one"), [
+            OfferedRuntime(name="toy", available=True)
+        ]
 
     def measure(
         self,
-        request: pb.MeasureRequest,
+        request: BenchRequest,
         model_path: Path,
         *,
         profile: bool,
-        on_stage: Callable[[pb.Stage], None],
+        on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
-    ) -> pb.Result:
+    ) -> BenchResult:
         self.names.append(model_path.name)
         assert stat.S_IMODE(model_path.parent.stat().st_mode) == 0o700
         for index in range(3):
-            on_stage(pb.Stage(name="timing", session=index))
+            on_stage(BenchStage(name="timing", session=index))
         self.began.set()
         while self.waits and not cancelled():
             pass
         self.ended.set()
         size = float(len(model_path.read_bytes()))
         outcome = "infrastructure_error" if self.waits else "ok"
-        session = pb.Session(runs_ms=[size], load_ms=1.0 if profile else 0.0)
-        return pb.Result(request_id=request.request_id, outcome=outcome, sessions=[session])
+        session = MeasuredSession(runs_ms=[size], load_ms=1.0 if profile else 0.0)
+        return BenchResult(request_id=request.request_id, outcome=outcome, sessions=[session])
 
     def close(self) -> None:
         self.closed = True
@@ -90,10 +101,10 @@ def remote(path: Path) -> RemoteBench:
 def measure(
     asking: RemoteBench,
     model: Path,
-    on_stage: Callable[[pb.Stage], None] = lambda _: None,
+    on_stage: Callable[[BenchStage], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> pb.Result:
-    request = pb.MeasureRequest(request_id="r1", platform="toy")
+) -> BenchResult:
+    request = BenchRequest(request_id="r1", platform="toy")
     return asking.measure(request, model, profile=True, on_stage=on_stage, cancelled=cancelled)
 
 
@@ -127,7 +138,7 @@ def test_an_agent_that_dies_cancels(served: Path, bench: OneBench, model: Path) 
     bench.waits = True
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, model.open("rb") as file:
         connection.connect(str(served))
-        request = pack(pb.MeasureRequest(request_id="r1"))
+        request = wire.packed_request(BenchRequest(request_id="r1"))
         Link(connection).send(
             {"ask": "measure", "request": request, "name": "m", "profile": False}, file.fileno()
         )
@@ -227,7 +238,7 @@ def test_a_model_that_is_no_regular_file_is_refused(served: Path, bench: OneBenc
         os.close(read)
         os.close(write)
     assert answer is not None
-    assert unpack(pb.Result, answer["result"]).error_code == "DISK_FULL"
+    assert wire.unpacked_result(answer["result"]).error_code == "DISK_FULL"
     assert bench.names == []
 
 
@@ -238,7 +249,9 @@ def test_a_model_that_is_no_regular_file_is_refused(served: Path, bench: OneBenc
         b"lf\xff\xff\xff\xff",
         b"GET / HTTP/1.1\r\n\r\n",
         channel.encode({"event": "measured", "result": "not base64"}),
-        channel.encode({"event": "measured", "result": pack(pb.Result(outcome="perfect"))}),
+        channel.encode(
+            {"event": "measured", "result": wire.packed_result(BenchResult(outcome="perfect"))}
+        ),
         channel.encode({"event": "stage", "stage": 7}),
         channel.encode({"event": "described", "board": "", "runtimes": 3}),
         channel.encode({}),

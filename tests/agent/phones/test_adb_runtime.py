@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.phone import REFERENCE, RUNTIME, phone_bench
 from latfarm_agent.testing.runtime_suite import (
     PATIENT,
@@ -48,7 +50,9 @@ class TestTflite(RuntimeSuite):
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         variants: list[dict[str, object]] = [{}, {"dtype": "int8"}, {"delegate": "gpu"}]
         one = entry("tflite-benchmark", "benchmark_model", *variants)
-        return phone_bench(SERIAL, "phone-1", "phone", directory, config(one), limits)
+        return phone_bench(
+            SERIAL, BenchOptions("phone-1", "phone", directory, config=config(one), limits=limits)
+        )
 
     def make_model(self, directory: Path) -> Path:
         return write_cnn(directory / "model.tflite")
@@ -61,10 +65,12 @@ class TestTflite(RuntimeSuite):
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         asked = config(entry("tflite-benchmark", "benchmark_model"), **{option: 1})
-        return phone_bench(SERIAL, "phone-1", None, directory, asked, PATIENT)
+        return phone_bench(
+            SERIAL, BenchOptions("phone-1", None, directory, config=asked, limits=PATIENT)
+        )
 
     def make_lacking(self, directory: Path) -> Bench | None:
-        return Bench("phone-1", None, directory, runtimes={RUNTIME: REFERENCE})
+        return host_bench(BenchOptions("phone-1", None, directory, runtimes={RUNTIME: REFERENCE}))
 
 
 Make = typing.Callable[..., Bench]
@@ -78,7 +84,11 @@ def make(phone: FakePhone, tmp_path: Path) -> Iterator[Make]:
 
     def bench(*benchmarks: dict[str, object], **options: object) -> Bench:
         asked = config(*benchmarks, **options)
-        made.append(phone_bench(SERIAL, "p", None, tmp_path / "work", asked, PATIENT))
+        made.append(
+            phone_bench(
+                SERIAL, BenchOptions("p", None, tmp_path / "work", config=asked, limits=PATIENT)
+            )
+        )
         return made[-1]
 
     yield bench
@@ -95,7 +105,10 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def one_tflite(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     asked = config(entry("tflite-benchmark", "benchmark_model"))
-    bench = phone_bench(SERIAL, "p", None, tmp_path_factory.mktemp("work"), asked, PATIENT)
+    bench = phone_bench(
+        SERIAL,
+        BenchOptions("p", None, tmp_path_factory.mktemp("work"), config=asked, limits=PATIENT),
+    )
     yield bench
     bench.close()
 

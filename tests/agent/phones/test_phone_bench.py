@@ -10,11 +10,12 @@ import pytest
 from latfarm_agent import cli
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.phone import phone_bench
+from latfarm_agent.bench.records import BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
-from latfarm_protos.v1 import agent_pb2 as pb
 from tests.agent.phones.kit import SERIAL, FakePhone, entry
 
 ONCE = changed(QUICK, sessions=1)
@@ -30,7 +31,9 @@ def asked(**options: object) -> AgentConfig:
 def one_bench(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("work")
     one_phone.reset()  # it is made before `phone` has undone what the test before did
-    bench = phone_bench(SERIAL, "phone4-1", "phone4", folder, asked(), PATIENT)
+    bench = phone_bench(
+        SERIAL, BenchOptions("phone4-1", "phone4", folder, config=asked(), limits=PATIENT)
+    )
     yield bench
     bench.close()
 
@@ -70,7 +73,9 @@ def test_who_the_board_is(phone: FakePhone, bench: Bench) -> None:
 
 def test_a_phone_is_known_by_its_serial_number(phone: FakePhone, tmp_path: Path) -> None:
     def board_id(name: str) -> str:
-        made = phone_bench(SERIAL, name, None, tmp_path / name, asked(), PATIENT)
+        made = phone_bench(
+            SERIAL, BenchOptions(name, None, tmp_path / name, config=asked(), limits=PATIENT)
+        )
         try:
             return str(made.describe()[0].board_id)
         finally:
@@ -106,7 +111,9 @@ def test_a_phone_that_is_not_ready(
 
 def test_a_rule_of_ones_own(phone: FakePhone, tmp_path: Path, model: Path) -> None:
     config = asked(rules={"charging": "no", "min_battery_percent": 0})
-    bench = phone_bench(SERIAL, "p", None, tmp_path / "work", config, PATIENT)
+    bench = phone_bench(
+        SERIAL, BenchOptions("p", None, tmp_path / "work", config=config, limits=PATIENT)
+    )
     try:
         platform = bench.describe()[1][0].platforms[0].name
         result = measure(bench, platform, model, settings=ONCE)
@@ -145,7 +152,7 @@ def dark(phone: FakePhone) -> None:
 def test_what_changes_while_it_measures_spoils_it(
     phone: FakePhone, bench: Bench, model: Path, change: Callable[[FakePhone], None], says: str
 ) -> None:
-    def on_stage(stage: pb.Stage) -> None:
+    def on_stage(stage: BenchStage) -> None:
         if stage.name == "timing":
             change(phone)
 
@@ -175,7 +182,7 @@ def test_a_hot_phones_lower_clocks_are_no_other_platform(phone: FakePhone, bench
 def test_a_phone_that_is_away_is_still_described(
     phone: FakePhone, bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench._sensors._device, "_reconnect_s", 0.2)  # type: ignore[attr-defined]
+    monkeypatch.setattr("latfarm_agent.phones.device.RECONNECT_S", 0.2)
     before = bench.describe()
     phone.state("absent")
     board, runtimes = bench.describe()
@@ -205,7 +212,7 @@ def test_no_energy_is_taken_from_the_hosts_rails(
     result = measure(bench, PLATFORM, model, settings=changed(ONCE, energy_ms=100.0))
     assert result.outcome == "ok", result.error_message
     assert result.conditions["energy"].startswith("ENERGY_UNAVAILABLE")
-    assert not result.HasField("energy")
+    assert result.energy is None
 
 
 @pytest.mark.parametrize(
@@ -221,7 +228,9 @@ def test_wrong_usage(
     phone: FakePhone, tmp_path: Path, runtimes: dict[str, RuntimeConfig], says: str
 ) -> None:
     with pytest.raises(AgentUsageError, match=says):
-        phone_bench(SERIAL, "p", None, tmp_path, AgentConfig(runtimes=runtimes))
+        phone_bench(
+            SERIAL, BenchOptions("p", None, tmp_path, config=AgentConfig(runtimes=runtimes))
+        )
 
 
 def test_the_command_line(
@@ -230,7 +239,7 @@ def test_the_command_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("latfarm_agent.phones.device._RECONNECT_S", 0.2)
+    monkeypatch.setattr("latfarm_agent.phones.device.RECONNECT_S", 0.2)
     path = tmp_path / "phones.json"
     options = asked().runtimes["adb"].options
     path.write_text(json.dumps({"threads": [1, 4], "runtimes": {"adb": {"options": options}}}))

@@ -15,6 +15,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.worker.pool import WorkerLimits
@@ -47,7 +50,7 @@ class _Library(RuntimeSuite):
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         only = {cls.runtime: REFERENCES[cls.runtime]}
-        return Bench("board", None, directory, runtimes=only, limits=limits)
+        return host_bench(BenchOptions("board", None, directory, runtimes=only, limits=limits))
 
     def make_unsupported(self, directory: Path) -> Path | None:
         return self._write(directory / "custom", "custom")
@@ -61,11 +64,17 @@ class _Library(RuntimeSuite):
         for package in self.packages:
             (folder / f"{package}.py").write_text("raise ImportError('not on this board')\n")
         only = {self.runtime: REFERENCES[self.runtime]}
-        return Bench("board", None, directory, runtimes=only, search_path=[folder])
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=only, search_path=[folder])
+        )
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         only = {self.runtime: REFERENCES[self.runtime]}
-        return Bench("board", None, directory, runtimes=only, config=self.configured(**{option: 1}))
+        return host_bench(
+            BenchOptions(
+                "board", None, directory, runtimes=only, config=self.configured(**{option: 1})
+            )
+        )
 
     @classmethod
     def configured(cls, **options: object) -> AgentConfig:
@@ -309,7 +318,9 @@ class TestNcnnVulkan(_Library):
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         only = {cls.runtime: REFERENCES[cls.runtime]}
         config = cls.configured(software_devices=True)
-        return Bench("board", None, directory, runtimes=only, limits=limits, config=config)
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=only, limits=limits, config=config)
+        )
 
     @pytest.fixture(autouse=True)
     def _packed(self, _files: None) -> None:
@@ -341,7 +352,7 @@ class TestSimulated(RuntimeSuite):
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         path = directory / "profile.json"
         path.write_text(json.dumps(PROFILE))
-        return Bench("board", None, directory, simulate=path, limits=limits)
+        return simulated_bench(BenchOptions("board", None, directory, limits=limits), path)
 
     def make_model(self, directory: Path) -> Path:
         return self._write(directory / "model.json")
@@ -351,7 +362,7 @@ class TestSimulated(RuntimeSuite):
 
     def make_lacking(self, directory: Path) -> Bench | None:
         only = {"simulated": "latfarm_agent.runtimes.simulated.runtime:SimulatedRuntime"}
-        return Bench("board", None, directory, runtimes=only)
+        return host_bench(BenchOptions("board", None, directory, runtimes=only))
 
     def test_tells_the_truth(self, bench: Bench, platform: str, model: Path) -> None:
         profile = BoardProfile.from_json(PROFILE)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
 from latfarm_agent.runtimes.tflite import schema as tflite_schema
@@ -46,12 +48,14 @@ def sound() -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     before = keeper.descendants(os.getpid())
-    made = Bench(
-        "board",
-        None,
-        tmp_path_factory.mktemp("bench"),
-        runtimes={"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"},
-        limits=WorkerLimits(busy_wait_s=0.0, memory_bytes=896 << 20),
+    made = host_bench(
+        BenchOptions(
+            "board",
+            None,
+            tmp_path_factory.mktemp("bench"),
+            runtimes={"tflite": "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"},
+            limits=WorkerLimits(busy_wait_s=0.0, memory_bytes=896 << 20),
+        )
     )
     yield made
     made.close()

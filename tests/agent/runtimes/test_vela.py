@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.vela import runtime as vela
 from latfarm_agent.runtimes.vela.report import VelaOperator, read_estimate, read_operators
@@ -49,7 +51,7 @@ class TestVela(RuntimeSuite):
 
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
-        return Bench("board", None, directory, runtimes=REFERENCE, limits=limits)
+        return host_bench(BenchOptions("board", None, directory, runtimes=REFERENCE, limits=limits))
 
     def make_model(self, directory: Path) -> Path:
         return sample(directory, "cnn-int8")
@@ -64,7 +66,9 @@ class TestVela(RuntimeSuite):
         folder = directory / "shadow"
         folder.mkdir()
         (folder / "ethosu.py").write_text("raise ImportError('not on this board')\n")
-        return Bench("board", None, directory, runtimes=REFERENCE, search_path=[folder])
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=REFERENCE, search_path=[folder])
+        )
 
     def test_platforms(self, bench: Bench, platform: str, tmp_path: Path) -> None:
         (mine,) = bench.describe()[1]
@@ -74,7 +78,7 @@ class TestVela(RuntimeSuite):
         assert second.name == f"vela{short}-ethosu55-128-int8"
         assert not first.real_time
         assert first.settings["system_config"] == "Ethos_U65_Client_Server"
-        other = Bench("another", "hardware", tmp_path, runtimes=REFERENCE)
+        other = host_bench(BenchOptions("another", "hardware", tmp_path, runtimes=REFERENCE))
         try:
             (elsewhere,) = other.describe()[1]
         finally:

@@ -12,8 +12,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from latfarm_agent.bench.records import (
+    BenchRequest,
+    BenchResult,
+    BenchStage,
+    DescribedBoard,
+    MeasuredSession,
+    OfferedPlatform,
+    OfferedRuntime,
+)
 from latfarm_agent.cli import main
-from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_agent.runtimes.base import LayerTime
 
 PLATFORM = "fake-onnxruntime1.0-fp32-1t"
 
@@ -26,8 +35,8 @@ class FakeBench:
     """
 
     def __init__(self, real_time: bool = True) -> None:
-        self.started: queue.Queue[pb.MeasureRequest] = queue.Queue()
-        self.answers: list[pb.Result | Exception] = []
+        self.started: queue.Queue[BenchRequest] = queue.Queue()
+        self.answers: list[BenchResult | Exception] = []
         self.measured: list[str] = []
         self.closed = False
         self._real_time = real_time
@@ -44,51 +53,55 @@ class FakeBench:
         """Let them end."""
         self._open.set()
 
-    def describe(self) -> tuple[pb.Board, list[pb.Runtime]]:
+    def describe(self) -> tuple[DescribedBoard, list[OfferedRuntime]]:
         """One runtime that is here and one that is missing."""
-        platform = pb.Platform(
+        platform = OfferedPlatform(
             name=PLATFORM,
             model_format="onnx",
             dtype="fp32",
             fingerprint="f1",
             real_time=self._real_time,
         )
-        here = pb.Runtime(name="onnxruntime", available=True, version="1.0", platforms=[platform])
-        missing = pb.Runtime(name="tflite", missing="install latfarm-agent[tflite]")
-        board = pb.Board(board_id="board-1", name="fake", boot_id="boot", hardware={"cpu": "fake"})
+        here = OfferedRuntime(
+            name="onnxruntime", available=True, version="1.0", platforms=(platform,)
+        )
+        missing = OfferedRuntime(name="tflite", missing="install latfarm-agent[tflite]")
+        board = DescribedBoard(
+            board_id="board-1", name="fake", boot_id="boot", hardware={"cpu": "fake"}
+        )
         return board, [here, missing]
 
     def measure(
         self,
-        request: pb.MeasureRequest,
+        request: BenchRequest,
         model_path: Path,
         *,
         profile: bool,
-        on_stage: Callable[[pb.Stage], None],
+        on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
-    ) -> pb.Result:
+    ) -> BenchResult:
         """Two stages and a result."""
         with self._lock:
             self.at_once += 1
             assert self.at_once == 1, "two measurements at once"
         try:
             self.measured.append(request.request_id)
-            on_stage(pb.Stage(name="loading", session=1))
+            on_stage(BenchStage(name="loading", session=1))
             self.started.put(request)
             while not self._open.wait(0.005):
                 if cancelled():
-                    return pb.Result(outcome="infrastructure_error", error_code="CANCELLED")
-            on_stage(pb.Stage(name="timing", session=1, elapsed_ms=1.0))
+                    return BenchResult(outcome="infrastructure_error", error_code="CANCELLED")
+            on_stage(BenchStage(name="timing", session=1, elapsed_ms=1.0))
             if self.answers:
                 answer = self.answers.pop(0)
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
             digest = hashlib.sha256(model_path.read_bytes()).hexdigest()
-            layers = [pb.Layer(name="conv1", op="Conv", latency_ms=1.0)] if profile else []
-            return pb.Result(
+            layers = [LayerTime(name="conv1", op="Conv", latency_ms=1.0)] if profile else []
+            return BenchResult(
                 outcome="ok",
-                sessions=[pb.Session(load_ms=1.0, runs_ms=[int(digest[:4], 16) / 1000])],
+                sessions=[MeasuredSession(load_ms=1.0, runs_ms=[int(digest[:4], 16) / 1000])],
                 layers=layers,
                 settings=request.settings,
             )

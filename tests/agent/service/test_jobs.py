@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
-from latfarm_agent.service.jobs import MAX_EVENTS, LiveJob
+from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
+from latfarm_agent.service.jobs import MAX_EVENTS, JobEvent, JobRequest, LiveJob
 from latfarm_agent.session.messages import MeasurementJob
-from latfarm_protos.v1 import agent_pb2 as pb
 
 
 def new_job() -> LiveJob:
-    return LiveJob(
-        MeasurementJob("r1", 1, "?"), pb.MeasureRequest(), profile=False, model_path=Path("m")
-    )
+    return LiveJob(MeasurementJob("r1", 1, "?"), JobRequest(BenchRequest()), Path("m"))
 
 
-def stage(number: int) -> pb.MeasureEvent:
-    return pb.MeasureEvent(stage=pb.Stage(name="timing", session=number))
+def stage(number: int) -> BenchStage:
+    return BenchStage("timing", number)
 
 
-RESULT = pb.MeasureEvent(result=pb.Result(outcome="ok"))
+def sessions(events: Iterable[JobEvent]) -> list[int]:
+    return [event.session for event in events if isinstance(event, BenchStage)]
+
+
+RESULT = BenchResult(outcome="ok")
 
 
 def test_every_listener_hears_everything_once_and_in_order() -> None:
@@ -29,8 +32,8 @@ def test_every_listener_hears_everything_once_and_in_order() -> None:
 
     def listen(into: list[int]) -> None:
         events = list(live.listen(lambda: True))
-        assert events[-1].HasField("result")
-        into.extend(event.stage.session for event in events[:-1])
+        assert events[-1] is RESULT
+        into.extend(sessions(events[:-1]))
 
     threads = [threading.Thread(target=listen, args=(into,)) for into in heard]
     for thread in threads[:2]:
@@ -52,18 +55,18 @@ def test_a_late_listener_misses_the_oldest_stages_never_the_result() -> None:
     live.publish(RESULT)
     events = list(live.listen(lambda: True))
     assert len(events) == MAX_EVENTS
-    assert events[0].stage.session == 11
-    assert events[-1] == RESULT
+    assert sessions(events)[0] == 11
+    assert events[-1] is RESULT
 
 
 def test_a_slow_listener_goes_on_with_what_is_left() -> None:
     live = new_job()
     live.publish(stage(0))
     listener = live.listen(lambda: True)
-    assert next(listener).stage.session == 0
+    assert sessions([next(listener)]) == [0]
     for number in range(1, MAX_EVENTS + 10):
         live.publish(stage(number))
-    assert next(listener).stage.session == 10
+    assert sessions([next(listener)]) == [10]
 
 
 def test_a_listener_that_is_gone_ends_when_woken() -> None:

@@ -10,11 +10,11 @@ from urllib.request import urlopen
 import grpc
 import pytest
 from latfarm_agent import errors
+from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.service.metrics import AgentMetrics
 from latfarm_agent.session.messages import SessionState
 from latfarm_agent.worker.replies import FAILURE_CODES
 from latfarm_protos.error_codes import CODES, INFRASTRUCTURE_ERRORS, MODEL_ERRORS
-from latfarm_protos.v1 import agent_pb2 as pb
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_they_tell_what_happened(farm: Farm, server: AgentServer, client: Client
     assert sample(metrics, prefix + "blob_bytes") == 5
     client.result(token, sha256)
     client.result(token, sha256)
-    farm.bench.answers.append(pb.Result(outcome="model_error", error_code="MODEL_INVALID"))
+    farm.bench.answers.append(BenchResult(outcome="model_error", error_code="MODEL_INVALID"))
     client.result(token, sha256, "r2")
     ok = {"kind": "measure", "outcome": "ok", "error_code": ""}
     bad = {"kind": "measure", "outcome": "model_error", "error_code": "MODEL_INVALID"}

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from latfarm_agent import errors
+from latfarm_agent.bench.records import BenchResult, MeasuredSession
 from latfarm_agent.service.server import SERVICE_NAME, AgentServer
 from latfarm_agent.service.servicer import ERROR_KEY, MAX_LISTENERS, STATUS_CODES, status_of
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -454,7 +455,7 @@ def test_a_model_error_is_final_and_harms_no_board(farm: Farm, client: Client) -
     token = client.acquire()
     sha256 = client.upload(token)
     for number in range(4):
-        farm.bench.answers.append(pb.Result(outcome="model_error", error_code="MODEL_INVALID"))
+        farm.bench.answers.append(BenchResult(outcome="model_error", error_code="MODEL_INVALID"))
         assert client.result(token, sha256, f"r{number}").error_code == "MODEL_INVALID"
     assert client.result(token, sha256, "r0").outcome == "model_error"
     assert farm.bench.measured == ["r0", "r1", "r2", "r3"]
@@ -474,7 +475,7 @@ def test_a_sick_board_is_quarantined_and_says_so(
     assert health_of(client) == health_of(client, "") == health_pb2.HealthCheckResponse.SERVING
     for _ in range(2):
         farm.bench.answers.append(
-            pb.Result(outcome="infrastructure_error", error_code="WORKER_LOST")
+            BenchResult(outcome="infrastructure_error", error_code="WORKER_LOST")
         )
         client.result(token, sha256)
     assert client.state() == "quarantined"
@@ -491,7 +492,7 @@ def test_a_throttled_board_cools_before_the_next_measurement(
 ) -> None:
     token = client.acquire()
     sha256 = client.upload(token)
-    farm.bench.answers.append(pb.Result(outcome="infrastructure_error", error_code="THROTTLED"))
+    farm.bench.answers.append(BenchResult(outcome="infrastructure_error", error_code="THROTTLED"))
     client.result(token, sha256)
     assert client.state() == "cooling"
     call = client.measure(token, sha256)
@@ -536,7 +537,7 @@ def test_many_results_are_listed_in_parts(farm: Farm, client: Client) -> None:
     names = [f"r{number}" for number in range(5)]
     for name in names:
         farm.bench.answers.append(
-            pb.Result(outcome="ok", sessions=[pb.Session(runs_ms=[1.5] * 100_000)])
+            BenchResult(outcome="ok", sessions=[MeasuredSession(runs_ms=[1.5] * 100_000)])
         )
         client.result(token, sha256, name)
     seen = []

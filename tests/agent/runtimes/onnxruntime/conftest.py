@@ -9,6 +9,8 @@ from typing import Any, Callable, Iterator
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
@@ -30,14 +32,16 @@ class Board:
         (plugins / "machine.json").write_text(json.dumps(machine))
         options = {} if providers is None else {"providers": providers}
         config = AgentConfig((threads,), {"onnxruntime": RuntimeConfig(options=options)})
-        bench = Bench(
-            "board",
-            "hw",
-            self.folder / "work",
-            runtimes=REFERENCE,
-            search_path=[plugins],
-            config=config,
-            limits=PATIENT,
+        bench = host_bench(
+            BenchOptions(
+                "board",
+                "hw",
+                self.folder / "work",
+                runtimes=REFERENCE,
+                search_path=[plugins],
+                config=config,
+                limits=PATIENT,
+            )
         )
         self.benches.append(bench)
         return bench

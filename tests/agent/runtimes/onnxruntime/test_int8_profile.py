@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 
 zoo = pytest.importorskip("latfarm_controller.zoo", reason="networks come from the controller")
@@ -20,7 +21,7 @@ def test_all_nodes_are_covered_once(name: str, tmp_path: Path) -> None:
     graph = zoo.build(name, width=0.25, resolution=64)
     model = tmp_path / "model"
     model.write_bytes(builders.build(graph, "onnx", "int8"))
-    bench = Bench("board", "hw", tmp_path, runtimes=REFERENCE, limits=PATIENT)
+    bench = host_bench(BenchOptions("board", "hw", tmp_path, runtimes=REFERENCE, limits=PATIENT))
     try:
         (mine,) = bench.describe()[1]
         (platform,) = [entry.name for entry in mine.platforms if "-int8-" in entry.name]

@@ -8,10 +8,10 @@ from typing import Any, Callable
 
 import pytest
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.onnxruntime.runtime import OnnxRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
-from latfarm_protos.v1 import agent_pb2 as pb
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -26,7 +26,7 @@ def platforms(bench: Bench) -> dict[str, dict[str, str]]:
     return {entry.name: dict(entry.settings) for entry in mine.platforms}
 
 
-def rows(result: pb.Result) -> list[Any]:
+def rows(result: BenchResult) -> list[Any]:
     return [(layer.name, layer.op, layer.device) for layer in result.layers]
 
 

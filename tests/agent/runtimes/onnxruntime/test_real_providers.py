@@ -14,6 +14,8 @@ from typing import Any, Callable
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 
 REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRuntime"}
@@ -32,7 +34,9 @@ def interpreter(variable: str) -> str:
 def bench_of(folder: Path, python: str, providers: Any) -> Bench:
     options = {"providers": providers} if providers else {}
     config = AgentConfig(runtimes={"onnxruntime": RuntimeConfig(python, options)})
-    return Bench("board", "hw", folder, runtimes=REFERENCE, config=config, limits=PATIENT)
+    return host_bench(
+        BenchOptions("board", "hw", folder, runtimes=REFERENCE, config=config, limits=PATIENT)
+    )
 
 
 def write_split(path: Path) -> Path:

@@ -9,6 +9,8 @@ from typing import Any, Iterator, Mapping
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
@@ -33,14 +35,16 @@ class Board:
         else:
             self._put("fake_engine.py", self.plugins / "openvino" / "inference_engine.py")
         self.change(machine)
-        bench = Bench(
-            "board",
-            "hw",
-            self.folder / "work",
-            runtimes={name: REFERENCES[name]},
-            search_path=[self.plugins],
-            config=AgentConfig(runtimes={name: RuntimeConfig(options=options)}),
-            limits=PATIENT,
+        bench = host_bench(
+            BenchOptions(
+                "board",
+                "hw",
+                self.folder / "work",
+                runtimes={name: REFERENCES[name]},
+                search_path=[self.plugins],
+                config=AgentConfig(runtimes={name: RuntimeConfig(options=options)}),
+                limits=PATIENT,
+            )
         )
         self.benches.append(bench)
         return bench

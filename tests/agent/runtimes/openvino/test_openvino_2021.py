@@ -13,6 +13,8 @@ from typing import Callable
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 from latfarm_agent.worker.pool import WorkerLimits
 
@@ -34,7 +36,9 @@ class TestOpenVino2021(RuntimeSuite):
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
         config = AgentConfig(runtimes={"openvino2021": RuntimeConfig(PYTHON)})
-        return Bench("board", None, directory, runtimes=ONLY, config=config, limits=limits)
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=ONLY, config=config, limits=limits)
+        )
 
     def make_model(self, directory: Path) -> Path:
         return self._write(directory / "model")
@@ -47,7 +51,7 @@ class TestOpenVino2021(RuntimeSuite):
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         config = AgentConfig(runtimes={"openvino2021": RuntimeConfig(PYTHON, {option: 1})})
-        return Bench("board", None, directory, runtimes=ONLY, config=config)
+        return host_bench(BenchOptions("board", None, directory, runtimes=ONLY, config=config))
 
     def test_layers_name_what_was_fused(self, bench: Bench, platform: str, model: Path) -> None:
         result = measure(bench, platform, model, profile=True)
@@ -77,7 +81,7 @@ def test_without_it_there_is_a_remedy(tmp_path: Path) -> None:
     folder = tmp_path / "shadow"
     folder.mkdir()
     (folder / "openvino.py").write_text("raise ImportError('not on this board')\n")
-    bench = Bench("board", None, tmp_path, runtimes=ONLY, search_path=[folder])
+    bench = host_bench(BenchOptions("board", None, tmp_path, runtimes=ONLY, search_path=[folder]))
     try:
         (mine,) = bench.describe()[1]
     finally:

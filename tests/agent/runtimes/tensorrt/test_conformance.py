@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.worker.pool import WorkerLimits
 
@@ -31,14 +33,16 @@ def make_bench(
     directory: Path, options: dict[str, Any] | None = None, limits: WorkerLimits = PATIENT
 ) -> Bench:
     """A bench that offers TensorRT on its double."""
-    return Bench(
-        "board",
-        None,
-        directory,
-        runtimes={"tensorrt": REFERENCE},
-        search_path=[DOUBLE],
-        config=AgentConfig(runtimes={"tensorrt": RuntimeConfig(options=options or {})}),
-        limits=limits,
+    return host_bench(
+        BenchOptions(
+            "board",
+            None,
+            directory,
+            runtimes={"tensorrt": REFERENCE},
+            search_path=[DOUBLE],
+            config=AgentConfig(runtimes={"tensorrt": RuntimeConfig(options=options or {})}),
+            limits=limits,
+        )
     )
 
 
@@ -69,7 +73,9 @@ class TestTensorRt(RuntimeSuite):
         folder.mkdir()
         (folder / "tensorrt.py").write_text("raise ImportError('not on this board')\n")
         only = {"tensorrt": REFERENCE}
-        return Bench("board", None, directory, runtimes=only, search_path=[folder])
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=only, search_path=[folder])
+        )
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         return make_bench(directory, {option: True})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_agent.bench.results import _of_sessions
+from latfarm_agent.bench.results import condition_of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import CudaDevice
@@ -237,8 +237,8 @@ def test_conditions_of_a_session() -> None:
 
 def test_conditions_of_several_sessions() -> None:
     sessions = [{"conditions": {"gpu": "Orin", "gpu_latency_ms": told}} for told in ("3", "4")]
-    assert _of_sessions(sessions, "gpu") == "Orin"
-    assert _of_sessions(sessions, "gpu_latency_ms") == "3; 4"
+    assert condition_of_sessions(sessions, "gpu") == "Orin"
+    assert condition_of_sessions(sessions, "gpu_latency_ms") == "3; 4"
 
 
 def test_a_board_that_tells_nothing() -> None:

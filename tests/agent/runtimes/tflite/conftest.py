@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.worker.pool import WorkerLimits
 
 SOURCE = Path(__file__).parent / "delegate.c"
@@ -92,8 +94,10 @@ def delegate_bench(directory: Path, limits: WorkerLimits, *entries: Entry, **opt
     config = AgentConfig(
         runtimes={"tflite": RuntimeConfig(options=dict(options, delegates=list(entries)))}
     )
-    return Bench(
-        "board", None, directory, runtimes={"tflite": TFLITE}, config=config, limits=limits
+    return host_bench(
+        BenchOptions(
+            "board", None, directory, runtimes={"tflite": TFLITE}, config=config, limits=limits
+        )
     )
 
 

@@ -9,11 +9,13 @@ from typing import Any, Callable
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.host import host_bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import OfferedRuntime
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 from latfarm_agent.worker.pool import WorkerLimits
-from latfarm_protos.v1 import agent_pb2 as pb
 
 pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -31,7 +33,7 @@ def entry(library: Path, **values: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def described(bench: Bench) -> pb.Runtime:
+def described(bench: Bench) -> OfferedRuntime:
     (mine,) = bench.describe()[1]
     return mine
 
@@ -270,7 +272,9 @@ class TestConformance(RuntimeSuite):
         options = {"kernels": [], "delegates": [entry(cls.library)], **more}
         config = AgentConfig(runtimes={"tflite": RuntimeConfig(options=options)})
         only = {"tflite": TFLITE}
-        return Bench("board", None, directory, runtimes=only, config=config, limits=limits)
+        return host_bench(
+            BenchOptions("board", None, directory, runtimes=only, config=config, limits=limits)
+        )
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
         return self._bench(directory, WorkerLimits(), **{option: 1})
@@ -289,7 +293,11 @@ class TestConformance(RuntimeSuite):
         folder.mkdir()
         for package in ("ai_edge_litert", "tflite_runtime"):
             (folder / f"{package}.py").write_text("raise ImportError('not on this board')\n")
-        return Bench("board", None, directory, runtimes={"tflite": TFLITE}, search_path=[folder])
+        return host_bench(
+            BenchOptions(
+                "board", None, directory, runtimes={"tflite": TFLITE}, search_path=[folder]
+            )
+        )
 
     def test_it_is_the_delegate_that_runs(self, bench: Bench, platform: str, model: Path) -> None:
         assert platform == "board-litert2.3-vx-fp32"

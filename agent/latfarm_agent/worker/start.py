@@ -1,0 +1,101 @@
+"""How a worker process is started: its command, its environment and its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from latfarm_agent.worker.failure import WorkerFailure
+from latfarm_agent.worker.guard import Bounds
+from latfarm_agent.worker.launcher import Launcher
+from latfarm_agent.worker.main import WorkerConfig
+from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS
+
+START_TIMEOUT_MS = 120_000.0
+"""How long a worker may take to load its runtime, unless its limits say otherwise."""
+
+FOLDER_PREFIX = "worker-"
+"""Prefix of the names of workers' folders."""
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """How one worker is started, and what it may use.
+
+    Attributes:
+        config: what the worker process is told.
+        directory: the worker runs in a folder of its own below it.
+        python: interpreter with an environment of its own, which need not hold this distribution;
+            empty: the agent's interpreter.
+        start_timeout_ms: how long it may take to load its runtime.
+        take_timeout_ms: how long it may take to begin with a request.
+        bounds: what all processes of the worker together may use during a request.
+    """
+
+    config: WorkerConfig
+    directory: Path
+    python: str = ""
+    start_timeout_ms: float = START_TIMEOUT_MS
+    take_timeout_ms: float = TAKE_TIMEOUT_MS
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+def launch(launcher: Launcher, start: WorkerStart) -> tuple[Path, subprocess.Popen[bytes]]:
+    """Start the process in a new folder; gives both.
+
+    Raises:
+        WorkerFailure: WORKER_FAILED, it cannot be started.
+    """
+    python = start.python or sys.executable
+    arguments = [python, "-m", "latfarm_agent.worker.main", start.config.dumps()]
+    environment = _environment(start)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(start.directory)))
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        for name in ("TMPDIR", "TMP", "TEMP"):
+            environment[name] = str(temporary)
+        return folder, launcher.popen(arguments, environment, folder)
+    except OSError as error:
+        raise WorkerFailure("WORKER_FAILED", f"no worker could be started: {error}") from error
+
+
+def _environment(start: WorkerStart) -> dict[str, str]:
+    """The environment variables of a worker, still without its folder for temporary files."""
+    environment = dict(os.environ)
+    if start.python:
+        environment["PYTHONPATH"] = str(_only_the_agent(start.directory))
+    # A runtime's own thread pools follow the platform's setting, not the number of cores.
+    environment["OMP_NUM_THREADS"] = str(start.config.options.get("threads", 1))
+    # The probe measures one core: numpy's own matrix product must not spread over several.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    environment["PYTHONUNBUFFERED"] = "1"
+    if environment.get("PYTHONPATH"):
+        # The worker runs in another directory: relative entries would point elsewhere.
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
+    return environment
+
+
+def _only_the_agent(directory: Path) -> Path:
+    """A folder from which another interpreter can import this distribution and nothing else.
+
+    The folder that this distribution lies in may hold libraries built for another Python.
+    """
+    here = Path(__file__).absolute().parent.parent
+    folder = directory / "import"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / here.name
+    if not link.is_symlink() or os.readlink(str(link)) != str(here):
+        made = folder / f".{here.name}.{os.getpid()}.{threading.get_ident()}"
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        made.symlink_to(here)
+        made.replace(link)
+    return folder
