@@ -1,4 +1,4 @@
-"""A phone for each test."""
+"""A simulated phone behind a double of the adb client, for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.agent.phones.kit import FakePhone, remove_binaries
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled() -> Iterator[None]:
+def compiled() -> Iterator[None]:
+    """Removes the binaries that tests compiled."""
     yield
     remove_binaries()
 

@@ -35,13 +35,6 @@ def _driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_library(DOUBLE / "cuda.c", tmp_path_factory.mktemp("cuda") / "libcuda.so.1")
 
 
-@pytest.fixture(scope="session", name="nvml_library")
-def _nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """NVML's double."""
-    folder = tmp_path_factory.mktemp("nvml")
-    return compile_library(DOUBLE / "nvml.c", folder / "libnvidia-ml.so.1")
-
-
 @pytest.fixture(scope="class", name="gpu_host")
 def _gpu_host(driver: Path) -> Iterator[pytest.MonkeyPatch]:
     """Workers that are started now find the driver's double."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,8 +99,10 @@ def test_it_is_part_of_a_boards_policy(jetson: Path, tmp_path: Path) -> None:
 def test_a_jetson_now(jetson: Path, tmp_path: Path) -> None:
     line = "EMC_FREQ 3%@2133 GR3D_FREQ 88%@[1299] gpu@52.5C VDD_IN 9000mW/8000mW"
     command = tmp_path / "tegrastats"
-    text = f"print({line!r}, flush=True)\nwhile True: time.sleep(60)"
-    command.write_text(f"#!{sys.executable}\nimport time\n{text}\n")
+    pid_file = tmp_path / "pid"
+    text = f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\nprint({line!r}, flush=True)"
+    forever = "while True: time.sleep(60)"
+    command.write_text(f"#!{sys.executable}\nimport os, time\n{text}\n{forever}\n")
     command.chmod(0o755)
     board = NvidiaBoard(jetson, nvml=no_nvml, tegrastats=str(command))
     try:
@@ -107,10 +110,11 @@ def test_a_jetson_now(jetson: Path, tmp_path: Path) -> None:
         while reading.power_mw is None:  # the tool takes its time to print its first line
             reading = board.read()
         assert reading == GpuReading(1300.5, 2133.0, 52.5, 9000.0, 27)
-        process = board._stats
+        pid = int(pid_file.read_text())
+        os.kill(pid, 0)
         board.rest()
-        assert process is not None
-        assert process._process.poll() is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
         assert board.read().clock_mhz == 1300.5
     finally:
         board.close()
