@@ -1,6 +1,7 @@
-"""The command line: `latfarm-agent serve`, `latfarm-agent work` and `latfarm-agent describe`.
+"""The commands `latfarm-agent serve`, `work`, `settle` and `describe`.
 
 Exit codes: 0 ended as asked, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line.
+What is slow to import is imported by the command that needs it, so that the others start quickly.
 """
 
 from __future__ import annotations
@@ -14,49 +15,15 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NoReturn, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
-from latfarm_agent import __version__
+from latfarm_agent.arguments import make_parser
 from latfarm_agent.errors import AgentUsageError, LatfarmAgentError
 from latfarm_agent.files.folders import write_whole
 
 if TYPE_CHECKING:
     from latfarm_agent.bench.measuring import MeasuringBench
     from latfarm_agent.service.tls import AgentTlsFiles
-
-SERVE_EXAMPLES = """\
-examples:
-  latfarm-agent serve --name local --listen 127.0.0.1:50051
-  latfarm-agent serve --name imx8-3 --hardware imx8mplus --listen 0.0.0.0:50051 \\
-      --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem --metrics-port 9101
-  latfarm-agent serve --name imx8-3 --config /etc/latfarm/agent.json
-  latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
-  latfarm-agent serve --adb 0A041FDD4003BX --config phones.json --name pixel4-1 --hardware pixel4
-"""
-WORK_EXAMPLES = """\
-examples:
-  latfarm-agent work --socket /run/latfarm/bench.sock --name imx8-3 --config /etc/latfarm/agent.json
-  latfarm-agent serve --bench /run/latfarm/bench.sock --name imx8-3 --listen 0.0.0.0:50051 \\
-      --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem
-"""
-SETTLE_EXAMPLES = """\
-examples:
-  latfarm-agent settle /etc/latfarm/settings.json --before /var/lib/latfarm/settings-before.json
-  latfarm-agent settle /etc/latfarm/settings.json --check --json
-"""
-DESCRIBE_EXAMPLES = """\
-examples:
-  latfarm-agent describe
-  latfarm-agent describe --name local --json
-  latfarm-agent describe --threads 1,2,4
-"""
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def main(
@@ -67,13 +34,15 @@ def main(
 
     Args:
         argv: arguments without the program's name; None takes the process's.
-        make_bench: makes what measures from the arguments and a directory; None: the real one.
+        make_bench: makes the bench from the arguments and a work folder; None: the bench that the
+            arguments ask for.
     """
     parent_pid = os.getppid()
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     _set_up_logging(args.verbose)
-    # Workers are started by fork and exec, up to Python 3.9 by a true fork: the handlers for mere
-    # forks that gRPC has would now and then end the child in between (grpcio 1.80 and newer do).
+    # Workers are started by fork and exec. gRPC installs handlers for forks, which with grpcio 1.80
+    # and newer end the child between the two calls now and then; Python 3.9 and older use a true
+    # fork and are affected.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         if args.command == "serve":
@@ -90,121 +59,9 @@ def main(
         print("latfarm-agent: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output left: nothing to tell, and nobody to tell it to.
+        # The program that reads our output has ended: there is nobody to report an error to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="latfarm-agent", description="Measure DNN latency on this board for a latfarm."
-    )
-    parser.add_argument("--version", action="version", version=f"latfarm-agent {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve",
-        help="offer this board over gRPC until SIGTERM",
-        description="Offer this board over gRPC until SIGTERM.",
-        epilog=SERVE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    work = commands.add_parser(
-        "work",
-        help="measure for an agent that serves with --bench, until SIGTERM",
-        description="Measure for an agent of this board that serves with --bench, until SIGTERM: "
-        "with the board's devices, and without a network.",
-        epilog=WORK_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    settle = commands.add_parser(
-        "settle",
-        help="fix governors, clocks and power mode as a file says, and read them back",
-        description="Fix governors, clocks and power mode as a file says, and read them back. "
-        "Exit code 1 if one that must be so is not. Needs root.",
-        epilog=SETTLE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    settle.add_argument("file", type=Path, help="the settings (JSON)")
-    settle.add_argument("--before", type=Path, help="keep there what was before, for --undo")
-    settle.add_argument("--json", action="store_true", help="for programs")
-    what = settle.add_mutually_exclusive_group()
-    what.add_argument("--check", dest="do", action="store_const", const="check", default="set")
-    what.add_argument("--undo", dest="do", action="store_const", const="undo")
-    describe = commands.add_parser(
-        "describe",
-        help="print what this board is and which runtimes it has and lacks",
-        description="Print what this board is and which runtimes it has and lacks.",
-        epilog=DESCRIBE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    for command in (serve, work, describe):
-        command.add_argument("--name", default="local", help="what people call the board")
-        command.add_argument("--hardware", help="its kind, shared by equal boards; default: --name")
-        command.add_argument(
-            "--simulate", type=Path, metavar="PROFILE", help="be the simulated board of a profile"
-        )
-        command.add_argument(
-            "--adb", metavar="SERIAL", help="be the phone that `adb devices` lists as SERIAL"
-        )
-        command.add_argument("--cpu", type=int, help="core to measure on; default: chosen")
-        command.add_argument(
-            "--config", type=Path, metavar="FILE", help="thread counts, and options of runtimes"
-        )
-        command.add_argument(
-            "--threads", metavar="N,...", help="offer CPU platforms with so many threads each"
-        )
-        command.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
-    settle.add_argument("-v", "--verbose", action="count", default=0, help="log; -vv: more")
-    describe.add_argument("--json", action="store_true", help="for programs")
-    work.add_argument(
-        "--socket", type=Path, required=True, metavar="PATH", help="where the agent asks"
-    )
-    work.add_argument("--state-dir", type=Path, help="scratch files and caches live there")
-    serve.add_argument(
-        "--bench", type=Path, metavar="PATH", help="let `latfarm-agent work` behind PATH measure"
-    )
-    _add_serve_arguments(serve)
-    return parser
-
-
-def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument(
-        "--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: any free one"
-    )
-    serve.add_argument("--state-dir", type=Path, help="models, results and tokens live there")
-    serve.add_argument("--port-file", type=Path, help="gets HOST:PORT once serving")
-    serve.add_argument(
-        "--exit-with-parent",
-        nargs="?",
-        type=int,
-        const=0,
-        metavar="PID",
-        help="end when the process that started the agent ends; PID: its id, if known",
-    )
-    serve.add_argument("--metrics-port", type=int, help="answer /metrics for Prometheus there")
-    serve.add_argument("--tls-cert", type=Path, help="this board's certificate (PEM)")
-    serve.add_argument("--tls-key", type=Path, help="its key (PEM)")
-    serve.add_argument("--tls-ca", type=Path, help="CA that signs the clients' certificates (PEM)")
-    serve.add_argument(
-        "--tls-revoked", type=Path, help="who is shut out; default: revoked.json beside --tls-ca"
-    )
-    serve.add_argument(
-        "--insecure", action="store_true", help="listen beyond loopback without certificates"
-    )
-    serve.add_argument("--reflection", action="store_true", help="let grpcurl list the service")
-    serve.add_argument("--max-blob-mb", type=_positive, default=4096, help="one model (MiB)")
-    serve.add_argument("--max-cache-mb", type=_positive, default=4096, help="all models kept (MiB)")
-    serve.add_argument(
-        "--max-upload-mb-per-s", type=_positive, default=256, help="all uploads together (MiB/s)"
-    )
-    serve.add_argument("--max-spooled", type=_positive, default=10_000, help="waiting results")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value <= 0:
-        raise ValueError(text)
-    return value
 
 
 def _serve(
@@ -212,7 +69,7 @@ def _serve(
     make_bench: Callable[[argparse.Namespace, Path], MeasuringBench],
     parent_pid: int,
 ) -> int:
-    # gRPC is slow to import: `describe`, `--help` and wrong usage do without.
+    # gRPC is slow to import: `describe`, `--help` and wrong usage do not need it.
     from latfarm_protos.trust.http_port import HttpPort
 
     from latfarm_agent.service.lifetime import Ending
@@ -332,7 +189,9 @@ def _describe(
 def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     if getattr(args, "bench", None) is not None:
         if args.simulate or args.adb or args.config or args.threads or args.cpu is not None:
-            raise AgentUsageError("--bench: what measures is told to `latfarm-agent work` there")
+            raise AgentUsageError(
+                "--bench: give the options of the board to `latfarm-agent work` instead"
+            )
         from latfarm_agent.link.remote import RemoteBench
 
         return RemoteBench(args.bench)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from latfarm_agent import __version__, cli, errors
+from latfarm_agent import __version__, arguments, cli, errors
 from latfarm_agent.service.server import is_loopback, split_address
 
 if TYPE_CHECKING:
@@ -55,13 +55,21 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
     assert f"  latfarm-agent {command} " in text.replace("\n", " \n")
 
 
+EXAMPLES = (
+    arguments.SERVE_EXAMPLES,
+    arguments.WORK_EXAMPLES,
+    arguments.SETTLE_EXAMPLES,
+    arguments.DESCRIBE_EXAMPLES,
+)
+
+
 def test_the_examples_parse() -> None:
-    for examples in (cli.SERVE_EXAMPLES, cli.DESCRIBE_EXAMPLES):
+    for examples in EXAMPLES:
         joined = examples.replace("\\\n", " ")
         for line in joined.splitlines()[1:]:
             program, *argv = line.split()
             assert program == "latfarm-agent"
-            assert cli._parser().parse_args(argv).command == argv[0]
+            assert arguments.make_parser().parse_args(argv).command == argv[0]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,7 @@ def test_grpc_leaves_forks_alone(run, monkeypatch: pytest.MonkeyPatch) -> None: 
 
 def test_usage_needs_no_grpc() -> None:
     script = (
-        "import sys; from latfarm_agent import cli; cli._parser(); "
+        "import sys; from latfarm_agent import cli; cli.make_parser(); "
         "print([name for name in ('grpc', 'prometheus_client', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run(
