@@ -12,8 +12,8 @@
 }
 ```
 
-Only the file's own shape is judged here; a runtime judges its options itself, in its worker, and is
-reported as missing where they are wrong.
+This module checks the structure of the file only. A runtime checks its own options in its worker,
+and is reported as missing if they are wrong.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.power.rails import PowerConfig
 
 MOST_THREADS = 1024
+"""Highest number of threads that a configuration may ask for."""
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """One runtime's entry.
+    """The settings of one runtime.
 
-    `python`: the interpreter of its workers, where its library needs an environment of its own;
-    empty: the agent's. `options`: keyword arguments of its class. `enabled`: False: it is not
-    looked for at all.
+    Attributes:
+        python: interpreter of its workers, where its library needs an environment of its own;
+            empty: the agent's interpreter.
+        options: keyword arguments of its class.
+        enabled: False: the runtime is not looked for at all.
     """
 
     python: str = ""
@@ -46,9 +49,12 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """All of the file. `threads`: each platform of a CPU is offered with so many threads.
+    """The whole configuration file.
 
-    `power`: which power rails tell what an inference costs.
+    Attributes:
+        threads: each platform of the CPU is offered once for each of these numbers of threads.
+        runtimes: the settings of runtimes by their names.
+        power: which power rails are read to measure energy.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -60,7 +66,8 @@ def read_config(path: Path) -> AgentConfig:
     """Read a configuration file.
 
     Raises:
-        UsageError: it cannot be read, or a value is wrong; says which and what belongs there.
+        AgentUsageError: it cannot be read, or a value is wrong; the message says which value, and
+            what belongs there.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -77,10 +84,10 @@ def read_config(path: Path) -> AgentConfig:
 
 
 def parse_threads(text: str) -> tuple[int, ...]:
-    """Thread counts as a flag gives them: "1,2,4".
+    """Thread counts from the text of a flag, such as "1,2,4".
 
     Raises:
-        UsageError: it is no such list.
+        AgentUsageError: the text is not such a list.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() for word in words):
@@ -89,10 +96,10 @@ def parse_threads(text: str) -> tuple[int, ...]:
 
 
 def check_names(config: AgentConfig, known: Iterable[str]) -> None:
-    """Refuse settings for runtimes that nobody registered.
+    """Refuse settings for runtimes that are not registered.
 
     Raises:
-        UsageError: names the nearest known runtime.
+        AgentUsageError: a name is not registered; the message proposes the nearest known one.
     """
     names = sorted(known)
     for name in config.runtimes:

@@ -234,7 +234,7 @@ def default_state_dir(name: str) -> Path:
     """Where an agent of this name keeps its state unless told otherwise.
 
     Raises:
-        UsageError: the name is no file name.
+        AgentUsageError: the name is no file name.
     """
     if not name or name in (".", "..") or "/" in name:
         raise AgentUsageError(f"--name {name!r} is no file name: give --state-dir too")

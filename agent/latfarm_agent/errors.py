@@ -1,46 +1,46 @@
-"""What can go wrong in the agent. Each error has a code; the servicer turns it into a status.
+"""What can go wrong in the agent. Each error has a code; the servicer turns it into a gRPC status.
 
 ```
-AgentError
-├── UsageError                 a wrong flag or file on the command line (exit 2)
+LatfarmAgentError
+├── AgentUsageError            a wrong flag or file on the command line (exit code 2)
 ├── StateError                 the state directory cannot be used
-│   ├── StateBusyError             another agent uses it: names the process
-│   └── DiskFullError              no space left for a blob or a result
-├── RequestError               a request that contradicts itself or this board
-│   ├── UnknownPlatformError       names the known ones
-│   ├── DigestError                no sha256, or the bytes have another one
-│   ├── ForbiddenFormatError       a blob that would run code when it is loaded
+│   ├── StateBusyError             another agent uses it; the message names its process
+│   └── AgentDiskFullError         no space is left for a blob or a result
+├── RequestError               a request contradicts itself or does not fit this board
+│   ├── UnknownPlatformError       the board lacks the platform; the message names the known ones
+│   ├── DigestError                a string is not a sha256, or the bytes have another one
+│   ├── ForbiddenFormatError       a blob would run code when it is loaded
 │   ├── OffsetError                an upload does not continue where the last one ended
-│   └── RequestConflictError       the same request id for two different questions
-├── LeaseError                 the caller may not use the board now
-│   ├── LeaseHeldError             somebody else holds it: names the holder
-│   └── LeaseLostError             the token is old, expired or was never granted
-├── BlobNotFoundError          the model is not here, or not whole
+│   └── RequestConflictError       one request id stands for two different questions
+├── LeaseRefusedError          the caller may not use the board now
+│   ├── LeaseHeldError             somebody else holds the lease; the message names the holder
+│   └── LeaseLostError             the token is old, has expired, or was never granted
+├── BlobNotFoundError          the model is not on this board, or not complete
 ├── LimitError                 a bound of this agent is reached
-│   ├── BlobTooLargeError          one blob, or all blobs in use, over the limit
+│   ├── BlobTooLargeError          one blob, or all blobs in use, are over the limit
 │   ├── SpoolFullError             too many results wait to be acknowledged
-│   └── BusyError                  too many calls or requests at once
+│   └── BusyError                  there are too many calls or requests at once
 ├── UploadSupersededError      a newer upload of the same blob took over
 └── UnavailableError           the board takes no work now
-    ├── QuarantinedError           too many failures in a row
+    ├── QuarantinedError           there were too many failures in a row
     └── StoppingError              the agent is shutting down
 ```
 
-A measurement that fails is no exception: it is a `Result` with an outcome.
+A measurement that fails raises none of these: it is a `BenchResult` with another outcome than ok.
 """
 
 from __future__ import annotations
 
 
 class LatfarmAgentError(Exception):
-    """Root of all errors raised on purpose by this distribution."""
+    """Root of all errors that this distribution raises on purpose."""
 
     code = "AGENT_ERROR"
     exit_code = 1
 
 
 class AgentUsageError(LatfarmAgentError):
-    """A wrong flag or file: says what was given and the remedy."""
+    """A flag or file is wrong; the message says what was given and what to do."""
 
     code = "USAGE"
     exit_code = 2
@@ -65,7 +65,7 @@ class AgentDiskFullError(StateError):
 
 
 class RequestError(LatfarmAgentError):
-    """A request contradicts itself or this board."""
+    """A request contradicts itself or does not fit this board."""
 
     code = "INVALID_REQUEST"
 
@@ -77,13 +77,13 @@ class UnknownPlatformError(RequestError):
 
 
 class DigestError(RequestError):
-    """A string is no sha256, or a blob's bytes have another one."""
+    """A string is not a sha256, or the bytes of a blob have another one."""
 
     code = "BAD_DIGEST"
 
 
 class ForbiddenFormatError(RequestError):
-    """A blob is no model but a pickle, an engine or a program; the message says what to send."""
+    """A blob is a pickle, an engine or a program, not a model; the message says what to send."""
 
     code = "FORBIDDEN_FORMAT"
 
@@ -119,7 +119,7 @@ class LeaseLostError(LeaseRefusedError):
 
 
 class BlobNotFoundError(LatfarmAgentError):
-    """The blob is not here, or not whole."""
+    """The blob is not on this board, or not complete."""
 
     code = "BLOB_NOT_FOUND"
 
@@ -131,7 +131,7 @@ class LimitError(LatfarmAgentError):
 
 
 class BlobTooLargeError(LimitError):
-    """One blob is over the limit, or it does not fit beside the blobs in use."""
+    """One blob is over the limit, or there is no room for it beside the blobs in use."""
 
     code = "BLOB_TOO_LARGE"
 
@@ -143,13 +143,13 @@ class SpoolFullError(LimitError):
 
 
 class BusyError(LimitError):
-    """Too many calls or requests at once."""
+    """There are too many calls or requests at once."""
 
     code = "BUSY"
 
 
 class UploadSupersededError(LatfarmAgentError):
-    """A newer upload of the same blob took over: ask how much is here and resume."""
+    """A newer upload of the same blob took over: ask how much has arrived, and resume there."""
 
     code = "UPLOAD_SUPERSEDED"
 
@@ -161,7 +161,7 @@ class UnavailableError(LatfarmAgentError):
 
 
 class QuarantinedError(UnavailableError):
-    """Too many failures in a row; the message says for how long."""
+    """There were too many failures in a row; the message says for how long the board rests."""
 
     code = "QUARANTINED"
 

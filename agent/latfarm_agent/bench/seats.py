@@ -32,7 +32,7 @@ def measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
         threads: how many cores.
 
     Raises:
-        UsageError: this process may not use that core.
+        AgentUsageError: this process may not use that core.
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()

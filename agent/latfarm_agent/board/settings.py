@@ -94,7 +94,7 @@ def read_wanted(path: Path) -> Wanted:
     """Read a file of settings.
 
     Raises:
-        UsageError: it cannot be read, or is not of this kind.
+        AgentUsageError: it cannot be read, or is not of this kind.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

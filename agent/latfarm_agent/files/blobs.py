@@ -1,13 +1,13 @@
-"""Content-addressed model cache on disk: resumable uploads, a size limit, the oldest go first.
+"""The cache of models on disk, by their sha256: uploads can be resumed, old models make room.
 
 ```
-blobs/<sha256>             whole: its bytes hashed to its name when it was put there
-blobs/partial/<sha256>     as much of it as has arrived; an upload resumes at its length
+blobs/<sha256>             a complete blob: its bytes had this hash when it was put there
+blobs/partial/<sha256>     the bytes that have arrived; an upload resumes at its length
 ```
 
-An upload is hashed while it is written, and only a match is renamed into place. Nothing is flushed
-to the disk on purpose: bytes survive a killed agent in the page cache, and what a power failure
-damages is found because each blob is hashed again at its first use after a start.
+An upload is hashed while it is written, and renamed into place only if the hash matches. Nothing is
+flushed to the disk: the kernel's page cache survives a killed agent, and damage by a power failure
+is found because each blob is hashed again at its first use after a start.
 
 Every method may be called from any thread.
 """
@@ -36,16 +36,19 @@ from latfarm_agent.files.digests import file_digest
 from latfarm_agent.files.uploads import BlobStatus, Upload, disk_errors
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-DISK_RESERVE_BYTES = 64 << 20  # results and logs must find room beside the models
+"""The name of a blob."""
+
+DISK_RESERVE_BYTES = 64 << 20
+"""Free space that uploads leave on the disk for results and logs."""
 
 logger = logging.getLogger(__name__)
 
 
 def check_sha256(sha256: str) -> str:
-    """Give back a well-formed name of a blob; it is safe as a file name.
+    """The given name of a blob, if it is well-formed; then it is safe as a file name.
 
     Raises:
-        DigestError: it is not 64 lower-case hex digits.
+        DigestError: the name is not 64 lower-case hex digits.
     """
     if not SHA256.fullmatch(sha256):
         raise DigestError(f"{sha256[:80]!r} is no sha256: 64 lower-case hex digits are needed")
@@ -54,7 +57,7 @@ def check_sha256(sha256: str) -> str:
 
 @dataclass
 class _Whole:
-    """A complete blob. `used_at_ns` is the time of its last use, also kept as the file's mtime."""
+    """A complete blob. `used_at_ns`: the time of its last use, kept as the file's mtime too."""
 
     size_bytes: int
     used_at_ns: int
@@ -66,11 +69,11 @@ class BlobStore:
     """The cache of one agent. The directory must belong to it alone.
 
     Args:
-        directory: created where missing; what an earlier agent left there is taken over.
-        max_blob_bytes: bound of one blob.
-        max_total_bytes: bound of all blobs and partial uploads together.
+        directory: created if it is missing; blobs of an earlier agent are taken over.
+        max_blob_bytes: size limit of one blob.
+        max_total_bytes: size limit of all blobs and partial uploads together.
         reserve_bytes: free space that uploads leave on the disk.
-        free_bytes: how much room the disk of a directory has.
+        free_bytes: tells the free space on the disk of a directory.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class BlobStore:
 
     @property
     def room_bytes(self) -> int:
-        """How large a blob would be taken now: what is not in use makes room for it."""
+        """Largest blob that would be accepted now: blobs that are not in use make room for it."""
         with self._lock:
             promised = sum(upload.remaining_bytes for upload in self._uploads.values())
             used = sum(whole.size_bytes for whole in self._whole.values() if whole.users)
@@ -149,13 +152,13 @@ class BlobStore:
         """Start or resume an upload; None when the blob is complete already.
 
         An upload of the same blob that is still open is superseded: most likely its connection is
-        dead and nobody has noticed yet.
+        broken, and the agent has not noticed it yet.
 
         Raises:
             DigestError: `sha256` is malformed.
             OffsetError: `offset` is not the number of bytes that are here.
             BlobTooLargeError: it is over the limit, or does not fit beside the blobs in use.
-            DiskFullError: the disk has no room.
+            AgentDiskFullError: the disk has no room.
         """
         check_sha256(sha256)
         upload: Upload | None = None
@@ -201,7 +204,7 @@ class BlobStore:
 
         Raises:
             DigestError: `sha256` is malformed.
-            BlobNotFoundError: it is not here, not whole, or was damaged (and is removed then).
+            BlobNotFoundError: it is not here, not complete, or was damaged and is removed then.
         """
         path = self.acquire(sha256)
         try:
@@ -210,7 +213,12 @@ class BlobStore:
             self.release(sha256)
 
     def acquire(self, sha256: str) -> Path:
-        """As `in_use`, until `release`."""
+        """Keep a complete blob from eviction until `release`; gives its file.
+
+        Raises:
+            DigestError: `sha256` is malformed.
+            BlobNotFoundError: it is not here, not complete, or was damaged and is removed then.
+        """
         check_sha256(sha256)
         with self._lock:
             whole = self._whole.get(sha256)
@@ -229,7 +237,7 @@ class BlobStore:
             whole.verified = whole.verified or sound
             if not whole.verified:
                 whole.users -= 1
-                # Two may find the damage at once, and an upload may already have replaced it.
+                # Two callers may find the damage at once, and an upload may have replaced it already.
                 if self._whole.get(sha256) is whole and whole.users == 0:
                     self._remove(sha256)
                 logger.warning("blob %s was damaged on disk and is removed", sha256)
@@ -237,7 +245,7 @@ class BlobStore:
         return path
 
     def release(self, sha256: str) -> None:
-        """End one use that `acquire` began."""
+        """End a use that began with `acquire`."""
         with self._lock:
             whole = self._whole[sha256]
             assert whole.users > 0, "released more often than acquired"
@@ -257,7 +265,7 @@ class BlobStore:
             (self._directory / sha256).unlink()
 
     def _make_room(self, sha256: str, needed_bytes: int) -> None:
-        """Evict, oldest first, until `needed_bytes` fit under the limit and on the disk."""
+        """Evict blobs, the oldest first, until `needed_bytes` fit under the limit and on the disk."""
         promised = sum(upload.remaining_bytes for upload in self._uploads.values())
         while True:
             over_limit = self.total_bytes + promised + needed_bytes - self._max_total_bytes
@@ -305,7 +313,7 @@ class BlobStore:
             self._touch(upload.sha256)
 
     def forget(self, upload: Upload) -> None:
-        """An upload is no longer open."""
+        """Forget an upload that takes no more bytes."""
         with self._lock:
             if self._uploads.get(upload.sha256) is upload:
                 del self._uploads[upload.sha256]

@@ -1,4 +1,4 @@
-"""sha256 of a stream, beside the thread that receives it: hashing is an upload's slowest part."""
+"""sha256 of a stream, in a thread of its own: hashing is the slowest part of an upload."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import queue
 import threading
 from pathlib import Path
 
-ASIDE_BYTES = 64 << 10  # smaller chunks are hashed faster than handed over
-MAX_WAITING = 4  # chunks; bounds the memory of an upload
+ASIDE_BYTES = 64 << 10
+"""Smallest chunk for which the thread starts: smaller ones are hashed faster than handed over."""
+
+MAX_WAITING = 4
+"""Most chunks that wait for the thread; this bounds the memory of an upload."""
+
 READ_BYTES = 1 << 20
+"""How much of a file is read at once."""
 
 
 class StreamDigest:
-    """Takes chunks in order. One caller at a time; `stop` it whatever happens."""
+    """Hashes chunks in their order. For one caller at a time, who must call `stop` in the end."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -41,7 +46,7 @@ class StreamDigest:
                 self._hash.update(buffer[:count])
 
     def stop(self) -> None:
-        """End the thread, when it has hashed what it was given."""
+        """End the thread after it has hashed all chunks that it was given."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()

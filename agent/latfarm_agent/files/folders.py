@@ -1,4 +1,4 @@
-"""Folders and files: how much lies in a folder, getting rid of it, writing a file whole."""
+"""Measure a folder, remove a folder, and write a file in one step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from latfarm_agent.errors import AgentUsageError
 
 @dataclass(frozen=True)
 class Used:
-    """What lies below a folder. `size_bytes`: what the disk holds, so holes in files count 0."""
+    """Everything below a folder. `size_bytes` counts disk blocks, so holes in files count 0."""
 
     size_bytes: int = 0
     entries: int = 0
 
 
 def used(folder: Path) -> Used:
-    """Look at everything below a folder; links are not followed, what vanishes is not counted."""
+    """Count everything below a folder. Links are not followed; what vanishes is not counted."""
     size_bytes = entries = 0
     ahead = [str(folder)]
     while ahead:
@@ -39,10 +39,10 @@ def used(folder: Path) -> Used:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, however deep and whatever its permissions; a link itself is removed.
+    """Remove a folder, however deep and whatever its permissions; of a link, the link itself.
 
-    Folders are emptied into the top one before they go, so that no path grows beyond what the
-    kernel takes. What cannot be removed (somebody else's, a mount point) stays.
+    The content of each inner folder is first moved into the top folder, so that no path becomes
+    longer than the kernel allows. What cannot be removed stays: files of other users, mount points.
     """
     if folder.is_symlink():
         with contextlib.suppress(OSError):
@@ -68,10 +68,10 @@ def remove(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds all of it, or what stood there before.
+    """Write a file in one step: a reader finds the old content or all of the new one.
 
     Raises:
-        UsageError: it cannot be written.
+        AgentUsageError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -82,7 +82,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What a folder holds; it and the folders in it are made readable and writable first."""
+    """The entries of a folder; it and the folders in it are made readable and writable first."""
     entries: list[Path] = []
     with contextlib.suppress(OSError):
         folder.chmod(stat.S_IRWXU)

@@ -1,10 +1,10 @@
-"""Finished results on disk until somebody acknowledges them.
+"""Finished results on disk, until their owner acknowledges them.
 
-One file a result, named by a hash of its request id. Its first line is JSON (`version`,
-`request_id`, `question`, `again`, `size_bytes`, `sha256`), the payload follows. A file is written
-aside and renamed, so a killed agent leaves a whole entry or none. Nothing is flushed to the disk:
-that would disturb the next measurement, and an entry that a power failure tore is found by its
-checksum, set aside, and only costs measuring again.
+Each result has one file, named by a hash of its request id. The first line is JSON (`version`,
+`request_id`, `question`, `again`, `size_bytes`, `sha256`); the payload follows. A file is written
+under another name and then renamed, so that a killed agent leaves a complete entry or none. Nothing
+is flushed to the disk, as that would disturb the next measurement. An entry that a power failure
+damaged is found by its checksum and moved to the folder `damaged`; its model is measured again.
 
 Every method may be called from any thread.
 """
@@ -24,15 +24,20 @@ from typing import Iterable
 from latfarm_agent.errors import AgentDiskFullError, SpoolFullError
 
 VERSION = 1
+"""Version of the files' format."""
+
 SUFFIX = ".result"
-MAX_DAMAGED = 32  # set-aside files kept for a look
+"""Ending of the files' names."""
+
+MAX_DAMAGED = 32
+"""How many damaged files are kept, so that somebody can look at them."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished result. `again`: asked once more, it is to be measured once more."""
+    """A finished result. `again`: a repeat of the request is measured again, not answered from it."""
 
     request_id: str
     question: str
@@ -50,8 +55,9 @@ class Spool:
     """The spool of one agent. The directory must belong to it alone.
 
     Args:
-        directory: created where missing; entries of an earlier agent are taken over.
-        max_entries: bound that `check_room` keeps; likewise `max_bytes`.
+        directory: created if it is missing; entries of an earlier agent are taken over.
+        max_entries: how many results `check_room` allows.
+        max_bytes: how many bytes `check_room` allows.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class Spool:
     def check_room(self, coming: int = 1) -> None:
         """Whether `coming` more results may be made.
 
-        Asked before measuring: a result that exists is never refused.
+        This is checked before a measurement: a result that exists is never refused.
 
         Raises:
             SpoolFullError: too many wait to be acknowledged.
@@ -93,10 +99,10 @@ class Spool:
                 )
 
     def put(self, entry: Entry) -> None:
-        """Keep a result, in place of an older one of the same request.
+        """Keep a result; it replaces an older one of the same request.
 
         Raises:
-            DiskFullError: it cannot be written.
+            AgentDiskFullError: it cannot be written.
         """
         header = {
             "version": VERSION,
@@ -130,7 +136,7 @@ class Spool:
             try:
                 return _read(known.path)
             except (OSError, ValueError) as error:
-                self._set_aside(known.path, error)
+                self._move_damaged(known.path, error)
                 self._forget(request_id)
                 return None
 
@@ -164,7 +170,7 @@ class Spool:
                         (stat.st_mtime_ns, entry.request_id, _SpooledResult(path, stat.st_size))
                     )
                 except (OSError, ValueError) as error:
-                    self._set_aside(path, error)
+                    self._move_damaged(path, error)
         for _, request_id, known in sorted(found, key=lambda item: item[:2]):
             self._add(request_id, known)
 
@@ -177,18 +183,18 @@ class Spool:
         self._total_bytes -= known.size_bytes if known is not None else 0
         return known
 
-    def _set_aside(self, path: Path, error: Exception) -> None:
-        logger.warning("spooled result %s is damaged and set aside: %s", path.name, error)
+    def _move_damaged(self, path: Path, error: Exception) -> None:
+        logger.warning("spooled result %s is damaged and is moved away: %s", path.name, error)
         try:
             path.replace(self._damaged / f"{time.time_ns():020}-{path.name}")
             for old in sorted(self._damaged.iterdir())[:-MAX_DAMAGED]:
                 old.unlink()
         except OSError as problem:
-            logger.warning("cannot set %s aside: %s", path, problem)
+            logger.warning("cannot move %s away: %s", path, problem)
 
 
 def _file_stem(request_id: str) -> str:
-    # A request id comes from outside: it must not choose a path.
+    # A request id comes from outside: it must not name a path.
     return hashlib.sha256(request_id.encode()).hexdigest()
 
 

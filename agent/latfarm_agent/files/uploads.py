@@ -1,4 +1,4 @@
-"""One upload of a blob: what arrives is written, hashed, and kept for a later upload to resume."""
+"""One upload of a blob: its bytes are written, hashed, and kept so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ from latfarm_agent.errors import (
 from latfarm_agent.files.digests import StreamDigest
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers that mean a full disk, a full quota, or a file beyond the size limit."""
+
 HEAD_BYTES = 41
-"""As much of a blob tells its format: a ZIP's first header with the name that ncnn's has."""
+"""First bytes of a blob that tell its format.
+
+They hold the first header of a ZIP file with the name of its entry, as ncnn's models have it.
+"""
+
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 _ZIP = b"PK\x03\x04"
 FORBIDDEN: tuple[tuple[bytes, str], ...] = (
-    # Both spellings of the tag in front of serialized engines, of old and of new releases.
+    # Serialized engines begin with one of two tags: that of old, or that of new releases.
     (b"ftrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
     (b"ptrt", "a TensorRT engine: it holds machine code; send the ONNX model"),
     *((magic, "a pickle: reading it runs code; send the model itself") for magic in _PICKLES),
@@ -38,21 +44,21 @@ FORBIDDEN: tuple[tuple[bytes, str], ...] = (
     (b"#!", "a script; send a model"),
     (b"\x89HDF", "an HDF5 file, whose layers may hold code; send an ONNX model"),
 )
-"""What no model of any platform begins with, and what is never to be loaded."""
+"""First bytes of files that are never loaded, as no model of any platform begins with them."""
 
 NCNN_ENTRY = b"model.param"
-"""First file in the one ZIP that is a model: ncnn's two travel in it, and they alone are read."""
+"""First file of the only ZIP that is a model: ncnn's two files, and nothing else of it is read."""
 
 
 def check_format(head: bytes, whole: bool = True) -> None:
-    """Refuse what runs code when it is loaded.
+    """Refuse a blob that would run code when it is loaded.
 
     Args:
         head: the first `HEAD_BYTES` bytes of a blob, or all of a shorter one.
-        whole: that is all of them; otherwise more are to come, and a ZIP is not judged yet.
+        whole: True: no more of these bytes are to come. False: a ZIP file is not judged yet.
 
     Raises:
-        ForbiddenFormatError: says what it is, and what to send instead.
+        ForbiddenFormatError: the message says what the blob is, and what to send instead.
     """
     if head.startswith(_ZIP) and (not whole or _first_entry(head) == NCNN_ENTRY):
         return
@@ -62,7 +68,7 @@ def check_format(head: bytes, whole: bool = True) -> None:
 
 
 def _first_entry(head: bytes) -> bytes:
-    """Name of the first file in a ZIP; empty for anything else (APPNOTE, 4.3.7)."""
+    """Name of the first file in a ZIP; empty for other files (PKWARE APPNOTE.TXT, 4.3.7)."""
     if not head.startswith(_ZIP) or len(head) < 30:
         return b""
     size = int.from_bytes(head[26:28], "little")
@@ -70,7 +76,13 @@ def _first_entry(head: bytes) -> bytes:
 
 
 class Pace:
-    """A bound of bytes a second over all who share it, with a second's worth in reserve."""
+    """Limits the bytes per second of all its users together; one second's worth may come at once.
+
+    Args:
+        bytes_per_s: the limit.
+        now_s: a clock in seconds.
+        wait: sleeps for that many seconds.
+    """
 
     def __init__(
         self,
@@ -82,10 +94,10 @@ class Pace:
         self._now_s = now_s
         self._wait = wait
         self._lock = threading.Lock()
-        self._free_s = now_s() - 1.0  # when all that was spent will have been earned
+        self._free_s = now_s() - 1.0  # when the bytes so far are within the limit
 
     def spend(self, size_bytes: int) -> None:
-        """Take so many bytes, and wait for as long as they are too early."""
+        """Account for so many bytes, and wait until the limit allows them."""
         with self._lock:
             now_s = self._now_s()
             self._free_s = max(self._free_s, now_s - 1.0) + size_bytes / self._bytes_per_s
@@ -129,16 +141,16 @@ class Upload:
         self._digest = StreamDigest()
         self._head = path.read_bytes()[:HEAD_BYTES] if 0 < offset < HEAD_BYTES else b""
         self._judged = offset >= HEAD_BYTES
-        # Unbuffered: what `write` took is the kernel's, and outlives a killed agent.
+        # Unbuffered: bytes that `write` took are in the kernel, and survive a killed agent.
         self._file = io.FileIO(str(path), "ab")
 
     @property
     def remaining_bytes(self) -> int:
-        """What is still to come."""
+        """How many bytes are still to come."""
         return self.size_bytes - self.received_bytes
 
     def hash_prefix(self) -> None:
-        """Take the bytes of earlier uploads into the hash."""
+        """Hash the bytes of earlier uploads."""
         if self.received_bytes:
             with self._lock:
                 self._check_open()
@@ -148,9 +160,9 @@ class Upload:
         """Append bytes.
 
         Raises:
-            RequestError: more than was announced; the upload is discarded.
-            ForbiddenFormatError: it is no model, but something that runs code; discarded too.
-            DiskFullError: no room; the upload is discarded, for the disk needs the space.
+            RequestError: there are more bytes than announced; the upload is discarded.
+            ForbiddenFormatError: it would run code when it is loaded; the upload is discarded.
+            AgentDiskFullError: no space is left; the upload is discarded to free some.
             UploadSupersededError: a newer upload of this blob took over.
         """
         with self._lock:
@@ -174,7 +186,7 @@ class Upload:
             self.received_bytes += len(data)
 
     def _judge(self, data: bytes) -> None:
-        """Look at the first bytes before any of the blob could be called complete."""
+        """Check the first bytes before the blob can become complete."""
         if self._judged:
             return
         self._head = (self._head + bytes(data[:HEAD_BYTES]))[:HEAD_BYTES]
@@ -187,10 +199,10 @@ class Upload:
             raise
 
     def finish(self) -> BlobStatus:
-        """End the upload: complete when all bytes are here, else to be resumed.
+        """End the upload: complete if all bytes have arrived, otherwise it can be resumed.
 
         Raises:
-            DigestError: all bytes are here and hash to something else; the upload is discarded.
+            DigestError: all bytes have arrived and have another hash; the upload is discarded.
             UploadSupersededError: a newer upload of this blob took over.
         """
         with self._lock:
@@ -210,14 +222,14 @@ class Upload:
             return BlobStatus(self.sha256, self.size_bytes, complete=True)
 
     def supersede(self) -> None:
-        """Write no more: called by the store for a newer upload."""
+        """Write no more; the store calls this for a newer upload of the same blob."""
         with self._lock:
             self._superseded = True
             self._end()
             self._store.forget(self)
 
     def close(self) -> None:
-        """Leave what has arrived for a later upload."""
+        """Keep the bytes that have arrived for a later upload."""
         with self._lock:
             self._end()
             self._store.forget(self)
@@ -250,7 +262,7 @@ class Upload:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk into its typed error."""
+    """Turn the error of a full disk into `AgentDiskFullError`."""
     try:
         yield
     except OSError as error:

@@ -51,7 +51,7 @@ class RemoteBench:
         return_timeout_ms: how long later questions wait for the service to be there.
 
     Raises:
-        UsageError: on construction, no socket can have that path.
+        AgentUsageError: on construction, no socket can have that path.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class BenchServer:
         work_dir: where models are copied to.
 
     Raises:
-        UsageError: the socket cannot be made, or another process serves there.
+        AgentUsageError: the socket cannot be made, or another process serves there.
     """
 
     def __init__(self, bench: MeasuringBench, path: Path, work_dir: Path) -> None:

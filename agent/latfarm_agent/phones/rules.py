@@ -43,7 +43,7 @@ class PhoneRules:
         """Read what the configuration says.
 
         Raises:
-            UsageError: a value is unknown or wrong; names it and says what belongs there.
+            AgentUsageError: a value is unknown or wrong; names it and says what belongs there.
         """
         known = tuple(PhoneRules.__dataclass_fields__)
         if not isinstance(data, dict):

@@ -64,7 +64,7 @@ class PowerConfig:
         """Read the entry "power" of an agent's configuration.
 
         Raises:
-            UsageError: a key or value that is wrong, and what belongs there.
+            AgentUsageError: a key or value that is wrong, and what belongs there.
         """
         if not isinstance(data, Mapping):
             raise AgentUsageError(

@@ -264,7 +264,7 @@ class AgentMetrics:
         """Answer /metrics and /-/healthy, over mutual TLS where files are given.
 
         Raises:
-            UsageError: the port cannot be had, or the files cannot be used.
+            AgentUsageError: the port cannot be had, or the files cannot be used.
         """
 
         def metrics() -> Page:

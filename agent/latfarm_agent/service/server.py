@@ -76,7 +76,7 @@ def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as its two parts; the host without brackets.
 
     Raises:
-        UsageError: it is neither.
+        AgentUsageError: it is neither.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
@@ -107,7 +107,7 @@ class AgentServer:
         now_ms: the clock of leases, in milliseconds.
 
     Raises:
-        UsageError: a wrong address or certificate, or a board that anybody could use.
+        AgentUsageError: a wrong address or certificate, or a board that anybody could use.
         StateError: the state directory is in use or damaged.
     """
 
@@ -195,7 +195,7 @@ class AgentServer:
         """Describe the board, then listen.
 
         Raises:
-            UsageError: the address cannot be had.
+            AgentUsageError: the address cannot be had.
         """
         self.conductor.start()
         self.port = self._take_port()
@@ -236,7 +236,7 @@ class AgentServer:
         """Answer /metrics beside the service: under its address, with its certificates.
 
         Raises:
-            UsageError: the port cannot be had, or the certificates cannot be used.
+            AgentUsageError: the port cannot be had, or the certificates cannot be used.
         """
         return self.metrics.serve(
             self._host,

@@ -41,7 +41,7 @@ class AgentTlsFiles:
         """Certificate, key and CA, checked to be usable together.
 
         Raises:
-            UsageError: a file is missing, is no PEM, or the key is not the certificate's.
+            AgentUsageError: a file is missing, is no PEM, or the key is not the certificate's.
         """
         try:
             server_context(self.files)
@@ -53,7 +53,7 @@ class AgentTlsFiles:
         """Differs when a file was replaced or written.
 
         Raises:
-            UsageError: a file is missing.
+            AgentUsageError: a file is missing.
         """
         try:
             return self.files.stamp()
@@ -69,7 +69,7 @@ def open_gate(tls: AgentTlsFiles, on_refused: Callable[[str], None]) -> Gate:
         on_refused: told the reason of each refusal.
 
     Raises:
-        UsageError: the files cannot be used.
+        AgentUsageError: the files cannot be used.
     """
     try:
         return Gate(tls.files, ALLOWED, on_refused)

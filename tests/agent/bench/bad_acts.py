@@ -12,8 +12,6 @@ import math
 import mmap
 import os
 import signal
-import stat
-import struct
 import sys
 import tempfile
 import threading
@@ -21,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+import bad_writes  # type: ignore[import-not-found]
+from bad_writes import MB, forever, held, in_thread
 from latfarm_agent.runtimes.base import (
     Description,
     Job,
@@ -29,21 +29,6 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
-
-MB = 1 << 20
-held: list[Any] = []
-
-
-def forever() -> None:
-    while True:
-        signal.pause()
-
-
-def in_thread(work: Callable[[], object]) -> None:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    held.append(thread)
-
 
 # Crashes and ends.
 
@@ -196,152 +181,6 @@ def forever_asleep() -> None:
     threading.Event().wait()
 
 
-# What it prints, and what it writes where it has no business.
-
-
-def print_much(job: Job) -> None:
-    for fd in (1, 2):
-        os.write(fd, b"\x00\xff\x1b[2J no end of line " * 400_000)
-    print("\x07" * MB)
-
-
-def print_on(job: Job) -> None:
-    in_thread(lambda: [os.write(2, b"garbage " * 8192) for _ in iter(int, 1)])
-    forever()
-
-
-def pipes() -> list[int]:
-    found = []
-    for fd in range(3, 64):
-        try:
-            if stat.S_ISFIFO(os.fstat(fd).st_mode):
-                found.append(fd)
-        except OSError:
-            continue
-    return found
-
-
-def forge(*messages: dict[str, Any], size: int | None = None) -> None:
-    data = b""
-    for message in messages:
-        body = json.dumps(message).encode()
-        data += struct.pack(">2sI", b"lf", len(body) if size is None else size) + body
-    for fd in pipes():
-        try:
-            os.write(fd, data)
-        except OSError:
-            continue
-
-
-def forge_garbage(job: Job) -> None:
-    for fd in pipes():
-        try:
-            os.write(fd, os.urandom(512))
-        except OSError:
-            continue
-
-
-def forge_no_json(job: Job) -> None:
-    for fd in pipes():
-        try:
-            os.write(fd, struct.pack(">2sI", b"lf", 100_000) + b"[" * 100_000)
-        except OSError:
-            continue
-
-
-def forge_an_answer(job: Job) -> None:
-    forge({"event": "done", "to": 1})
-
-
-def forge_a_late_answer(job: Job) -> None:
-    forge({"event": "done", "to": 0, "sessions": []})
-
-
-def forge_a_failure(job: Job) -> None:
-    forge({"event": "error", "to": 1, "code": "CANCELLED", "message": "\x1b[2J\udc80" * 10_000})
-
-
-def forge_half(job: Job) -> None:
-    forge({"event": "beat", "to": 1}, size=60 * MB)
-    forever()
-
-
-def forge_patience(job: Job) -> None:
-    forge({"event": "stage", "to": 1, "name": "timing", "session": 0, "patience_ms": 1e18})
-    forever()
-
-
-def forge_stages(job: Job) -> None:
-    while True:
-        forge({"event": "stage", "to": 1, "name": "timing", "session": 0, "patience_ms": 1e3})
-
-
-def forge_beats(job: Job) -> None:
-    while True:
-        forge({"event": "beat", "to": 1})
-
-
-# The disk.
-
-
-def fill(folder: Path) -> None:
-    for number in range(512):
-        with (folder / f"fill-{number}").open("wb") as file:
-            file.write(b"\1" * (8 * MB))
-    forever()
-
-
-def fill_its_folder(job: Job) -> None:
-    fill(Path.cwd())
-
-
-def fill_temporary(job: Job) -> None:
-    fill(Path(tempfile.gettempdir()))
-
-
-def fill_scratch(job: Job) -> None:
-    fill(job.scratch_dir)
-
-
-def reserve(job: Job) -> None:
-    for number in range(128):
-        fd = os.open(str(job.scratch_dir / f"reserved-{number}"), os.O_CREAT | os.O_RDWR)
-        os.posix_fallocate(fd, 0, 32 * MB)
-        os.close(fd)
-    forever()
-
-
-def one_large_file(job: Job) -> None:
-    with (job.scratch_dir / "large").open("wb", buffering=0) as file:
-        while file.tell() < 10 << 30:
-            if not file.write(b"\1" * MB):
-                return
-
-
-def sparse_file(job: Job) -> None:
-    with (job.scratch_dir / "sparse").open("wb") as file:
-        file.truncate(10 << 30)
-
-
-def many_files(job: Job) -> None:
-    for number in range(20_000):
-        (job.scratch_dir / f"{number}").touch()
-    forever()
-
-
-def nests(job: Job) -> None:
-    """Deep folders, one without permissions, and a way out of the folder."""
-    os.chdir(str(job.scratch_dir))
-    outside = Path(job.model_path).parent / "precious"
-    Path("link").symlink_to(outside)
-    Path("closed").mkdir()
-    Path("closed", "file").touch()
-    Path("closed").chmod(0)
-    for _ in range(1500):
-        Path("deep").mkdir()
-        os.chdir("deep")
-
-
 # Its surroundings, and what it tells of them.
 
 
@@ -428,6 +267,12 @@ ANSWERS: dict[str, Any] = {
 """What `run` (numbers) or `profile` (layers) gives back."""
 
 
+def act_named(name: str) -> Callable[[Job], Any]:
+    """An act of this module, or of `bad_writes`."""
+    act: Callable[[Job], Any] = globals().get(name) or getattr(bad_writes, name)
+    return act
+
+
 class Acts:
     """Does what the model file says: {"at": "run", "act": "segfault"}, or "answer" for "act"."""
 
@@ -458,7 +303,7 @@ class Acts:
         if "answer" in self._plan:
             return ANSWERS[self._plan["answer"]]
         assert self._job is not None
-        return globals()[self._plan["act"]](self._job)
+        return act_named(self._plan["act"])(self._job)
 
 
 class Steady:
@@ -495,7 +340,7 @@ class ActsAtStart(Acts):
         return super().describe()
 
     def _perform(self) -> None:
-        globals()[self._act](Job(Path("none"), {}, "fp32", Path.cwd()))
+        act_named(self._act)(Job(Path("none"), {}, "fp32", Path.cwd()))
 
 
 def described(version: Any, *names: str, **settings: Any) -> Description:

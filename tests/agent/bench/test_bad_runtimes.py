@@ -10,43 +10,31 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
-from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.files.folders import used
-from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
+from latfarm_agent.testing.runtime_suite import changed, measure, worker_pids
 from latfarm_agent.worker import keeper, worker
-from latfarm_agent.worker.rules import TimingSettings
-
-ACTS = Path(__file__).parent / "bad_acts.py"
-BAD, STEADY = "board-acts1.0-fp32-1t", "board-steady1.0-fp32-1t"
-LIMITS = replace(
-    PATIENT,
-    memory_bytes=512 << 20,
-    disk_bytes=64 << 20,
-    files=2000,
-    processes=16,
-    take_timeout_ms=3000.0,
-    nice=-1,
+from tests.agent.bench.bad_kit import (
+    BAD,
+    LIMITS,
+    PATIENTLY,
+    SHORT,
+    bad,
+    check,
+    lay_out,
+    plan,
+    steady,
 )
-SHORT = changed(QUICK, compile_timeout_ms=400.0, run_timeout_ms=200.0)
-PATIENTLY = changed(QUICK, compile_timeout_ms=20_000.0, run_timeout_ms=20_000.0, max_runs=5)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("bad")
-    (made / "plugins").mkdir()
-    (made / "plugins" / "bad_acts.py").write_text(ACTS.read_text())
-    (made / "precious").mkdir()
-    (made / "precious" / "file").write_text("keep me")
-    return made
+    return lay_out(tmp_path_factory.mktemp("bad"))
 
 
 @pytest.fixture(scope="module")
@@ -98,38 +86,6 @@ def end_at_once(pids: set[int]) -> None:
         os.kill(pid, signal.SIGKILL)
     for pid in keepers:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-def plan(folder: Path, at: str, act: str, **more: str) -> Path:
-    path = folder / "model.json"
-    path.write_text(json.dumps(dict(more, at=at, act=act) if act else dict(more, at=at)))
-    return path
-
-
-def steady(bench: Bench, folder: Path) -> None:
-    result = measure(bench, STEADY, plan(folder, "", "nothing"), profile=True)
-    assert result.outcome == "ok", result.error_message
-    assert {run for session in result.sessions for run in session.runs_ms} == {2.5}
-    assert [layer.latency_ms for layer in result.layers] == [2.5]
-    assert result.conditions["nice"] == str(max(-1, -20) if os.geteuid() == 0 else 0)
-    assert result.conditions["core_mask"] == str(sorted(os.sched_getaffinity(0))[0])
-
-
-def bad(
-    bench: Bench, folder: Path, at: str, act: str, settings: TimingSettings = PATIENTLY, **more: str
-) -> BenchResult:
-    return measure(
-        bench, BAD, plan(folder, at, act, **more), settings=settings, profile=at == "profile"
-    )
-
-
-def check(result: BenchResult, code: str, says: str) -> None:
-    found = (result.outcome, result.error_code)
-    assert found == ("model_error", code), result.error_message
-    assert says in result.error_message
-    assert len(result.error_message) < 3000
-    assert not result.sessions
-    assert not result.layers
 
 
 CRASHES = [
@@ -344,86 +300,3 @@ def test_surroundings_are_put_back(bench: Bench, folder: Path) -> None:
     assert told[0]["temporary"] is True
     assert told[0]["oom"] == "1000"
     (folder / "model.told").unlink()
-
-
-def test_starts_that_fail_take_nobody_with_them(folder: Path, tmp_path: Path) -> None:
-    (folder / "plugins" / "bad_import.py").write_text("import ctypes\nctypes.string_at(0)\n")
-    wanted = {
-        ("make", "segfault"): "SIGSEGV",
-        ("describe", "system_exit"): "exit status 7",
-        ("describe", "forge_garbage"): "corrupted",
-        ("describe", "take_shared"): "GB of memory",
-        ("make", "fork_on"): "processes; 16 are allowed",
-    }
-    acts = {f"{act}-{at}": (at, act) for at, act in wanted}
-    says = {
-        "none": "'NoneType'",
-        "no version": "version is 'None'",
-        "no platforms": "no platforms, or too many",
-        "too many": "no platforms, or too many",
-        "nameless": "name is ''",
-        "escapes": "name is 'a ?[2J?'",
-        "no settings": "settings must be texts",
-        "not finite": "settings.size is nan",
-        "objects": "not JSON serializable",
-        "endless": "version is '1111",
-    }
-    runtimes = {name: "bad_acts:ActsAtStart" for name in acts}
-    runtimes.update({f"misdescribed-{name}": "bad_acts:Misdescribed" for name in says})
-    runtimes.update(steady="bad_acts:Steady", imported="bad_import:Any")
-    configured = {
-        name: RuntimeConfig(options={"at": at, "act": a}) for name, (at, a) in acts.items()
-    }
-    configured.update(
-        {f"misdescribed-{name}": RuntimeConfig(options={"says": name}) for name in says}
-    )
-    before = keeper.descendants(os.getpid())
-    bench = host_bench(
-        BenchOptions(
-            "board",
-            None,
-            tmp_path,
-            runtimes=runtimes,
-            search_path=[folder / "plugins"],
-            config=AgentConfig(runtimes=configured),
-            limits=LIMITS,
-        )
-    )
-    try:
-        found = {entry.name: entry for entry in bench.describe()[1]}
-        for (at, act), text in wanted.items():
-            assert text in found[f"{act}-{at}"].missing
-        for name, text in says.items():
-            assert text in found[f"misdescribed-{name}"].missing
-        assert "SIGSEGV" in found["imported"].missing
-        assert [entry.name for entry in found.values() if entry.available] == ["steady"]
-        assert keeper.descendants(os.getpid()) <= before
-        assert not list(tmp_path.glob("worker-*"))
-    finally:
-        bench.close()
-
-
-def test_an_agent_cleans_up_after_one_that_was_killed(folder: Path, tmp_path: Path) -> None:
-    for name in ("worker-left", "scratch-left"):
-        (tmp_path / name / "tmp").mkdir(parents=True)
-    cache = tmp_path / "cache" / "steady" / "kept"
-    cache.parent.mkdir(parents=True)
-    cache.write_bytes(b"\1" * (1 << 20))
-    for allowed, kept in ((2 << 20, True), (1 << 19, False)):
-        bench = host_bench(
-            BenchOptions(
-                "board",
-                None,
-                tmp_path,
-                runtimes={"steady": "bad_acts:Steady"},
-                search_path=[folder / "plugins"],
-                limits=replace(LIMITS, cache_bytes=allowed),
-            )
-        )
-        try:
-            steady_platform = bench.describe()[1][0].platforms[0].name
-            assert steady_platform == STEADY
-            assert not list(tmp_path.glob("*-left"))
-            assert cache.exists() == kept
-        finally:
-            bench.close()
