@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.board import MeasuredBoard
 from latfarm_agent.bench.energy import Recording
 from latfarm_agent.bench.options import BenchOptions
@@ -140,7 +141,7 @@ class Bench:
             request_id=request.request_id,
             board_id=self._board_id,
             platform=request.platform,
-            protocol_version=rules.PROTOCOL_VERSION,
+            protocol_version=PROTOCOL_VERSION,
             settings=request.settings,
             measured_at_s=time.time(),
         )

@@ -1,8 +1,8 @@
-"""The agent's side of an energy measurement: which rails, when they are sampled, what they tell.
+"""The agent's side of an energy measurement: which power rails are read, when, and what they tell.
 
-The worker lets the board rest, runs the model back to back, and lets it rest again; it says when.
-The agent samples the rails meanwhile and computes what an inference costs. Where a runtime keeps
-its own account (a simulated board's, a phone's), that one is taken and no rail is read.
+The worker lets the board rest, runs the model back to back, lets it rest again, and tells when it
+did so. The agent samples the rails meanwhile and computes the energy of an inference. If a runtime
+has its own energy account, as simulated boards have, that account is used and no rail is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ from latfarm_agent.power.rails import PowerConfig, Rail, Rails, Recorder
 from latfarm_agent.worker.rules import ENERGY_UNAVAILABLE
 
 CONDITION = "energy"
-"""Of a result's conditions: "ok", or why there is no energy, beginning with ENERGY_UNAVAILABLE."""
+"""The condition of a result that is "ok", or tells why there is no energy.
+
+The reason begins with `ENERGY_UNAVAILABLE`.
+"""
 
 RESTING = "resting"
+"""The stage with which the sampling of rails begins."""
+
 _TICKS_A_SECOND = 100.0
+"""The kernel's ticks per second, where the system does not tell."""
 
 
 def _host_nvml() -> NvmlPower | None:
@@ -40,12 +46,13 @@ def _host_nvml() -> NvmlPower | None:
 
 
 class Recording:
-    """One measurement's energy: `begin` when the board is to rest, `finish` with what was told.
+    """The energy of one measurement. Call `begin` for each stage, and `finish` at the end.
 
     Args:
-        rails: to sample; empty: none can be, `why` says why.
-        record: begins to sample them.
-        asked: False: nobody asked for an energy, and nothing is done.
+        rails: the rails to sample; empty: there are none.
+        why: why there are no rails.
+        record: begins to sample the rails.
+        asked: False: no energy is asked for, and nothing is done.
     """
 
     def __init__(
@@ -59,11 +66,11 @@ class Recording:
 
     @property
     def has_rail(self) -> bool:
-        """Whether the worker's runs and rests would be seen by a rail."""
+        """Whether a rail can measure the worker's runs and rests."""
         return bool(self._rails)
 
     def begin(self, stage: str) -> None:
-        """A stage begins: from the first rest on, rails are sampled."""
+        """A stage begins; the rails are sampled from the first rest on."""
         if stage == RESTING and self._rails and self._recorder is None:
             self._recorder = self._record()
 
@@ -75,12 +82,12 @@ class Recording:
     def finish(
         self, told: Mapping[str, Any] | None, result: BenchResult, conditions: dict[str, str]
     ) -> None:
-        """Put into a result what an inference costs, into its conditions how, or why it cannot be.
+        """Put the energy of an inference into a result, or into its conditions why there is none.
 
         Args:
-            told: by the worker, as `measure_energy.run_for_energy` says; empty: it did not run.
-            result: gets an energy, where there is one.
-            conditions: always get `CONDITION` where energy was asked for.
+            told: what `measure_energy.run_for_energy` gave in the worker; empty: it did not run.
+            result: gets the energy, if there is one.
+            conditions: get `CONDITION` and details, if energy was asked for.
         """
         if not self._asked:
             return
@@ -125,9 +132,9 @@ class EnergyMeter:
     """Makes the recordings of a board.
 
     Args:
-        root: where /proc and /sys are found.
-        config: which rails, how often.
-        nvml: opens NVML; None: the library of this host, where `root` is its own.
+        root: folder below which /proc and /sys are found.
+        config: which rails to read, and how often.
+        nvml: opens NVML; None: the library of this machine, if `root` is its own root.
     """
 
     def __init__(
@@ -139,17 +146,19 @@ class EnergyMeter:
         if nvml is None:
             nvml = _host_nvml if Path(root) == Path("/") else lambda: None
         self._rails = Rails(root, config, nvml)
-        self._sensors = Sensors((), root)  # all cores: a package's counter sees them all
+        self._sensors = Sensors(
+            (), root
+        )  # of all cores, as the energy counter of a package covers all of them
 
     def recording(
         self, *, settings: Mapping[str, str] | None, real_time: bool, cores: Sequence[int]
     ) -> Recording:
-        """For one measurement.
+        """The recording of one measurement.
 
         Args:
-            settings: the platform's; None: no energy is asked for.
-            real_time: False where time is simulated: no rail sees such work.
-            cores: that measure; the sampling stays off them.
+            settings: settings of the platform; None: no energy is asked for.
+            real_time: False: time is computed, so no rail can measure the work.
+            cores: the measuring cores; the sampling thread does not run on them.
         """
         rails: list[Rail] = []
         why = "its time is computed, not taken: no rail of this board sees its work"
@@ -164,7 +173,7 @@ class EnergyMeter:
         )
 
     def shown(self) -> str:
-        """The rail of a platform of the CPU, or why there is none; then the others to name."""
+        """The rail for platforms of the CPU, or why there is none, and the names of other rails."""
         rails, why = self._rails.chosen({})
         used = "+".join(rail.name for rail in rails) or f"none: {why}"
         others = [name for name in self._rails.found() if name != used]
@@ -188,7 +197,7 @@ def _span(values: Sequence[Any]) -> Span:
 
 
 def _own_account(told: Mapping[str, Any]) -> Record:
-    """A runtime's own account: read at the ends of the spans, by its own clock."""
+    """A runtime's own account, which it read at the ends of the spans with its own clock."""
     points: dict[float, float] = {}
     for begin_s, end_s, _, _, (begin_mj, end_mj) in told["spans"]:
         points[float(begin_s)], points[float(end_s)] = float(begin_mj), float(end_mj)

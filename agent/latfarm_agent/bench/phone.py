@@ -1,4 +1,4 @@
-"""A phone's sensors, read over adb, in the place of the host's."""
+"""The sensors of a phone, which are read over adb, and a bench that measures on the phone."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ RUNTIME = "adb"
 REFERENCE = "latfarm_agent.runtimes.adb.runtime:AdbRuntime"
 
 _ANSWER_S = 10.0
+"""How long a short command on the phone may take."""
+
 _ALIVE_S = 5.0
+"""How long the phone may take to show that it is still there."""
 
 
 class PhoneSensors(Sensors):
-    """What `Sensors` is for a host. While a phone is away, what was last known of it is told.
+    """The sensors of a phone. While it is away, its last known values are told.
 
     Args:
-        device: the phone; connected to at once.
+        device: the phone, which is connected to at once.
         rules: when it may be measured.
 
     Raises:
@@ -52,7 +55,7 @@ class PhoneSensors(Sensors):
         self._look()
 
     def read(self) -> SensorReading:
-        """Fastest cluster's clock, temperature, and what throttles; unknown while it is away."""
+        """Clock of the fastest cluster, temperature, and throttling; unknown while it is away."""
         try:
             state = self._look()
         except AdbError:
@@ -66,10 +69,10 @@ class PhoneSensors(Sensors):
         )
 
     def standing(self) -> BoardReadiness:
-        """Whether the phone may be measured, and what must not change meanwhile.
+        """Whether the phone may be measured, and what must not change during a measurement.
 
         Raises:
-            AdbError: it is away, and does not come back soon.
+            AdbError: it is away and does not return soon.
         """
         self._device.ready()
         self._recognise()
@@ -82,7 +85,7 @@ class PhoneSensors(Sensors):
         return BoardReadiness(mode(state), told, unfit(state, self._rules, self._identity.home))
 
     def lost(self) -> str:
-        """Why the phone does not answer; empty: it does."""
+        """Why the phone does not answer; empty: it answers."""
         try:
             self._device.shell("true", timeout_s=_ALIVE_S)
         except AdbError as error:
@@ -101,15 +104,15 @@ class PhoneSensors(Sensors):
         }
 
     def ticks(self) -> CoreTicks | None:
-        """Not told: whoever is in front of the phone is known by the rules."""
+        """None: the rules check which app is in front instead."""
         return None
 
     def load(self) -> str:
-        """One-minute load average of the phone."""
+        """Load average of the phone over one minute."""
         return self._state.load_1m or UNKNOWN
 
     def boot_id(self) -> str:
-        """The phone's, so that nobody takes it for a part of its host."""
+        """A boot identity of the phone, which differs from that of this machine."""
         identity = f"{self._identity.serial} {self._identity.boot_id}"
         return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
@@ -135,16 +138,16 @@ class PhoneSensors(Sensors):
         }
 
     def board_id(self, state_dir: Path) -> str:
-        """The phone's serial number, however it is connected; without one, the connection's."""
+        """Identity from the phone's serial number; without one, from that of the connection."""
         del state_dir
         identity = f"phone {self._identity.serial or self._device.serial}"
         return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
     def _recognise(self) -> None:
-        """Another phone may answer under the same address, and an update may have come.
+        """Check that it is still the same phone with the same system.
 
         Raises:
-            DeviceLostError: so it is.
+            DeviceLostError: another phone answers at this address, or its system was updated.
         """
         found = PhoneIdentity.read(self._device.shell(STATIC).text)
         if found.serial != self._identity.serial:

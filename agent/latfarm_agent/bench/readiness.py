@@ -1,4 +1,4 @@
-"""Whether the board is fit to measure now, and what its sensors say while it does."""
+"""Waits until the board is fit to measure, and logs its sensors while it measures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,19 @@ from latfarm_agent.board.conditions import (
 from latfarm_agent.worker.failure import WorkerFailure
 
 _BUSY_SHARE = 0.25
+"""A core counts as busy if other programs use more than this share of it."""
+
 _BUSY_WINDOW_S = 0.1
+"""Over how long a time that share is taken."""
+
 _BUSY_GIVE_UP_S = 30.0
-_COOL_WAIT_S = 600.0
-_LOG_EVERY_S = 1.0
+"""After a wait that was in vain, no measurement waits again for so long."""
+
+COOL_WAIT_S = 600.0
+"""How long a measurement of the publish tier waits for a cool board."""
+
+LOG_EVERY_S = 1.0
+"""How often sensors are logged, and read while the board cools."""
 
 ReportStage = Callable[[str, int], None]
 """Told the name of a stage that begins, and the number of its session."""
@@ -31,11 +40,11 @@ Cancelled = Callable[[], bool]
 
 
 class Readiness:
-    """Waits until the board is fit to measure, remembering how it was before.
+    """Waits until the board is fit to measure. Remembers earlier readings.
 
     Args:
-        sensors: of the measuring cores.
-        cores: the measuring cores; empty: none in particular, so that none can be busy.
+        sensors: the sensors of the measuring cores.
+        cores: the measuring cores; empty: no particular ones, so none is waited for.
         busy_wait_s: how long to wait for a busy core.
         closing: set when waiting must end.
     """
@@ -56,12 +65,12 @@ class Readiness:
         self._idle_c: float | None = None
 
     def measured(self, ticks: CoreTicks | None) -> None:
-        """A measurement has ended, with these accounts of the cores."""
+        """A measurement has ended; `ticks` are the accounts of the cores at its end."""
         if ticks is not None:
             self._last_ticks = (time.monotonic(), ticks)
 
     def read(self) -> SensorReading:
-        """The sensors now; the coolest reading ever counts as idle."""
+        """Read the sensors. The lowest temperature so far counts as that of the idle board."""
         reading = self._sensors.read()
         if reading.temperature_c is not None:
             known = self._idle_c
@@ -76,10 +85,19 @@ class Readiness:
         stage: ReportStage,
         cancelled: Cancelled,
     ) -> None:
-        """Wait, but not long, while others use the measuring core; say how busy it was.
+        """Wait for a short time while other programs use the measuring core.
 
-        Between measurements our workers are idle, so all use is by others. Right after another
-        measurement there is nothing to look back on, and the one before told how quiet it was.
+        Between measurements our workers are idle, so all use of the core is by other programs.
+        Right after another measurement there is no time to look back on, and that measurement has
+        told how busy the core was.
+
+        Args:
+            conditions: get how busy the core was, and how long the wait was.
+            stage: told if there is a wait.
+            cancelled: whether the measurement is no longer wanted.
+
+        Raises:
+            WorkerFailure: CANCELLED.
         """
         if not self._cores:
             conditions["core_busy_share"] = UNKNOWN
@@ -93,7 +111,7 @@ class Readiness:
         waiting = False
         while ticks is not None and (busy is None or busy > _BUSY_SHARE):
             if busy is not None and begun < self._wait_again_s:
-                break  # the last wait was in vain, and not long ago
+                break  # the last wait was in vain, and that was not long ago
             if time.monotonic() - begun > self._busy_wait_s:
                 self._wait_again_s = time.monotonic() + _BUSY_GIVE_UP_S
                 break
@@ -108,10 +126,12 @@ class Readiness:
         conditions["waited_ms"] = shown((time.monotonic() - begun) * 1e3, 0)
 
     def wait_until_cool(self, stage: ReportStage, cancelled: Cancelled) -> None:
-        """METHODS 1.3, where there is a sensor.
+        """Wait until the temperature is steady and close to that of the idle board.
+
+        A board without a temperature sensor is not waited for.
 
         Raises:
-            WorkerFailure: NOT_READY after ten minutes.
+            WorkerFailure: NOT_READY after ten minutes, or CANCELLED.
         """
         begun = time.monotonic()
         samples: list[tuple[float, float]] = []
@@ -122,15 +142,15 @@ class Readiness:
             samples.append((time.monotonic(), reading.temperature_c))
             if thermally_steady(samples, self._idle_c):
                 return
-            if samples[-1][0] - begun > _COOL_WAIT_S:
+            if samples[-1][0] - begun > COOL_WAIT_S:
                 raise WorkerFailure(
                     "NOT_READY",
                     f"{reading.temperature_c:.1f} degC and not steady near the idle "
-                    f"{self._idle_c:.1f} degC after {_COOL_WAIT_S:.0f} s",
+                    f"{self._idle_c:.1f} degC after {COOL_WAIT_S:.0f} s",
                 )
             if len(samples) == 1:
                 stage("waiting", 0)
-            self._pause(_LOG_EVERY_S, cancelled)
+            self._pause(LOG_EVERY_S, cancelled)
 
     def _pause(self, seconds: float, cancelled: Cancelled) -> None:
         until = time.monotonic() + seconds
@@ -144,7 +164,7 @@ class Readiness:
 
 
 class Monitor:
-    """Logs the sensors once a second while runs are timed."""
+    """Logs the sensors once a second while runs are timed; see `watch`."""
 
     def __init__(self, sensors: Sensors, *, active: bool) -> None:
         self.samples: list[SensorReading] = []
@@ -157,7 +177,7 @@ class Monitor:
             self._thread.start()
 
     def watch(self, timing: bool) -> None:
-        """Whether what happens from now on counts."""
+        """Whether readings from now on are logged."""
         self._timing = timing
 
     def close(self) -> None:
@@ -168,7 +188,7 @@ class Monitor:
             self._thread = None
 
     def logged(self) -> dict[str, str]:
-        """The log as conditions: one figure a second."""
+        """The log as conditions, with one value for each second."""
         if not self.samples:
             return {}
         return {
@@ -177,6 +197,6 @@ class Monitor:
         }
 
     def _log(self) -> None:
-        while not self._ended.wait(_LOG_EVERY_S):
+        while not self._ended.wait(LOG_EVERY_S):
             if self._timing:
                 self.samples.append(self._sensors.read())

@@ -1,4 +1,4 @@
-"""Where runtimes measure: the cores of each number of threads, and who watches over them."""
+"""Where workers measure: the cores for each number of threads, and their sensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from latfarm_agent.errors import AgentUsageError
 
 @dataclass(frozen=True)
 class Seat:
-    """Where runtimes of one number of threads measure; `cores` empty: wherever they run."""
+    """Where workers with one number of threads measure; `cores` empty: not pinned."""
 
     cores: tuple[int, ...]
     sensors: Sensors
@@ -25,14 +25,14 @@ class Seat:
 
 
 def measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
-    """Cores for a number of threads, empty where none are worth keeping to.
+    """The cores to pin workers to; empty: they are not pinned.
 
     Args:
-        cpu: one that was asked for; None: the last ones, if any is left for the rest.
-        threads: how many cores.
+        cpu: a core that must be among them; None: the last cores, if one is left over.
+        threads: the number of cores.
 
     Raises:
-        AgentUsageError: this process may not use that core.
+        AgentUsageError: this process may not use the core `cpu`.
     """
     if not hasattr(os, "sched_getaffinity"):
         return ()
@@ -44,5 +44,5 @@ def measuring_cores(cpu: int | None, threads: int) -> tuple[int, ...]:
             )
         others = [core for core in reversed(allowed) if core != cpu]
         return tuple(sorted([cpu, *others[: threads - 1]]))
-    # With one core there is nothing to choose; with no spare one the agent itself would disturb.
+    # With a single core there is no choice; without a spare core the agent itself would disturb.
     return tuple(allowed[-threads:]) if len(allowed) > threads else ()

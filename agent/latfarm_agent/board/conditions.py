@@ -1,7 +1,7 @@
-"""Under which conditions a measurement was taken: read back from the kernel, never assumed.
+"""The conditions of a board: temperature, clock, throttling, load and policy, read from the kernel.
 
-A sensor that the board lacks reads `UNKNOWN`. Everything is read below one root folder, so that
-tests can lay out a board of their own.
+A value that the board does not tell is `UNKNOWN`. Everything is read below one root folder, so that
+tests can make a board of their own from files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from latfarm_agent.nvidia.gpu import NvidiaBoard
 UNKNOWN = "unknown"
 
 _STEAL_FIELD = 7
+"""Position of the stolen time among the numbers of a line of /proc/stat."""
 
 
 @dataclass(frozen=True)
 class CoreTicks:
-    """Where the time of some cores went since boot, in kernel ticks (10 ms as a rule)."""
+    """How some cores spent their time since boot, in kernel ticks (usually 10 ms)."""
 
     busy: int
     idle: int
@@ -39,7 +40,7 @@ class CoreTicks:
 
 @dataclass(frozen=True)
 class Shares:
-    """What became of the cores between two readings, each 0 to 1; None where it is not known."""
+    """Shares of the cores' time between two readings, from 0 to 1; None: not known."""
 
     busy: float | None
     steal: float | None
@@ -55,9 +56,9 @@ def shares(before: CoreTicks | None, after: CoreTicks | None) -> Shares:
 
 @dataclass(frozen=True)
 class SensorReading:
-    """One look at the sensors of the measuring cores.
+    """One reading of the sensors of the measuring cores.
 
-    `throttles`: a counter that rises, or a state that is above zero, when the board throttles.
+    `throttles` is a counter that rises, or a state above zero, when the board throttles.
     """
 
     clock_mhz: float | None
@@ -69,8 +70,10 @@ class SensorReading:
 class BoardReadiness:
     """Whether a board may be measured now.
 
-    `mode`: what must not change while it is measured; `told`: what a result says of it; `unfit`:
-    why it must not be measured, empty where it may.
+    Attributes:
+        mode: what must not change during a measurement.
+        told: conditions for the result.
+        unfit: why the board must not be measured; empty: it may be.
     """
 
     mode: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +81,7 @@ class BoardReadiness:
     unfit: str = ""
 
     def changes(self, after: BoardReadiness) -> str:
-        """What is known to have changed of `mode`, in one line; empty: nothing."""
+        """What has changed of `mode`, in one line; unknown values count as unchanged."""
         found = [
             f"{name.replace('_', ' ')}: {was} -> {after.mode[name]}"
             for name, was in self.mode.items()
@@ -88,13 +91,13 @@ class BoardReadiness:
 
 
 class Sensors:
-    """Reads a board's sensors for the cores that measure.
+    """Reads the sensors of this machine for the measuring cores.
 
-    A board that is not the host that the agent runs on has a subclass of its own.
+    A driven board has a subclass of its own.
 
     Args:
         cores: the measuring cores; empty: all of them.
-        root: where /proc, /sys and /etc are found.
+        root: folder below which /proc, /sys and /etc are found.
     """
 
     def __init__(self, cores: Sequence[int] = (), root: Path = Path("/")) -> None:
@@ -109,15 +112,15 @@ class Sensors:
         return SensorReading(self.clock_mhz(), self.temperature_c(), self.throttles())
 
     def standing(self) -> BoardReadiness:
-        """Whether the board may be measured: a host always may."""
+        """Whether the board may be measured: this machine always may."""
         return BoardReadiness()
 
     def lost(self) -> str:
-        """Why the board does not answer; empty: it does, as the host that we run on must."""
+        """Why the board does not answer; empty: it answers, as this machine always does."""
         return ""
 
     def clock_mhz(self) -> float | None:
-        """The measuring core's clock by cpufreq; a nominal figure is no sensor."""
+        """The measuring core's clock as cpufreq tells it; nominal clocks are not read."""
         for name in ("scaling_cur_freq", "cpuinfo_cur_freq"):
             khz = _number(self._cpufreq / name)
             if khz is not None:
@@ -137,12 +140,12 @@ class Sensors:
                 name = _text(sensor.parent / "name")
                 if value is not None and name in ("coretemp", "k10temp", "cpu_thermal", "zenpower"):
                     found.append(value / 1e3)
-        # Zones that are switched off read 0, -273 or 127.
+        # Zones that are switched off tell 0, -273 or 127.
         plausible = [value for value in found if 1.0 <= value <= 125.0]
         return max(plausible) if plausible else None
 
     def throttles(self) -> int | None:
-        """Throttle events and states added up; None where no sensor tells."""
+        """Sum of all throttle events and states; None: no sensor tells them."""
         found: list[float] = []
         cpus = self._root / "sys/devices/system/cpu"
         for core in self._cores or {0}:
@@ -158,12 +161,12 @@ class Sensors:
         firmware = _text(self._root / "sys/devices/platform/soc/soc:firmware/get_throttled")
         with contextlib.suppress(ValueError):
             if firmware:
-                # Raspberry Pi: the low four bits say what happens now.
+                # Raspberry Pi: the low four bits tell what happens now.
                 found.append(float(int(firmware, 16) & 0xF))
         return int(sum(found)) if found else None
 
     def policy(self) -> dict[str, str]:
-        """What is set and changes latency: governor, clock bounds, power mode and source."""
+        """Settings that change latency: governor, clock bounds, power mode and power source."""
         power = self._root / "sys/class/power_supply"
         online = [_text(supply / "online") for supply in _paths(power, "*")]
         source = UNKNOWN
@@ -181,7 +184,7 @@ class Sensors:
         }
 
     def ticks(self) -> CoreTicks | None:
-        """Time accounts of the measuring cores; None without /proc/stat."""
+        """How the measuring cores spent their time; None without /proc/stat."""
         text = _text(self._root / "proc/stat")
         if text is None:
             return None
@@ -205,7 +208,7 @@ class Sensors:
         return text.split()[0] if text else UNKNOWN
 
     def boot_id(self) -> str:
-        """Differs after each boot, equal for all processes of a host."""
+        """An identity that changes with each boot; the same for all processes of a machine."""
         return _text(self._root / "proc/sys/kernel/random/boot_id") or UNKNOWN
 
     def hardware(self) -> dict[str, str]:
@@ -226,8 +229,8 @@ class Sensors:
     def board_id(self, state_dir: Path) -> str:
         """Stable identity of the device, 32 hex digits.
 
-        The serial number where the board has one (cloned images share all else), else the
-        machine id, else a random one kept in `state_dir`.
+        It comes from the serial number if the board has one, because cloned images share
+        everything else; otherwise from the machine id, or from a random one in `state_dir`.
         """
         identity = (
             (_text(self._root / "proc/device-tree/serial-number") or "").strip("\0")
@@ -269,13 +272,13 @@ class Sensors:
 
 
 def fingerprint(parts: Mapping[str, object]) -> str:
-    """Hash of everything that makes latencies comparable, 32 hex digits (METHODS 1.2)."""
+    """Hash of everything that makes latencies comparable, 32 hex digits."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def shown(value: float | None, digits: int = 3) -> str:
-    """A reading as text: `UNKNOWN` where there is none."""
+    """A reading as text; `UNKNOWN` if there is none."""
     if value is None:
         return UNKNOWN
     text = f"{value:.{digits}f}"
@@ -290,7 +293,7 @@ def _text(path: Path) -> str | None:
 
 
 def _paths(folder: Path, pattern: str) -> list[Path]:
-    """Sorted; none where the folder may not be looked into, as on Android."""
+    """Sorted paths; none if the folder may not be listed, as on Android."""
     try:
         return sorted(folder.glob(pattern))
     except OSError:
@@ -307,9 +310,9 @@ def _number(path: Path) -> float | None:
 def thermally_steady(
     samples: Sequence[tuple[float, float]], idle_c: float, window_s: float = 30.0
 ) -> bool:
-    """Whether (time in s, temperature in degC) samples show a cool and steady board.
+    """Whether samples of (time in s, temperature in degC) show a cool and steady board.
 
-    At most 5 degC above idle, and less than 0.5 degC of drift over the last `window_s`.
+    It is at most 5 degC above idle, and drifts less than 0.5 degC over the last `window_s`.
     """
     if not samples or samples[-1][0] - samples[0][0] < window_s:
         return False
@@ -321,9 +324,10 @@ def thermally_steady(
 def spoiled_by(
     begin: SensorReading, samples: Sequence[SensorReading], end: SensorReading, *, clock: bool
 ) -> str | None:
-    """Why a measurement must be rejected: throttling, or (with `clock`) a clock drop above 2 %.
+    """Why a measurement must be rejected: the board throttled, or its clock fell by more than 2 %.
 
-    None where nothing speaks against it, which includes boards without sensors.
+    The clock counts only with `clock`. None: nothing speaks against the measurement, as on boards
+    without sensors.
     """
     if begin.throttles is not None and end.throttles is not None:
         worst = max([r.throttles for r in samples if r.throttles is not None] + [end.throttles])

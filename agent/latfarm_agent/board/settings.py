@@ -1,4 +1,4 @@
-"""Governors, clocks and power mode of a board: set as a file says, read back, told as they are.
+"""Sets governors, clocks and power mode of a board as a file says, and reads them back.
 
 ```json
 {
@@ -14,8 +14,9 @@
 }
 ```
 
-What the kernel or the board does not have is `absent`, never silently left out; with "required" it
-counts as failed. A kernel may take a value and keep another: only what is read back counts.
+A setting that the kernel or the board does not have is reported as `absent`; with "required" it
+has failed. A kernel may accept a value and keep another one: only the value that is read back
+counts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from latfarm_agent.files.folders import write_whole
 from latfarm_agent.nvidia import tegra
 
 _TOOL_S = 60.0
+"""How long a vendor's tool may take."""
+
 _KEYS = ("required", "files", "power_mode", "jetson_clocks")
 _NUMBER = re.compile(r"\((\d+)\)$")
 
@@ -42,7 +45,7 @@ ToolRunner = Callable[..., str]
 
 
 class Settled(str, Enum):
-    """How a setting stands."""
+    """The state of a setting."""
 
     KEPT = "kept"
     CHANGED = "changed"
@@ -53,7 +56,10 @@ class Settled(str, Enum):
 
 @dataclass(frozen=True)
 class SettingOutcome:
-    """One setting: what was wanted, what was read before and after. `path`: of its file."""
+    """One setting: the wanted value, and the values that were read before and after.
+
+    `path`: the file of the setting, if it has one.
+    """
 
     name: str
     wanted: str
@@ -72,7 +78,10 @@ class SettingOutcome:
 
 @dataclass(frozen=True)
 class FileSetting:
-    """A value for each file that matches; `value_of`: the file beside it that holds the value."""
+    """A value for all files that match a pattern.
+
+    `value_of`: name of a file beside them that holds the value, instead of `value`.
+    """
 
     name: str
     paths: str
@@ -82,7 +91,7 @@ class FileSetting:
 
 @dataclass(frozen=True)
 class Wanted:
-    """All of the file. `required`: what is absent has failed."""
+    """The whole file of settings. `required`: a setting that is absent has failed."""
 
     required: bool = False
     files: tuple[FileSetting, ...] = ()
@@ -94,7 +103,7 @@ def read_wanted(path: Path) -> Wanted:
     """Read a file of settings.
 
     Raises:
-        AgentUsageError: it cannot be read, or is not of this kind.
+        AgentUsageError: it cannot be read, or is not such a file.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -124,14 +133,14 @@ def apply(
     root: Path = Path("/"),
     run: ToolRunner | None = None,
 ) -> list[SettingOutcome]:
-    """Settle a board; one outcome for each file and tool.
+    """Set a board up; gives one outcome for each file and tool.
 
     Args:
-        wanted: how it shall be.
-        before: where what was before is kept, the first time.
-        change: "set", "check" (change nothing) or "undo" (what `before` holds).
-        root: where files are found.
-        run: runs a tool and gives what it printed; raises OSError.
+        wanted: the wanted settings.
+        before: file that keeps the values from before the first change.
+        change: "set", "check" (change nothing) or "undo" (restore the values in `before`).
+        root: folder below which the files are found.
+        run: runs a tool and gives what it prints; raises OSError if that fails.
     """
     run = run or _run
     kept = _kept(before)
@@ -198,7 +207,7 @@ def _power_mode(number: int, change: str, run: ToolRunner) -> SettingOutcome:
     try:
         before = read()
         if before != str(number) and change == "set":
-            # Some modes need a reboot, and the tool asks: that is not ours to decide.
+            # For some modes the tool asks for a reboot, which only the operator may decide.
             run(["nvpmodel", "-m", str(number)], "no\n")
         after = read()
     except FileNotFoundError:

@@ -158,7 +158,7 @@ class BlobStore:
             DigestError: `sha256` is malformed.
             OffsetError: `offset` is not the number of bytes that are here.
             BlobTooLargeError: it is over the limit, or does not fit beside the blobs in use.
-            AgentDiskFullError: the disk has no room.
+            AgentDiskFullError: the disk is full.
         """
         check_sha256(sha256)
         upload: Upload | None = None
@@ -237,7 +237,7 @@ class BlobStore:
             whole.verified = whole.verified or sound
             if not whole.verified:
                 whole.users -= 1
-                # Two callers may find the damage at once, and an upload may have replaced it already.
+                # Two callers may find the damage at once, and an upload may have replaced it.
                 if self._whole.get(sha256) is whole and whole.users == 0:
                     self._remove(sha256)
                 logger.warning("blob %s was damaged on disk and is removed", sha256)
@@ -265,7 +265,7 @@ class BlobStore:
             (self._directory / sha256).unlink()
 
     def _make_room(self, sha256: str, needed_bytes: int) -> None:
-        """Evict blobs, the oldest first, until `needed_bytes` fit under the limit and on the disk."""
+        """Evict the oldest blobs until `needed_bytes` fit under the limit and on the disk."""
         promised = sum(upload.remaining_bytes for upload in self._uploads.values())
         while True:
             over_limit = self.total_bytes + promised + needed_bytes - self._max_total_bytes

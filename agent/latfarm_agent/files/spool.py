@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished result. `again`: a repeat of the request is measured again, not answered from it."""
+    """A finished result. `again`: a repeat of the request is measured once more."""
 
     request_id: str
     question: str

@@ -1,9 +1,10 @@
-"""What the networked agent and the unit that measures say to each other, over a Unix socket.
+"""The messages between an agent's two processes, over a Unix socket.
 
-One connection is one question. The asker sends one message, with the model's open file where there
-is one, and keeps its side open for as long as it wants the answer: to close it is to cancel. The
-other side sends stages and then one answer. Messages are `channel`'s, protocol buffers in them
-base64.
+One process has the network, the other one has the devices and measures. Each connection carries one
+question. The process with the network sends one message, together with the open file of the model
+if there is one, and keeps the connection open while it wants the answer: closing it cancels. The
+other side sends stages and then one answer. Messages have the form of `worker.channel`; protocol
+buffers in them are base64 text.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import socket
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message, encode
 
 MAX_PATH_BYTES = 107
-"""Of a Unix socket's name, without its end."""
+"""Longest name of a Unix socket on Linux, without the final zero."""
 
 _CHUNK_BYTES = 1 << 16
+"""How much is read at once."""
 
 
 class LinkError(Exception):
-    """The other side said what nobody of ours says, or nothing any more."""
+    """The connection broke, or the other side sent what the protocol does not allow."""
 
 
 class Link:
-    """One end of a connection. `send` may be called by any one thread, `receive` by another.
+    """One end of a connection. One thread may call `send` while another one calls `receive`.
 
     Args:
-        connection: connected; the link closes it.
+        connection: a connected socket; the link closes it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -39,18 +41,18 @@ class Link:
         self._waiting: list[Message] = []
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether `receive` would answer at once; waits so long for that."""
+        """Whether `receive` would answer at once; waits for that for at most `timeout_s`."""
         return bool(self._waiting or select.select([self._connection], [], [], timeout_s)[0])
 
     def ended(self) -> bool:
-        """Whether the other side has closed its end, or broken the rule to send nothing more."""
+        """Whether the other side has closed its end, or sent something when it must not."""
         return self.ready(0.0)
 
     def send(self, message: Message, file: int | None = None) -> None:
-        """Send a message, with an open file where one is given.
+        """Send a message, and an open file with it if one is given.
 
         Raises:
-            LinkError: nobody reads any more.
+            LinkError: the connection broke.
         """
         data = encode(message)
         try:
@@ -64,10 +66,10 @@ class Link:
             raise LinkError(f"the connection broke: {error.strerror or error}") from error
 
     def receive(self) -> Message | None:
-        """The next message; None at the end.
+        """The next message; None at the end of the connection.
 
         Raises:
-            LinkError: the connection broke, or the bytes are no message.
+            LinkError: the connection broke, or the bytes are not a message.
         """
         message, file = self.receive_with_file()
         if file is not None:
@@ -75,7 +77,7 @@ class Link:
         return message
 
     def receive_with_file(self) -> tuple[Message | None, int | None]:
-        """The next message, and the open file that came with it: the caller closes it.
+        """The next message, and the open file that came with it, which the caller must close.
 
         Raises:
             LinkError: as `receive`.

@@ -1,8 +1,7 @@
-"""The bench as the networked agent sees it where measuring is another service's work.
+"""A bench whose measuring is done by another process, behind a Unix socket.
 
-The agent then has the network and no devices; the service that measures has the devices and no
-network. They meet at a Unix socket. What comes from there is judged before it is believed: models
-run over there.
+This process has the network and no devices; the other one has the devices and no network. As models
+run in the other process, everything that comes from it is checked.
 """
 
 from __future__ import annotations
@@ -27,14 +26,20 @@ from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import printable
 
 START_TIMEOUT_MS = 180_000.0
-"""How long the other service may take to be there, and to know its runtimes."""
+"""How long the other process may take to start and to find its runtimes."""
 
 RETURN_TIMEOUT_MS = 30_000.0
-"""How long it may be away: its manager starts it again."""
+"""How long the other process may be away before systemd, for example, has started it again."""
 
 _RETRY_S = 0.1
+"""How long to wait before another attempt to connect."""
+
 _POLL_S = 0.1
+"""How often to ask whether the measurement is still wanted."""
+
 _MOST_RUNTIMES = 200
+"""Most runtimes in a description that is believed."""
+
 _FAILED = "WORKER_FAILED"
 _CANCELLED = "CANCELLED"
 _Read = TypeVar("_Read")
@@ -43,15 +48,15 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteBench:
-    """Asks the service behind a socket; see `measuring.MeasuringBench`. Thread-safe.
+    """Asks the process behind a socket; see `measuring.MeasuringBench`. Thread-safe.
 
     Args:
-        path: the socket, which need not be there yet.
+        path: the socket, which may appear later.
         start_timeout_ms: how long the first description may take.
-        return_timeout_ms: how long later questions wait for the service to be there.
+        return_timeout_ms: how long later questions wait for the process to return.
 
     Raises:
-        AgentUsageError: on construction, no socket can have that path.
+        AgentUsageError: on construction, the path is too long for a socket.
     """
 
     def __init__(
@@ -72,10 +77,10 @@ class RemoteBench:
         self._known: Offer | None = None
 
     def describe(self) -> Offer:
-        """The board and its runtimes; while the service is away, what it last said.
+        """The board and its runtimes; while the other process is away, its last description.
 
         Raises:
-            StateError: it has said nothing yet.
+            StateError: it has not described anything yet.
         """
         first = self._known is None
         timeout_ms = self._start_timeout_ms if first else self._return_timeout_ms
@@ -101,7 +106,7 @@ class RemoteBench:
         on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
     ) -> BenchResult:
-        """Let the service measure; its end, or ours, is a result too."""
+        """Let the other process measure. If it ends, or if this one does, that is a result too."""
 
         def stop() -> bool:
             return self._closing.is_set() or cancelled()
@@ -130,7 +135,7 @@ class RemoteBench:
             os.close(file)
 
     def close(self) -> None:
-        """Cancel what runs. The service goes on: it is its manager's to end. Idempotent."""
+        """Cancel what runs; the other process continues. Idempotent."""
         self._closing.set()
 
     def _connect(self, deadline_s: float, stop: Callable[[], bool] = lambda: False) -> Link:
@@ -152,10 +157,10 @@ class RemoteBench:
         stop: Callable[[], bool],
         on_stage: Callable[[BenchStage], None] = lambda _: None,
     ) -> Message:
-        """The last message of a question; stages are handed on.
+        """The last message of a question; stages before it are passed to `on_stage`.
 
         Raises:
-            LinkError: there is none, or it is no longer wanted.
+            LinkError: there is no such message, or it is no longer wanted.
         """
         while True:
             if stop():

@@ -1,8 +1,8 @@
-"""The service that measures: a bench behind a Unix socket, with the board's devices and no network.
+"""The process that measures: a bench behind a Unix socket, with the devices and without a network.
 
-It takes questions from the networked agent alone: those who may open the socket, which its folder's
-and its own permissions say. Models come as open files and are copied: a runtime reads paths, and
-this service need not be able to read any of the agent's.
+It answers everybody who may open the socket; the permissions of the socket and its folder leave
+that to the agent. Models arrive as open files and are copied, because runtimes read files by their
+paths, and this process may not be allowed to read the agent's folders.
 """
 
 from __future__ import annotations
@@ -28,21 +28,28 @@ from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError
 from latfarm_agent.worker.channel import Message
 
 MOST_CONNECTIONS = 16
+"""Most questions at once."""
+
 _PREFIX = "model-"
+"""Prefix of the folders with copied models."""
+
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _QUESTION_S = 10.0
+"""How long a connection may take to send its question."""
+
 _MODE = 0o660
+"""Permissions of the socket."""
 
 logger = logging.getLogger(__name__)
 
 
 class BenchServer:
-    """Serves a bench; ends it when it is closed. `start` once.
+    """Serves a bench, and ends it when the server is closed. Call `start` once.
 
     Args:
         bench: measures.
-        path: the socket; one that a process before left there is replaced.
-        work_dir: where models are copied to.
+        path: the socket; an old one without a process is replaced.
+        work_dir: folder that models are copied to.
 
     Raises:
         AgentUsageError: the socket cannot be made, or another process serves there.
@@ -62,7 +69,7 @@ class BenchServer:
         self._thread = threading.Thread(target=self._accept, name="bench-accept", daemon=True)
 
     def start(self) -> None:
-        """Take questions, each in a thread of its own."""
+        """Answer questions, each in a thread of its own."""
         self._thread.start()
 
     def close(self) -> None:
@@ -78,7 +85,7 @@ class BenchServer:
             if self._path.stat().st_ino == self._made:
                 self._path.unlink()
         self._bench.close()
-        for _ in range(MOST_CONNECTIONS):  # each thread gives its slot back when it ends
+        for _ in range(MOST_CONNECTIONS):  # each thread releases its slot when it ends
             self._slots.acquire()
         os.close(self._woken)
         os.close(self._waker)
@@ -167,12 +174,12 @@ class BenchServer:
 
 
 def _tell(link: Link, stage: BenchStage) -> None:
-    with contextlib.suppress(LinkError):  # who no longer listens cancels, and is asked about that
+    with contextlib.suppress(LinkError):  # if nobody listens any more, `cancelled` tells it
         link.send({"event": "stage", "stage": wire.packed_stage(stage)})
 
 
 def _copy(file: int, target: Path) -> None:
-    """The bytes of an open regular file, readable by this process and its workers alone."""
+    """Copy an open regular file; the copy is readable by this process and its workers only."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         raise OSError("it is no regular file")
     with os.fdopen(os.dup(file), "rb") as source, target.open("xb") as copy:
@@ -193,7 +200,7 @@ def _listen(path: Path) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
-        # Nobody gets in between its making and its permissions.
+        # Made with its final permissions, so that nobody can connect before they are set.
         before = os.umask(0o777 & ~_MODE)
         try:
             listener.bind(str(path))

@@ -1,7 +1,7 @@
-"""An NVIDIA GPU as a part of the board: what is set that changes its latency, and how it is now.
+"""The NVIDIA GPU of a board: its settings that change latency, and its clock and temperature.
 
-On a Jetson the answers come from nvpmodel, jetson_clocks, tegrastats and sysfs, on other boards
-from NVML, on the newest Jetsons from both. All is read back, never assumed from what was set.
+On a Jetson the values come from nvpmodel, jetson_clocks, tegrastats and sysfs, on other boards from
+NVML, on the newest Jetsons from both. All values are read back, never assumed from what was set.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from latfarm_agent.nvidia import tegra
 from latfarm_agent.nvidia.nvml import POWER_CAP, Nvml, open_nvml
 
 _POLICY_KEPT_S = 5.0
+"""How long a policy is kept before it is read again."""
+
 _TOOL_TIMEOUT_S = 5.0
+"""How long a tool may take."""
+
 _MHZ = 1e6
+"""Hertz in a megahertz."""
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One look at a GPU; None where it does not tell.
+    """The values of a GPU at one moment; None: it does not tell.
 
-    `throttles`: a counter that rises, or a state that is above zero, when it throttles. `reasons`:
-    why its clocks are lower than asked for, the power cap among them: that counts as no throttling.
+    `throttles` is a counter that rises, or a state above zero, when the GPU throttles. `reasons`
+    tells why its clocks are lower than asked for; the power cap may be among them, but does not
+    count as throttling.
     """
 
     clock_mhz: float | None = None
@@ -38,7 +44,7 @@ class GpuReading:
 
 
 def run_tool(command: Sequence[str]) -> str:
-    """What a command prints; empty where it is missing or hangs."""
+    """What a command prints; empty: it is missing or does not end in time."""
     if shutil.which(command[0]) is None:
         return ""
     try:
@@ -56,15 +62,15 @@ def run_tool(command: Sequence[str]) -> str:
 
 
 class NvidiaBoard:
-    """The NVIDIA side of a board; says nothing on boards without one.
+    """The NVIDIA GPU of a board; tells nothing on boards without one.
 
-    `policy` may be called from any thread, all else by one.
+    `policy` may be called from any thread, everything else by one thread.
 
     Args:
-        root: where /sys and /etc are found.
-        nvml: opens NVML; None: the real one, which no other root than "/" has.
-        tool: runs a command and returns what it prints; None: likewise.
-        tegrastats: the command that prints a Jetson's figures; None: likewise.
+        root: folder below which /sys and /etc are found.
+        nvml: opens NVML; None: the real library, but only if the root is "/".
+        tool: runs a command and gives what it prints; None: likewise.
+        tegrastats: the command that prints a Jetson's values; None: likewise.
     """
 
     def __init__(
@@ -87,10 +93,10 @@ class NvidiaBoard:
         self._policy: tuple[float, dict[str, str]] | None = None
 
     def policy(self) -> dict[str, str]:
-        """What is set and changes latency, as conditions; empty without an NVIDIA GPU.
+        """Settings that change latency, as conditions; empty without an NVIDIA GPU.
 
-        Asked anew at most every 5 s: tools take their time, and a board with many platforms asks
-        once for each.
+        They are read at most every 5 s, because the tools are slow, and a board asks once for each
+        of its platforms.
         """
         now = time.monotonic()
         if self._policy is None or now - self._policy[0] > _POLICY_KEPT_S:
@@ -128,7 +134,7 @@ class NvidiaBoard:
         return GpuReading(clock, memory, temperature, power, throttles, reasons)
 
     def index_of(self, bus_id: str) -> int:
-        """NVML's index of the device that CUDA calls by this PCI address; 0 where unknown."""
+        """NVML's index of the device with this PCI address, as CUDA tells it; 0: unknown."""
         nvml = self._library()
         found = nvml.index_of(bus_id) if nvml is not None else None
         return 0 if found is None else found
@@ -140,7 +146,7 @@ class NvidiaBoard:
             self._stats = None
 
     def close(self) -> None:
-        """End what was started and opened. Idempotent."""
+        """End the tool and close the library. Idempotent."""
         self.rest()
         if self._nvml is not None:
             self._nvml.close()
@@ -157,7 +163,7 @@ class NvidiaBoard:
             try:
                 self._stats = tegra.Tegrastats(self._command)
             except OSError:
-                self._command = ""  # it is not there: do not look again
+                self._command = ""  # the tool is missing: do not try again
         return self._stats.latest() if self._stats is not None else None
 
     def _frequency(self, name: str) -> float | None:
@@ -197,7 +203,7 @@ class NvidiaBoard:
         if low is not None and high is not None:
             told["gpu_clock_min_mhz"], told["gpu_clock_max_mhz"] = f"{low:g}", f"{high:g}"
             told["gpu_clock_locked"] = "yes" if low == high else "no"
-        # It answers root alone: without that the memory's clock stays unknown.
+        # The tool needs root: without it, the clock of the memory stays unknown.
         for unit, bounds in tegra.read_clocks(self._tool(["jetson_clocks", "--show"])).items():
             told.setdefault(f"{unit}_clock_min_mhz", f"{bounds.min_mhz:g}")
             told.setdefault(f"{unit}_clock_max_mhz", f"{bounds.max_mhz:g}")

@@ -16,7 +16,7 @@ _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # nvmlClockType_t
 _GPU_SENSOR = 0  # nvmlTemperatureSensors_t
 _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, the longest text asked for
 
-# nvmlClocksEventReasons; what is missing here (idle, application clocks, display) is no throttling.
+# nvmlClocksEventReasons. Others (idle, application clocks, display) are no throttling.
 _REASONS = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
@@ -25,14 +25,14 @@ _REASONS = {
     0x80: "hardware power brake",
 }
 POWER_CAP = _REASONS[0x04]
-"""Clocks below what they could be because the board is at its power limit: usual under load."""
+"""The clocks are lower because the board is at its power limit, which is usual under load."""
 
 
 class Nvml:
     """An open NVML. Devices are counted from 0 in PCI order; methods may be called by any thread.
 
     Args:
-        library: the loaded library; `open_nvml` initialises and hands it in.
+        library: the loaded library, which `open_nvml` has initialised.
     """
 
     def __init__(self, library: Any) -> None:
@@ -46,12 +46,12 @@ class Nvml:
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
+        """Number of devices."""
         found = ctypes.c_uint()
         return found.value if self._call("nvmlDeviceGetCount_v2", ctypes.byref(found)) else 0
 
     def index_of(self, bus_id: str) -> int | None:
-        """The device with a PCI address as CUDA tells it ("0000:65:00.0")."""
+        """Index of the device with a PCI address, as CUDA tells it ("0000:65:00.0")."""
         handle, index = ctypes.c_void_p(), ctypes.c_uint()
         told = self._call(
             "nvmlDeviceGetHandleByPciBusId_v2", bus_id.encode(), ctypes.byref(handle)
@@ -68,11 +68,11 @@ class Nvml:
         return self._number("nvmlDeviceGetClockInfo", index, _SM)
 
     def max_clock_mhz(self, index: int) -> float | None:
-        """The highest clock that the multiprocessors can have."""
+        """Highest clock of the multiprocessors."""
         return self._number("nvmlDeviceGetMaxClockInfo", index, _SM)
 
     def application_clock_mhz(self, index: int) -> float | None:
-        """The clock that applications shall get, where one is set."""
+        """The clock that is set for applications, if one is set."""
         return self._number("nvmlDeviceGetApplicationsClock", index, _GRAPHICS)
 
     def memory_clock_mhz(self, index: int) -> float | None:
@@ -84,12 +84,12 @@ class Nvml:
         return self._number("nvmlDeviceGetTemperature", index, _GPU_SENSOR)
 
     def throttle_reasons(self, index: int) -> tuple[str, ...] | None:
-        """Why clocks are below what was asked for, the power cap among it; None: not told."""
+        """Why clocks are lower than asked for, which may be the power cap; None: not told."""
         handle = self._handle(index)
         if handle is None:
             return None
         mask = ctypes.c_ulonglong()
-        # The newer name came with driver 535; the older one is still there beside it.
+        # The first name exists since driver 535; the second one is older and still exists.
         for name in (
             "nvmlDeviceGetCurrentClocksEventReasons",
             "nvmlDeviceGetCurrentClocksThrottleReasons",
@@ -99,7 +99,7 @@ class Nvml:
         return None
 
     def throttles(self, index: int) -> float | None:
-        """How many reasons throttle the GPU now, its power cap left out: above 0 spoils a run."""
+        """Number of reasons that throttle the GPU now, without the power cap."""
         reasons = self.throttle_reasons(index)
         if reasons is None:
             return None
@@ -110,7 +110,7 @@ class Nvml:
         return self._number("nvmlDeviceGetPowerUsage", index)
 
     def power_limit_mw(self, index: int) -> float | None:
-        """The power limit in force, in milliwatts."""
+        """The present power limit in milliwatts."""
         return self._number("nvmlDeviceGetEnforcedPowerLimit", index)
 
     def energy_mj(self, index: int) -> float | None:
@@ -124,12 +124,12 @@ class Nvml:
         return float(energy.value)
 
     def persistence(self, index: int) -> bool | None:
-        """Whether the driver stays loaded, with its clocks, while nobody uses the device."""
+        """Whether the driver stays loaded with its clocks while no program uses the device."""
         told = self._number("nvmlDeviceGetPersistenceMode", index)
         return None if told is None else told > 0
 
     def close(self) -> None:
-        """Let go of the library; every method answers None from now on. Idempotent."""
+        """Close the library; every method gives None from now on. Idempotent."""
         if self._open:
             self._call("nvmlShutdown")
             self._open = False
@@ -140,7 +140,7 @@ class Nvml:
         return handle if self._call("nvmlDeviceGetHandleByIndex_v2", *arguments) else None
 
     def _number(self, name: str, index: int, *kind: int) -> float | None:
-        """What a function of the shape (device, kinds..., unsigned int*) tells."""
+        """The result of a function with the parameters (device, kinds..., unsigned int*)."""
         handle = self._handle(index)
         if handle is None:
             return None
@@ -155,13 +155,13 @@ class Nvml:
         return buffer.value.decode(errors="replace")
 
     def _call(self, name: str, *arguments: Any) -> bool:
-        """Whether a function is there and answered NVML_SUCCESS."""
+        """Call a function; gives whether it exists and returned NVML_SUCCESS."""
         function = getattr(self._library, name, None) if self._open else None
         return function is not None and int(function(*arguments)) == 0
 
 
 def open_nvml(library: str = LIBRARY) -> Nvml | None:
-    """NVML, initialised; None where the library, the driver or a device is missing."""
+    """NVML, initialised; None: the library, the driver or a device is missing."""
     try:
         loaded: Any = ctypes.CDLL(library)
         ready = int(loaded.nvmlInit_v2()) == 0

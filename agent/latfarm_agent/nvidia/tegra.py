@@ -1,7 +1,7 @@
-"""What a Jetson's tools and its kernel say of power mode, clocks, temperatures and power.
+"""Power mode, clocks, temperatures and power of a Jetson, from its tools and its kernel.
 
-The tools print for people, and differently from one JetPack to the next: each line is searched for
-what is known, and what is not there is simply missing from the answer.
+The tools print for people, and differently in each JetPack. So each line is searched for known
+patterns, and values that are not found are missing from the answer.
 Sources: NVIDIA, "Jetson Linux Developer Guide", chapters "Platform Power and Performance" and
 "Tegrastats Utility".
 """
@@ -30,7 +30,7 @@ _EMC_FREQUENCY = re.compile(r"\bEMC_FREQ (?P<load>\d+)%(?:@(?P<mhz>\d+))?")
 _TEMPERATURE = re.compile(r"\b(?P<name>[A-Za-z][\w-]*)@(?P<celsius>-?\d+(?:\.\d+)?)C\b")
 # "VDD_IN 5079mW/5079mW" since JetPack 5, "VDD_IN 5079/5079" before it.
 _POWER = re.compile(r"\b(?P<rail>(?:VDD|VIN|POM)_\w+) (?P<now>\d+)(?:mW)?/(?P<mean>\d+)(?:mW)?\b")
-# What the whole module or board takes, by its rail's name on the boards so far.
+# Names of the rail that feeds the whole module or board, on known boards.
 _WHOLE = ("VDD_IN", "VIN_SYS_5V0", "POM_5V_IN", "VIN", "VDD_SYS_IN")
 _GPU_NAME = re.compile(r"gpu|gv11b|ga10b|gb10b|gp10b|gm20b", re.IGNORECASE)
 _LINE_BYTES = 1 << 16
@@ -38,7 +38,7 @@ _LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Clocks:
-    """Bounds of a unit's clock in MHz; `locked`: it cannot leave its highest one."""
+    """Bounds of a unit's clock in MHz; `locked`: the clock stays at its highest value."""
 
     min_mhz: float
     max_mhz: float
@@ -47,7 +47,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Stats:
-    """One line of tegrastats; None where the line does not tell. Loads are shares of 1."""
+    """One line of tegrastats; None: the line does not tell. Loads are shares from 0 to 1."""
 
     gpu_load: float | None = None
     gpu_mhz: float | None = None
@@ -57,7 +57,7 @@ class Stats:
 
     @property
     def gpu_c(self) -> float | None:
-        """Temperature of the GPU; of the hottest junction where it has no sensor that is on."""
+        """Temperature of the GPU; that of the hottest junction if the GPU's sensor is off."""
         for name in ("gpu", "tj"):
             if name in self.temperatures_c:
                 return self.temperatures_c[name]
@@ -70,7 +70,7 @@ class Stats:
 
 
 def read_mode(text: str) -> str | None:
-    """Power mode from what `nvpmodel -q` prints, as "MAXN (0)"; None where it tells none."""
+    """Power mode from what `nvpmodel -q` prints, such as "MAXN (0)"; None: not told."""
     name = _MODE.search(text)
     if name is None:
         return None
@@ -79,7 +79,7 @@ def read_mode(text: str) -> str | None:
 
 
 def saved_mode(root: Path) -> str | None:
-    """Power mode from the files of nvpmodel, for where the tool cannot be asked."""
+    """Power mode from the files of nvpmodel, for boards where the tool cannot be run."""
     saved = _SAVED_MODE.search(_text(root / "var/lib/nvpmodel/status"))
     if saved is None:
         return None
@@ -91,7 +91,7 @@ def saved_mode(root: Path) -> str | None:
 
 
 def read_release(root: Path) -> str | None:
-    """Release of Jetson Linux as "R36.4.3"; None where the board is no Jetson."""
+    """Release of Jetson Linux, such as "R36.4.3"; None: the board is no Jetson."""
     found = _RELEASE.search(_text(root / "etc/nv_tegra_release"))
     return f"R{found['major']}.{found['minor']}" if found else None
 
@@ -99,7 +99,8 @@ def read_release(root: Path) -> str | None:
 def read_clocks(text: str) -> dict[str, Clocks]:
     """Bounds of "gpu" and "memory" from what `jetson_clocks --show` prints.
 
-    The memory's lower bound stays where it was when jetson_clocks locks it: FreqOverride tells.
+    When jetson_clocks locks the memory's clock, its lower bound does not change; FreqOverride
+    tells that it is locked.
     """
     found: dict[str, Clocks] = {}
     for match in _CLOCKS.finditer(text):
@@ -120,11 +121,11 @@ def read_stats(line: str) -> Stats:
     temperatures: dict[str, float] = {}
     for match in _TEMPERATURE.finditer(line):
         celsius = float(match["celsius"])
-        if celsius > 0:  # a sensor that is off reads -256
+        if celsius > 0:  # a sensor that is off tells -256
             temperatures[match["name"].lower()] = celsius
     return Stats(
         gpu_load=int(gpu["load"]) / 100 if gpu else None,
-        # One figure for each cluster; 0 for one that sleeps.
+        # One value for each cluster; 0 for a cluster that sleeps.
         gpu_mhz=max(clocks) if any(clocks) else None,
         memory_mhz=float(memory["mhz"]) if memory and memory["mhz"] else None,
         temperatures_c=temperatures,
@@ -133,7 +134,7 @@ def read_stats(line: str) -> Stats:
 
 
 def gpu_devfreq(root: Path) -> Path | None:
-    """Folder of the GPU's frequency scaling in sysfs; None where there is none."""
+    """Folder of the GPU's frequency scaling in sysfs; None: there is none."""
     for folder in sorted((root / "sys/class/devfreq").glob("*")):
         if _GPU_NAME.search(folder.name):
             return folder
@@ -141,7 +142,7 @@ def gpu_devfreq(root: Path) -> Path | None:
 
 
 def throttle_events(root: Path) -> int | None:
-    """Over-current events since boot, and cooling states of the GPU; None where nothing counts."""
+    """Sum of over-current events since boot and cooling states of the GPU; None: not told."""
     found: list[int] = []
     for chip in (root / "sys/class/hwmon").glob("hwmon*"):
         if _text(chip / "name").strip() == "soctherm_oc":
@@ -154,7 +155,7 @@ def throttle_events(root: Path) -> int | None:
 
 
 class Tegrastats:
-    """A running tegrastats: its newest line when asked. Not thread-safe.
+    """A running tegrastats, of which `latest` gives the newest line. Not thread-safe.
 
     Raises:
         OSError: the tool is missing.
@@ -175,7 +176,7 @@ class Tegrastats:
         self._last: Stats | None = None
 
     def latest(self) -> Stats | None:
-        """The newest whole line; None before there is one. Does not wait."""
+        """The newest complete line; None: there is none yet. Does not wait."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 data = os.read(self._pipe, _LINE_BYTES)

@@ -1,10 +1,11 @@
 """A phone behind the `adb` client: shell commands, files pushed by hash, reconnects.
 
-The client binary is called as a subprocess, and finds its server as it always does (so
-ANDROID_ADB_SERVER_PORT and ADB_SERVER_SOCKET count). What the phone says is bounded and never
-trusted: an answer counts only with the end mark that was asked for.
+The client program is run as a subprocess, and finds its server as usual, so that the variables
+ANDROID_ADB_SERVER_PORT and ADB_SERVER_SOCKET have their effect. The output of the phone is limited
+and not trusted: an answer counts only if it ends with the random mark that was asked for.
 
-Vendor's documents: "Android Debug Bridge (adb)"; shell protocol: adb's SERVICES.TXT.
+Sources: Android's documentation "Android Debug Bridge (adb)", and SERVICES.TXT of adb's source code
+for the shell protocol.
 """
 
 from __future__ import annotations
@@ -27,26 +28,34 @@ from latfarm_agent.errors import LatfarmAgentError
 from latfarm_agent.phones.process import OutputTooLargeError, converse
 
 ROOT = "/data/local/tmp/latfarm"
-"""The one folder on the phone that is ours; any user of adb may write and run files there."""
+"""The only folder on the phone that is used; every user of adb may write and run files there."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}|\[[0-9A-Fa-f:.%]{2,64}\]:\d{1,5}")
 _LIMIT_BYTES = 4 << 20
+"""Most output of one command."""
+
 _SHOWN = 300
+"""Longest output in an error message."""
+
 _FULL = ("no space left", "enospc", "disk quota", "remote couldn't create file: no space")
+"""Parts of messages that mean a full disk."""
+
 _SERVER_PORT = 5037
+"""The port of an adb server, unless the environment names another one."""
+
 RECONNECT_S = 20.0
 """How long to wait for a phone that is gone, unless told otherwise."""
 
 
 class AdbError(LatfarmAgentError):
-    """The phone did not do what it was asked, and no model is at fault."""
+    """The phone did not do what it was asked; the model is not the reason."""
 
     code = "DEVICE_FAILED"
 
 
 class DeviceLostError(AdbError):
-    """The phone is not there, not authorised, or went away in the middle."""
+    """The phone is not there, has not authorised this machine, or went away meanwhile."""
 
     code = "DEVICE_LOST"
 
@@ -58,7 +67,7 @@ class DeviceFullError(AdbError):
 
 
 class DeviceTimeoutError(AdbError):
-    """The phone is there and does not answer in time."""
+    """The phone is there, but does not answer in time."""
 
     code = "DEVICE_LOST"
 
@@ -72,18 +81,18 @@ class CommandOutput:
 
 
 class AdbDevice:
-    """One phone, by its serial ("emulator-5554", "ZY22...", "10.0.0.7:5555"). Not thread-safe.
+    """A phone with a serial like "emulator-5554", "ZY22..." or "10.0.0.7:5555". Not thread-safe.
 
     Args:
-        serial: as `adb devices` prints it; HOST:PORT is connected to when it is not there.
-        adb: the client binary; empty: the one in the PATH.
+        serial: as `adb devices` prints it; a serial HOST:PORT is connected to if needed.
+        adb: path of the client program; empty: the one in the PATH.
         timeout_s: how long a short command may take.
-        reconnect_s: how long to wait for a phone that is gone; 0: 20 s.
-        starts_server: whether the client may start its server here. Never within a worker: the
-            server would end with it, and every other phone of the host would be lost.
+        reconnect_s: how long to wait for a phone that is away; 0: `RECONNECT_S`.
+        starts_server: whether the client may start its server. It must not within a worker: the
+            server would end with the worker, and all other phones of this machine would be lost.
 
     Raises:
-        AdbError: the client is not there, or the serial is none.
+        AdbError: there is no client program, or the serial is malformed.
     """
 
     def __init__(
@@ -110,13 +119,13 @@ class AdbDevice:
         self._reconnect_s = reconnect_s
         self._starts_server = starts_server
         self._there: set[str] = set()
-        self._silent = False  # it did not answer: its connection may be a dead one
+        self._silent = False  # it did not answer: its connection may be broken
 
     def ready(self) -> None:
-        """Make sure that the phone answers; reconnects, and waits for it, where it does not.
+        """Make sure that the phone answers; if it does not, reconnect and wait for it.
 
         Raises:
-            DeviceLostError: it did not come within `reconnect_s`; says what adb said of it.
+            DeviceLostError: it did not return in time; the message has what adb said.
         """
         self._server()
         until = time.monotonic() + (self._reconnect_s or RECONNECT_S)
@@ -135,7 +144,7 @@ class AdbDevice:
             elif "offline" in state:
                 self._client(["reconnect", "offline"], self._timeout_s)
             if self._state() != "device":
-                # Returns at once when the phone appears, so that no time is lost.
+                # This returns as soon as the phone appears, so that no time is lost.
                 self._client(["-s", self.serial, "wait-for-device"], min(left, 2.0))
             state = self._state()
 
@@ -143,14 +152,14 @@ class AdbDevice:
         """Run a script in the phone's shell.
 
         Args:
-            script: of the POSIX shell; quote what comes from elsewhere.
-            timeout_s: how long it may take; 0: as a short command.
-            guarded: keep its standard input open, so that it can tell when we are gone.
+            script: for the POSIX shell; the caller quotes values from elsewhere.
+            timeout_s: how long it may take; 0: as long as a short command.
+            guarded: keep its standard input open, so that it can notice when this process ends.
 
         Raises:
             DeviceLostError: the phone went away before the script ended.
-            DeviceTimeoutError: it did not end in time; the client is ended, the script may run on
-                unless it watches its input.
+            DeviceTimeoutError: it did not end in time. The client is ended; the script may
+                continue unless it watches its input.
             AdbError: it printed more than 4 MiB.
         """
         self._server()
@@ -158,7 +167,7 @@ class AdbDevice:
         wrapped = f"( {script}\n) 2>&1; code=$?; echo; echo {mark} $code"
         limit_s = timeout_s or self._timeout_s
         code, out, err = self._client(["-s", self.serial, "shell", wrapped], limit_s, open=guarded)
-        text = out.replace("\r\n", "\n")  # phones before Android 7 have a terminal in between
+        text = out.replace("\r\n", "\n")  # before Android 7 there is a terminal in between
         begin = text.rfind(f"\n{mark} ")
         end = re.fullmatch(rf"\n{mark} (\d{{1,3}})\s*", text[begin:]) if begin >= 0 else None
         if end:
@@ -171,20 +180,21 @@ class AdbDevice:
         raise DeviceLostError(f"{self.serial}: {_remedy(said)}")
 
     def push(self, source: Path, folder: str, name: str, sha256: str = "") -> str:
-        """Have a file on the phone, under its hash; gives its path there.
+        """Put a file on the phone, in a folder named by its hash; gives its path there.
 
-        It is copied only if it is not there yet, and gets its final name only once the phone's own
-        sha256sum agrees: a copy that broke off is never used. Every file may be executed.
+        It is copied only if it is not there yet. It gets its final name after the phone's own
+        sha256sum has confirmed its hash, so that an incomplete copy is never used. All files are
+        executable.
 
         Args:
-            source: the file on this host.
-            folder: below `ROOT`.
-            name: of the file on the phone, in a folder that is named by the hash.
-            sha256: what the file must hash to; empty: anything.
+            source: the file on this machine.
+            folder: the folder below `ROOT`.
+            name: name of the file on the phone.
+            sha256: the hash that the file must have; empty: any.
 
         Raises:
-            AdbError: the file is not there or has another hash, here or on the phone.
-            DeviceLostError, DeviceFullError, DeviceTimeoutError: see there.
+            AdbError: the file is missing or has another hash, on this machine or on the phone.
+            DeviceLostError, DeviceFullError, DeviceTimeoutError: as their docstrings say.
         """
         digest = file_sha256(source)
         if sha256 and digest != sha256:
@@ -192,7 +202,7 @@ class AdbDevice:
         parent = f"{ROOT}/{folder}/{digest}"
         target = f"{parent}/{name}"
         quoted = shlex.quote(target)
-        # The folder's time tells when its file was last used.
+        # The time of the folder tells when its file was used last.
         touch = f"test -f {quoted} && touch {shlex.quote(parent)}"
         if target in self._there:
             if self.shell(touch).code == 0:
@@ -211,7 +221,7 @@ class AdbDevice:
         return target
 
     def _hang_up(self) -> None:
-        """Drop the connection, so that the next one is a fresh one."""
+        """Close the connection, so that the next command makes a new one."""
         self._silent = False
         if ":" in self.serial:
             self._client(["disconnect", self.serial], self._timeout_s)
@@ -219,7 +229,7 @@ class AdbDevice:
             self._client(["-s", self.serial, "reconnect"], self._timeout_s)
 
     def _copy(self, source: Path, target: str) -> None:
-        limit_s = max(self._timeout_s, source.stat().st_size / 1e6)  # 1 MB/s is a bad cable
+        limit_s = max(self._timeout_s, source.stat().st_size / 1e6)  # 1 MB/s: a bad cable
         command = ["-s", self.serial, "push", str(source), target]
         code, out, err = self._client(command, limit_s)
         if code == 0:
@@ -236,16 +246,16 @@ class AdbDevice:
         raise AdbError(f"{self.serial}: {source.name} cannot be copied: {said}")
 
     def _state(self) -> str:
-        """What adb says of the phone: "device" where it can be used."""
+        """The state of the phone as adb tells it; "device": it can be used."""
         code, out, err = self._client(["-s", self.serial, "get-state"], self._timeout_s)
         if code is None:
             return "adb does not answer"
         return out.strip() if code == 0 else _line(err or out)
 
     def _server(self) -> None:
-        """Start the server, or make sure that nobody has to."""
+        """Make sure that an adb server runs; start it if that is allowed."""
         if os.environ.get("ADB_SERVER_SOCKET"):
-            return  # elsewhere
+            return  # the server runs elsewhere
         port = os.environ.get("ANDROID_ADB_SERVER_PORT") or str(_SERVER_PORT)
         if not port.isdigit():
             raise AdbError(f"ANDROID_ADB_SERVER_PORT is {port[:32]!r}, not a port")
@@ -253,7 +263,7 @@ class AdbDevice:
             return
         if not self._starts_server:
             raise DeviceLostError(f"{self.serial}: no adb server on port {port}")
-        # Its server keeps the files that it was started with: a pipe would never end.
+        # The server keeps the output that it was started with open, so a pipe would never end.
         with tempfile.TemporaryFile() as file:
             try:
                 done = subprocess.run(
@@ -273,7 +283,7 @@ class AdbDevice:
     def _client(
         self, arguments: list[str], limit_s: float, *, open: bool = False
     ) -> tuple[int | None, str, str]:
-        """Exit code (None: ended for time), standard output and standard error of the client."""
+        """Run the client: its exit code (None: timed out), standard output and standard error."""
         try:
             done = converse([self._adb, *arguments], limit_s, _LIMIT_BYTES, keep_input=open)
         except OutputTooLargeError as error:
@@ -300,13 +310,13 @@ def file_sha256(path: Path) -> str:
 
 
 def _line(text: str) -> str:
-    """One short line without the client's own prefixes."""
+    """The text as one short line, without the prefixes of the client."""
     words = " ".join(text.split())
     return re.sub(r"^(adb: )?(error: )?", "", words)[:_SHOWN]
 
 
 def _remedy(said: str) -> str:
-    """What adb said, with what to do about it."""
+    """What adb said, and what to do about it."""
     if "unauthorized" in said:
         return f"{said.split('.')[0]}: unlock the phone and allow this host's key"
     if "offline" in said:

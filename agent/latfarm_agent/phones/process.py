@@ -1,4 +1,4 @@
-"""One run of a client program: what it says, bounded in time and size."""
+"""Runs a client program to its end, with limits on its time and its output."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Sequence
 
 _PIECE = 1 << 16
+"""How much is read at once."""
 
 
 class OutputTooLargeError(Exception):
-    """The program said more than was asked for; it was ended."""
+    """The program printed more than the limit, and was ended."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What it said; `code` None: it was ended because its time was over."""
+    """What a program printed. `code` is its exit code; None: it was ended at its time limit."""
 
     code: int | None
     out: bytes
@@ -33,12 +34,12 @@ def converse(
 
     Args:
         command: the program and its arguments.
-        limit_s: after so many seconds it is killed.
-        limit_bytes: of both streams together.
-        keep_input: its standard input is a pipe that never says anything and closes with us.
+        limit_s: the program is killed after so many seconds.
+        limit_bytes: limit of both output streams together.
+        keep_input: keep its standard input open without sending anything, until this process ends.
 
     Raises:
-        OutputTooLargeError: it said more.
+        OutputTooLargeError: it printed more than the limit.
         OSError: it cannot be started.
     """
     until = time.monotonic() + limit_s

@@ -1,7 +1,7 @@
-"""When a phone may be measured, and what must not change while it is; decides without I/O.
+"""When a phone may be measured, and what must not change during a measurement. No I/O.
 
-A phone that is hot, nearly empty or in somebody's hand gives latencies of another device. In the
-configuration, among the options of the runtime "adb":
+A phone that is hot, has a nearly empty battery or is being used has other latencies. The rules
+stand in the configuration, among the options of the runtime "adb":
 
 ```json
 {"rules": {"min_battery_percent": 30, "max_battery_c": 40, "charging": "any",
@@ -24,11 +24,17 @@ _STATUSES = ("none", "light", "moderate", "severe", "critical", "emergency", "sh
 
 @dataclass(frozen=True)
 class PhoneRules:
-    """What a phone must be like. What it does not tell is not held against it.
+    """The state that a phone must be in. Values that it does not tell break no rule.
 
-    `charging`: "any", "yes" or "no". `screen`: "any", "on" or "off". `foreground`: "home" (the
-    launcher, or nothing), "any", or the one package that may be in front. `max_thermal_status`: 0
-    none to 6; from 2 (moderate) on Android itself slows the phone.
+    Attributes:
+        min_battery_percent: least charge of the battery.
+        max_battery_c: highest temperature of the battery.
+        charging: "any", "yes" or "no".
+        screen: "any", "on" or "off".
+        foreground: which app may be in front: "home" (the launcher or none), "any", or the name of
+            one package.
+        max_thermal_status: highest of Android's thermal statuses, from 0 (none) to 6. From 2
+            (moderate) on, Android itself slows the phone.
     """
 
     min_battery_percent: float = 20.0
@@ -40,10 +46,11 @@ class PhoneRules:
 
     @staticmethod
     def from_json(data: Any) -> PhoneRules:
-        """Read what the configuration says.
+        """The rules from the configuration.
 
         Raises:
-            AgentUsageError: a value is unknown or wrong; names it and says what belongs there.
+            AgentUsageError: a value is unknown or wrong; the message says which, and what belongs
+                there.
         """
         known = tuple(PhoneRules.__dataclass_fields__)
         if not isinstance(data, dict):
@@ -72,7 +79,7 @@ class PhoneRules:
 
 
 def unfit(state: PhoneState, rules: PhoneRules, home: str = "") -> str:
-    """Why a phone must not be measured now, all reasons in one line; empty: it may be.
+    """All reasons why a phone must not be measured now, in one line; empty: it may be measured.
 
     `home`: package of the phone's launcher; empty: not known.
     """
@@ -97,9 +104,9 @@ def unfit(state: PhoneState, rules: PhoneRules, home: str = "") -> str:
 
 
 def mode(state: PhoneState) -> dict[str, str]:
-    """What must not change while a phone is measured; empty values are not known.
+    """What must not change during a measurement; empty values are not known.
 
-    A battery that becomes full goes on being powered from outside: no change.
+    A battery that becomes full is still powered from outside, so that is no change.
     """
     return {
         "charging": "charging" if state.charging == "full" else state.charging,

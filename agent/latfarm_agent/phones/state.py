@@ -1,9 +1,11 @@
-"""What a phone says of itself, read from the text of its own commands; decides without I/O.
+"""Identity and state of a phone, read from what its commands print. No I/O.
 
-Each command's text stands behind a line that names it. Whatever is missing or strange is not known:
-phones differ by vendor and Android version, and none of this is a stable interface.
+The output of each command follows a line that names the command. Values that are missing or have an
+unexpected form are not known: phones differ by vendor and Android version, and these outputs are no
+stable interface.
 
-Vendor's documents: Android's "Thermal mitigation" (statuses 0 to 6), "dumpsys", BatteryManager.
+Sources: Android's documentation of "Thermal mitigation" (statuses 0 to 6), "dumpsys" and
+BatteryManager.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 MARK = "latfarm-section:"
+"""Begins the line before the output of a command; the command's name follows."""
 
 STATIC = f"""\
 echo '{MARK}props'; getprop
@@ -23,7 +26,7 @@ echo '{MARK}cores'; cat /sys/devices/system/cpu/present
 echo '{MARK}home'; cmd package resolve-activity --brief -a android.intent.action.MAIN \
 -c android.intent.category.HOME
 """
-"""Script whose text `PhoneIdentity.read` takes."""
+"""Script whose output `PhoneIdentity.read` takes."""
 
 DYNAMIC = f"""\
 echo '{MARK}battery'; dumpsys battery
@@ -44,7 +47,7 @@ for z in /sys/class/thermal/thermal_zone*; do
 done
 echo '{MARK}load'; cat /proc/loadavg
 """
-"""Script whose text `PhoneState.read` takes."""
+"""Script whose output `PhoneState.read` takes."""
 
 _PROPERTY = re.compile(r"^\[([A-Za-z0-9._-]{1,128})\]: \[(.{0,256})\]\s*$", re.MULTILINE)
 _FIELD = re.compile(r"^\s*([A-Za-z ]{1,40}): (\S.{0,60}?)\s*$", re.MULTILINE)
@@ -53,14 +56,14 @@ _TEMPERATURE = re.compile(r"Temperature\{mValue=(-?\d{1,4}(?:\.\d{1,9})?), mType
 _COMPONENT = re.compile(r"\b([A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)+)/[A-Za-z0-9_.$]+")
 _CLOCK = re.compile(r"^(\d{1,3}) ([a-z_]{1,32}) (\S{1,32})\s*$", re.MULTILINE)
 _ZONE = re.compile(r"^(-?\d{1,7}) (\S{1,64})\s*$", re.MULTILINE)
-_CPU, _SKIN = 0, 3  # of a thermal HAL's types
+_CPU, _SKIN = 0, 3  # temperature types of Android's thermal HAL
 _CHARGING = {"1": "unknown", "2": "charging", "3": "discharging", "4": "not charging", "5": "full"}
 _SOURCES = (("AC powered", "mains"), ("USB powered", "usb"), ("Wireless powered", "wireless"))
 _WAKING = {"awake": "on", "asleep": "off", "dozing": "off", "dreaming": "on"}
 
 
 def sections(text: str) -> dict[str, str]:
-    """The texts of the commands by their names."""
+    """The outputs of the commands by their names."""
     found: dict[str, str] = {}
     for part in f"\n{text}".split(f"\n{MARK}")[1:]:
         name, _, rest = part.partition("\n")
@@ -70,9 +73,9 @@ def sections(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PhoneIdentity:
-    """What does not change while a phone is up; empty where it is not known.
+    """What does not change until a phone is restarted; empty values are not known.
 
-    `build` names the system software with all its patches. `home`: package of the launcher.
+    `build` names the system software with all its patches. `home` is the package of the launcher.
     """
 
     serial: str = ""
@@ -89,7 +92,7 @@ class PhoneIdentity:
 
     @staticmethod
     def read(text: str) -> PhoneIdentity:
-        """From the text of `STATIC`."""
+        """The identity from the output of `STATIC`."""
         told = sections(text)
         props = dict(_PROPERTY.findall(told.get("props", "")))
 
@@ -117,10 +120,10 @@ class PhoneIdentity:
 
 @dataclass(frozen=True)
 class PhoneState:
-    """One look at a phone; None or empty where it is not known.
+    """The state of a phone at one moment; None and empty values are not known.
 
-    `thermal_status`: 0 none, 1 light, 2 moderate, 3 severe and worse. `capped`: how many clusters
-    may not reach their greatest clock. Clocks and governors are one for each cluster of cores.
+    `thermal_status`: 0 none, 1 light, 2 moderate, 3 severe, and worse. `capped`: how many clusters
+    of cores may not reach their highest clock. Each cluster has its own clock and governor.
     """
 
     battery_percent: int | None = None
@@ -141,7 +144,7 @@ class PhoneState:
 
     @staticmethod
     def read(text: str) -> PhoneState:
-        """From the text of `DYNAMIC`."""
+        """The state from the output of `DYNAMIC`."""
         told = sections(text)
         battery = dict(_FIELD.findall(told.get("battery", "")))
         percent = _whole(battery.get("level"))
@@ -185,8 +188,8 @@ class PhoneState:
 
 
 def _temperature(thermal: str, zones: str) -> float | None:
-    """The hottest plausible CPU sensor, by the thermal service or the kernel."""
-    # The service tells first what it has cached, then what the hardware says now.
+    """Temperature of the hottest plausible CPU sensor, from the thermal service or the kernel."""
+    # The service first prints what it has cached, then what the hardware tells now.
     now = thermal.partition("Current temperatures from HAL")[2] or thermal
     told = [(float(value), int(kind)) for value, kind in _TEMPERATURE.findall(now)]
     found = [value for value, kind in told if kind == _CPU]
@@ -199,7 +202,7 @@ def _temperature(thermal: str, zones: str) -> float | None:
 
 
 def _each(clusters: Mapping[str, Mapping[str, str]], field: str) -> str:
-    """A field of all clusters: its value where they agree, else each cluster's own."""
+    """A field of all clusters: one value if they agree, otherwise the value of each cluster."""
     told = {name: fields[field] for name, fields in clusters.items() if field in fields}
     if len(set(told.values())) == 1:
         return next(iter(told.values()))

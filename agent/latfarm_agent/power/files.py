@@ -1,4 +1,4 @@
-"""Small files of sysfs: a value each, absent or forbidden where the board lacks it."""
+"""Reads small files of sysfs, which hold one value each, and may be missing or forbidden."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def text(path: Path) -> str | None:
-    """The content without the space around it; None where it is empty or cannot be read."""
+    """The content without surrounding space; None: it is empty or cannot be read."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -14,7 +14,7 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> float | None:
-    """The content as a number; None where it is none or cannot be read."""
+    """The content as a number; None: it is not a number or cannot be read."""
     try:
         return float(path.read_text())
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def number(path: Path) -> float | None:
 
 
 def paths(folder: Path, pattern: str) -> list[Path]:
-    """What matches in a folder, sorted; nothing where it may not be looked into, as on Android."""
+    """Sorted matches in a folder; none if the folder may not be listed, as on Android."""
     try:
         return sorted(folder.glob(pattern))
     except OSError:

@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU takes, through NVML: an energy counter since Volta, else its power.
+"""The power rail of an NVIDIA GPU, through NVML: an energy counter since Volta, else its power.
 
 Source: NVML API reference, nvmlDeviceGetTotalEnergyConsumption (mJ since the driver was loaded) and
 nvmlDeviceGetPowerUsage (mW, averaged over a second on recent GPUs).
@@ -12,19 +12,19 @@ from latfarm_agent.power.integration import COUNTER, POWER
 
 
 class NvmlPower(Protocol):
-    """What is asked of NVML; `nvml.open_nvml` gives it."""
+    """The functions of NVML that are needed; `nvml.open_nvml` gives an object with them."""
 
     def power_mw(self, index: int, /) -> float | None:
-        """Power of a GPU."""
+        """Power of a GPU in milliwatts; None: not told."""
         ...
 
     def energy_mj(self, index: int, /) -> float | None:
-        """Energy of a GPU since its driver was loaded."""
+        """Energy of a GPU in millijoules since its driver was loaded; None: not told."""
         ...
 
 
 class NvmlRail:
-    """One GPU. `step`: a counter of whole millijoules."""
+    """The rail of one GPU. Its counter has a resolution of one millijoule."""
 
     def __init__(self, nvml: NvmlPower, index: int) -> None:
         self.name = f"nvml:{index}"
@@ -35,7 +35,7 @@ class NvmlRail:
         self.step = 1.0 if counts else 0.0
 
     def read(self) -> float | None:
-        """Energy in mJ by the counter, else power in mW; None where the GPU does not tell."""
+        """Energy in mJ if there is a counter, else power in mW; None: the GPU tells neither."""
         if self.kind == COUNTER:
             return self._nvml.energy_mj(self._index)
         return self._nvml.power_mw(self._index)
@@ -46,7 +46,7 @@ class NvmlRail:
 
 
 def find_nvml(nvml: NvmlPower | None) -> list[NvmlRail]:
-    """A rail for each GPU that tells its energy or power, up to the first that does neither."""
+    """A rail for each GPU that tells its energy or power, up to the first one that does not."""
     rails: list[NvmlRail] = []
     while nvml is not None:
         rail = NvmlRail(nvml, len(rails))

@@ -1,10 +1,10 @@
-"""Power rails of a board: INA3221 and its like through hwmon, and NVIDIA's older IIO driver.
+"""Power rails of a board: chips like INA3221 through hwmon, and NVIDIA's older IIO driver.
 
 Sources: kernel documentation, hwmon/sysfs-interface.rst (millivolts, milliamperes, microwatts,
 microjoules) and hwmon/ina3221.rst; NVIDIA Jetson Linux developer guide, "Clock Frequency and Power
 Management", whose releases before 35 name rails in an IIO folder (milliwatts).
 
-What is a rail's whole is a matter of the board: `_WHOLE` names the inputs that hold all others.
+Which rail feeds the whole board depends on the board: `_WHOLE` names rails that feed all others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,26 @@ from latfarm_agent.power.files import number, paths, text
 from latfarm_agent.power.integration import COUNTER, POWER
 
 CHIPS = ("ina3221", "ina2", "ina7", "ltc294", "pac19", "isl28", "scmi", "scpi", "amd_energy")
-"""Prefixes of the drivers that measure what a board takes. Others (a graphics card's, a disk's, a
-power supply's with its losses) are used when they are named."""
+"""Prefixes of the drivers that measure what a board takes.
+
+Other chips, for example of a graphics card, a disk, or a power supply with its losses, are used
+only if the configuration names them.
+"""
 
 _WHOLE = ("VDD_IN", "POM_5V_IN", "5V_IN")
+"""Labels of rails that feed the whole board."""
+
 _WITHIN = frozenset({"VDDQ_VDD2_1V8AO"})
-"""Rails that another one of their board holds already (Jetson Orin: VIN_SYS_5V0)."""
+"""Rails that another rail of their board feeds (Jetson Orin: VIN_SYS_5V0)."""
 
 _INA3221_CHANNELS = 3
+"""Channels of an INA3221 that measure; later ones are sums."""
+
 _CHANNELS = re.compile(r"(in|curr|power|energy)(\d+)_(input|average)")
 
 
 class FileRail:
-    """One rail that files tell: a counter in mJ, or a power in mW."""
+    """A rail that is read from files: a counter in mJ, or a power in mW."""
 
     def __init__(self, name: str, label: str, kind: str, read: Callable[[], float | None]) -> None:
         self.name = name
@@ -44,7 +51,7 @@ class FileRail:
 
 
 class SumRail:
-    """Several rails of a board read together as one: their powers add up."""
+    """Several rails of a board as one: their powers are added."""
 
     kind = POWER
     step = 0.0
@@ -54,7 +61,7 @@ class SumRail:
         self._rails = list(rails)
 
     def read(self) -> float | None:
-        """Power in mW; None where a rail cannot be read."""
+        """Power in mW; None: a rail cannot be read."""
         values = [rail.read() for rail in self._rails]
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
@@ -65,7 +72,7 @@ class SumRail:
 
 
 def find_hwmon(root: Path) -> list[FileRail]:
-    """Every rail of every chip, in the order of chips and channels."""
+    """All rails of all chips, in the order of chips and channels."""
     rails: list[FileRail] = []
     for chip in sorted(paths(root / "sys/class/hwmon", "hwmon*"), key=_by_number):
         rails += _chip_rails(chip)
@@ -76,7 +83,7 @@ def find_hwmon(root: Path) -> list[FileRail]:
 
 
 def whole_of(rails: Sequence[FileRail]) -> FileRail | SumRail | None:
-    """What tells most of the board among rails: its input, else the sum of its rails; or None."""
+    """The rail that covers most of the board: its input, or the sum of its rails; None: no rail."""
     known = [rail for rail in rails if _chip(rail).startswith(CHIPS)]
     for label in _WHOLE:
         for rail in known:
@@ -101,7 +108,7 @@ def _chip_rails(folder: Path) -> list[FileRail]:
         match = _CHANNELS.fullmatch(path.name)
         if match:
             values = channels.setdefault(match[2], {})
-            # The average of the driver goes before the moment, where it offers both.
+            # The driver's average is preferred to the value of the moment, if it offers both.
             if match[3] == "average" or match[1] not in values:
                 values[match[1]] = path
     rails: list[FileRail] = []
@@ -116,7 +123,7 @@ def _channel_rail(chip: str, folder: Path, channel: str, files: dict[str, Path])
     label = ""
     for kind in ("energy", "power", "in", "curr"):
         label = label or text(folder / f"{kind}{channel}_label") or ""
-    # Not connected, switched off, or (beyond the third of an INA3221) sums of the others.
+    # Not connected, switched off, or a sum of others (after the third channel of an INA3221).
     if label == "NC" or text(folder / f"in{channel}_enable") == "0":
         return None
     if chip == "ina3221" and int(channel) > _INA3221_CHANNELS:
@@ -162,7 +169,7 @@ def _scaled(path: Path, factor: float) -> float | None:
 
 
 def _product(volts: Path, amperes: Path) -> float | None:
-    """Power in mW of mV and mA."""
+    """Power in mW from a file with mV and a file with mA."""
     millivolts, milliamperes = number(volts), number(amperes)
     if millivolts is None or milliamperes is None:
         return None

@@ -1,7 +1,8 @@
-"""Energy from sampled rails: pure functions of readings, times and counts.
+"""Energy from sampled power rails: pure functions of readings, times and counts.
 
-A rail is a counter of energy or a reading of power. Both are sampled beside the runs, so that each
-end of a span of time falls between two samples; what is not known there is kept as a deviation.
+A rail is a counter of energy or a reading of power. Rails are sampled while the runs happen, so
+that the ends of a span of time fall between two samples. The uncertainty of this is part of the
+standard deviation of the energy.
 """
 
 from __future__ import annotations
@@ -13,37 +14,45 @@ from typing import Sequence
 
 COUNTER = "counter"
 POWER = "power"
+"""Kinds of rails: energy in mJ since some start, or power in mW."""
 
 STEADY_S = 0.3
-"""The load is the same for so long before each span that counts: slower rails lag behind it."""
+"""How long the load is constant before each span that counts; slower rails lag behind it."""
 
 LOAD_CORES = 0.25
-"""Others may keep so much of one core busy."""
+"""Other programs may use so much of one core during a span that counts."""
 
 TICK_S = 0.02
-"""Time accounts of the kernel step by 10 ms: so much of a span's busy time is not known."""
+"""Uncertainty of the busy time of a span: the kernel counts in steps of 10 ms at both ends."""
 
 LEAST_SHARE = 0.5
-"""So many of the spans must have been free of other load."""
+"""Least share of the spans that must have been free of other load."""
 
 MOST_DOUBT = 0.25
-"""An energy with a larger relative deviation is none."""
+"""Largest relative standard deviation of an energy; above it, no energy is told."""
 
 _MOST_GAP_S = 1.0
+"""Longest time without a sample within a span."""
+
 _ROOT_12 = math.sqrt(12.0)
+"""A uniform distribution of width 1 has the standard deviation 1 / sqrt(12)."""
 
 
 class EnergyUnavailable(Exception):
-    """No energy can be told; the message says why, and what would help."""
+    """No energy can be determined; the message says why, and what would help."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was read of one rail.
+    """The samples of one rail.
 
-    `kind`: COUNTER (values in mJ since some start, growing) or POWER (in mW). `times_s`: of
-    CLOCK_MONOTONIC, or the rail's own clock, growing. `exact`: it was read at the very ends of the
-    spans and not beside them. `step`: the resolution where it is known, else 0.
+    Attributes:
+        name: name of the rail.
+        kind: `COUNTER` (growing values in mJ since some start) or `POWER` (values in mW).
+        times_s: growing times of CLOCK_MONOTONIC, or of the rail's own clock.
+        values: one value for each time.
+        exact: the samples were taken exactly at the ends of the spans.
+        step: resolution of the values; 0: not known.
     """
 
     name: str
@@ -56,7 +65,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Span:
-    """Runs back to back, or rest (`runs` 0). `cpu_s`: CPU time of the process that ran them."""
+    """A time of runs back to back, or of rest (`runs` 0). `cpu_s`: CPU time of the worker."""
 
     begin_s: float
     end_s: float
@@ -65,7 +74,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
-        """How long."""
+        """Duration of the span."""
         return self.end_s - self.begin_s
 
 
@@ -79,9 +88,10 @@ class Amount:
 
 @dataclass(frozen=True)
 class Figure:
-    """Energy of one inference in mJ, power at rest in mW; `..._spread_...` standard deviations.
+    """Energy of one inference in mJ and power at rest in mW; spreads are standard deviations.
 
-    `spans`: (that counted, that were made). `rests_mw`: power at rest before and after the runs.
+    `spans`: number of spans that counted, and of all. `rests_mw`: power at rest before and after
+    the runs.
     """
 
     energy_mj: float
@@ -96,10 +106,10 @@ class Figure:
 
 
 def energy_between(record: Record, begin_s: float, end_s: float) -> Amount:
-    """Energy in mJ that went through a rail between two moments.
+    """Energy in mJ that a rail delivered between two moments.
 
     Raises:
-        EnergyUnavailable: it was not read around them, or it never moved.
+        EnergyUnavailable: it was not read around them, or its value never changed.
     """
     _check_read(record, begin_s, end_s)
     duration_s = end_s - begin_s
@@ -123,7 +133,7 @@ def energy_between(record: Record, begin_s: float, end_s: float) -> Amount:
         spread_mw = _deviation(inside) / math.sqrt(updates)
         step_mw = record.step or _least_step(record.values)
         noise_mj = math.hypot(spread_mw, step_mw / _ROOT_12) * duration_s
-    # Where the rail is slower than the load was steady, its ends belong to what went before.
+    # If the rail is slower than the load was constant, values at the ends belong to earlier load.
     blur_s = gap_s if gap_s > STEADY_S else _interval_s(record.times_s)
     ends_mj = abs(spent_mj) / duration_s * blur_s * math.sqrt(2.0) / _ROOT_12
     return Amount(spent_mj, math.hypot(noise_mj, ends_mj))
@@ -214,7 +224,7 @@ def _between_spans(records: Sequence[Record], spans: Sequence[Span], idle: Amoun
 
 
 def _idle(records: Sequence[Record], quiet: Sequence[Span]) -> tuple[Amount, tuple[float, ...]]:
-    """Power at rest in mW: the middle of before and after, between which it may have drifted."""
+    """Power at rest in mW: the mean of before and after, as it may drift between them."""
     found = [(_total(records, span.begin_s, span.end_s), span.duration_s) for span in quiet]
     powers = [amount.value / duration_s for amount, duration_s in found]
     sigmas = [amount.sigma / duration_s for amount, duration_s in found]
@@ -233,7 +243,7 @@ def _total(records: Sequence[Record], begin_s: float, end_s: float) -> Amount:
 
 
 def _stretches(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Spans that follow each other at once as one: what is not known of their joint cancels."""
+    """Join spans that follow each other directly: the uncertainty at their common end cancels."""
     joined: list[tuple[float, float]] = []
     for span in spans:
         if joined and joined[-1][1] == span.begin_s:
@@ -244,7 +254,7 @@ def _stretches(spans: Sequence[Span]) -> list[tuple[float, float]]:
 
 
 def _others_cores(span: Span, busy: Record | None) -> float:
-    """How many cores others kept busy."""
+    """How many cores other programs kept busy."""
     if busy is None:
         return 0.0
     _check_read(busy, span.begin_s, span.end_s)
@@ -270,7 +280,7 @@ def _check_read(record: Record, begin_s: float, end_s: float) -> None:
 
 
 def _changes(record: Record) -> tuple[list[float], list[float]]:
-    """When the value changed, and to what; the first reading counts as a change."""
+    """Times and values of changes; the first reading counts as a change."""
     times, values = [record.times_s[0]], [record.values[0]]
     for moment, value in zip(record.times_s, record.values):
         if value != values[-1]:
@@ -282,7 +292,7 @@ def _changes(record: Record) -> tuple[list[float], list[float]]:
 
 
 def _gap_s(record: Record, change_times: Sequence[float]) -> float:
-    """How often the rail is renewed: the lower quartile, as equal values in a row hide renewals."""
+    """Time between two updates of the rail: the lower quartile, as equal values hide updates."""
     gaps = sorted(b - a for a, b in zip(change_times, change_times[1:]))
     return max(gaps[len(gaps) // 4], _interval_s(record.times_s))
 
@@ -292,7 +302,7 @@ def _interval_s(times: Sequence[float]) -> float:
 
 
 def _at(points: tuple[Sequence[float], Sequence[float]], moment: float) -> float:
-    """Linear between points; what was read last holds on."""
+    """Linear interpolation between points; constant before the first and after the last."""
     times, values = points
     after = bisect_right(times, moment)
     if after == 0:
@@ -304,7 +314,7 @@ def _at(points: tuple[Sequence[float], Sequence[float]], moment: float) -> float
 
 
 def _integral(record: Record, begin_s: float, end_s: float) -> float:
-    """Trapezoids over mW and s: mJ."""
+    """Energy in mJ from power in mW over time in s, by trapezoids."""
     points = (record.times_s, record.values)
     times = [begin_s]
     times += [moment for moment in record.times_s if begin_s < moment < end_s]

@@ -1,7 +1,7 @@
-"""Which power rails a board has, which of them counts, and a thread that samples them.
+"""The power rails of a board, the choice among them, and a thread that samples them.
 
-A rail is read below one root folder, so that tests can lay out a board of their own. What is there
-decides which one is used; a configuration may name others.
+Rails are read below one root folder, so that tests can make a board of their own from files. The
+rail that covers most of the board is used, unless the configuration names others.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ from latfarm_agent.power.rapl import find_rapl
 from latfarm_agent.power.supply import find_power_supplies
 
 AUTO = "auto"
+"""Configured name that stands for the rail that covers most of the board."""
+
 NONE = "none"
+"""Configured name that switches energy off."""
+
 LEAST_HZ, MOST_HZ = 5.0, 1000.0
+"""Bounds of the configured sampling rate."""
+
 _BUSY = "busy"
 _GPU_WORDS = ("cuda", "tensorrt", "nvidia")
+"""Words in the settings of platforms that compute on an NVIDIA GPU."""
 
 
 class Rail(Protocol):
-    """One thing that is read: a counter of mJ or a power in mW (`power_math`).
+    """A power rail: a counter in mJ or a power in mW; `kind` as in `integration.Record`.
 
-    `step`: its resolution where it is known, else 0. `read` is called from one thread at a time and
+    `step` is its resolution, 0 if that is not known. `read` is called from one thread at a time and
     never raises.
     """
 
@@ -40,20 +47,22 @@ class Rail(Protocol):
     step: float
 
     def read(self) -> float | None:
-        """The value now; None where it cannot be read at this moment."""
+        """The value now; None: it cannot be read at this moment."""
         ...
 
     def obstacle(self) -> str:
-        """Why it cannot serve now, and the remedy; empty where it can."""
+        """Why the rail cannot be used now, and what to do; empty: it can be used."""
         ...
 
 
 @dataclass(frozen=True)
 class PowerConfig:
-    """What is read, and how often.
+    """Which rails are read, and how often.
 
-    `rails`: names as `latfarm-agent describe` shows them, whose energies are added; "auto" for what
-    tells most of the board, "none" for no energy at all. `hz`: samples a second.
+    Attributes:
+        rails: names as `latfarm-agent describe` shows them; their energies are added. "auto": the
+            rail that covers most of the board. "none": no energy is measured.
+        hz: samples per second.
     """
 
     rails: tuple[str, ...] = (AUTO,)
@@ -61,10 +70,10 @@ class PowerConfig:
 
     @staticmethod
     def from_json(data: object) -> PowerConfig:
-        """Read the entry "power" of an agent's configuration.
+        """The settings from the entry "power" of an agent's configuration.
 
         Raises:
-            AgentUsageError: a key or value that is wrong, and what belongs there.
+            AgentUsageError: a key or value is wrong; the message says what belongs there.
         """
         if not isinstance(data, Mapping):
             raise AgentUsageError(
@@ -92,9 +101,9 @@ class Rails:
     """The rails of a board.
 
     Args:
-        root: where /sys is found.
+        root: folder below which /sys is found.
         config: which of them to use.
-        nvml: opens NVML; None where there is none.
+        nvml: opens NVML; gives None if there is none.
     """
 
     def __init__(
@@ -110,20 +119,21 @@ class Rails:
         self._nvml_opened = False
 
     def found(self) -> dict[str, Rail]:
-        """Everything that could be named, by name."""
+        """All rails that a configuration could name, by their names."""
         rails: list[Rail] = [*find_rapl(self._root), *find_hwmon(self._root)]
         rails += find_nvml(self._gpu())
         rails += find_power_supplies(self._root)
         return {rail.name: rail for rail in rails}
 
     def chosen(self, settings: Mapping[str, str]) -> tuple[list[Rail], str]:
-        """The rails that tell what a platform takes, else why there are none.
+        """The rails that measure a platform, and why there are none.
 
-        What measures the whole board goes before a package's counter, and that before a battery's
-        gauge. A GPU counts where the platform uses it and no rail holds it already.
+        A rail of the whole board is preferred to the counter of a package, and that one to the
+        gauge of a battery. The rail of a GPU is added if the platform uses the GPU and no other
+        rail covers it.
 
         Args:
-            settings: the platform's, which name the device that it computes on.
+            settings: settings of the platform, which name the device that it computes on.
         """
         names = self.config.rails
         if names == (NONE,):
@@ -142,7 +152,7 @@ class Rails:
         found = self.found()
         rails: list[Rail] = []
         for name in names:
-            # A reader's name alone stands for the first of its rails, which is its widest.
+            # The name of a kind of rail ("rapl") stands for its first rail, which covers most.
             first = next((known for known in found if known.startswith(f"{name}:")), "")
             if name not in found and not first:
                 known = ", ".join(found) or "none"
@@ -181,10 +191,10 @@ class Recorder:
     """Samples rails, and the CPU time of all cores, until it is stopped.
 
     Args:
-        rails: what is read.
-        busy_s: CPU seconds of all cores since some start; None where nobody tells.
-        hz: samples a second.
-        avoid: cores on which the sampling thread must not run, where there are others.
+        rails: the rails to read.
+        busy_s: gives the CPU seconds of all cores since some start; None: not known.
+        hz: samples per second.
+        avoid: cores on which the sampling thread must not run, if there are others.
     """
 
     def __init__(
@@ -205,7 +215,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> tuple[list[Record], Record | None]:
-        """End sampling: what was read of each rail, and of the cores. Idempotent."""
+        """Stop sampling; gives what was read of each rail, and of the cores. Idempotent."""
         self._ended.set()
         self._thread.join()
         records = [
@@ -239,7 +249,7 @@ class Recorder:
             if last:
                 return
             due = max(due + self._period_s, time.monotonic())
-            # Once more after the end, so that all that happened lies between two samples.
+            # One sample more after the end, so that the end lies between two samples.
             last = self._ended.wait(max(0.0, due - time.monotonic()))
 
     def _stand_aside(self) -> None:

@@ -1,7 +1,7 @@
-"""RAPL: energy counters of x86 packages through Linux' powercap folder.
+"""Power rails from RAPL: energy counters of x86 packages in Linux' powercap folder.
 
 Source: kernel documentation, power/powercap/powercap.rst and ABI/testing/sysfs-class-powercap. The
-counters are microjoules that start over beyond `max_energy_range_uj`, after an hour at the least.
+counters are in microjoules, and restart after `max_energy_range_uj`, which takes an hour or longer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from latfarm_agent.power.files import number, paths, text
 from latfarm_agent.power.integration import COUNTER
 
 FOLDER = "sys/class/powercap"
+"""Folder of the counters below the root folder."""
 
 
 class RaplRail:
-    """Zones of RAPL as one counter: their energies add up.
+    """Zones of RAPL as one counter: their energies are added.
 
     Args:
-        zones: folders with `energy_uj`, none of which lies within another.
+        zones: folders with a file `energy_uj`; no zone contains another one.
     """
 
     kind = COUNTER
@@ -33,7 +34,7 @@ class RaplRail:
         self._turned_uj = [0.0] * len(self._zones)
 
     def read(self) -> float | None:
-        """Energy in mJ since some start; None where a zone cannot be read."""
+        """Energy in mJ since some start; None: a zone cannot be read."""
         now_uj: list[float] = []
         for zone in self._zones:
             value = number(zone / "energy_uj")
@@ -42,7 +43,7 @@ class RaplRail:
             now_uj.append(value)
         for index, (before, now) in enumerate(zip(self._last_uj or now_uj, now_uj)):
             if now < before:
-                # Once round: nobody who samples for a minute misses a turn of an hour.
+                # The counter has restarted. It takes an hour, so that samples never miss a restart.
                 self._turned_uj[index] += self._sizes_uj[index]
         self._last_uj = now_uj
         return (sum(now_uj) + sum(self._turned_uj)) / 1e3
@@ -59,10 +60,11 @@ class RaplRail:
 
 
 def find_rapl(root: Path) -> list[RaplRail]:
-    """What RAPL offers, the widest first: all packages with their memory; then each zone alone.
+    """The rails of RAPL: first all packages together with their memory, then each zone alone.
 
-    A package's counter holds its cores and graphics, but not its memory, which counts beside it.
-    `psys` would hold more, and is left to those who ask for it: many boards do not wire it.
+    The counter of a package covers its cores and graphics, but not its memory, which has a counter
+    of its own. `psys` would cover more, but many boards do not connect it, so it is used only if
+    the configuration names it.
     """
     folder = root / FOLDER
     tops = sorted(paths(folder, "intel-rapl:*[0-9]"), key=lambda zone: zone.name)
@@ -80,7 +82,7 @@ def find_rapl(root: Path) -> list[RaplRail]:
 
 
 def _label(zone: Path, zones: Sequence[Path]) -> str:
-    """A zone's name, with its package's where several have one of that name."""
+    """The name of a zone, with the number of its package if several zones have that name."""
     own = text(zone / "name") or zone.name
     if sum(text(other / "name") == own for other in zones) < 2:
         return own

@@ -1,8 +1,8 @@
-"""Batteries and inputs of phones and boards through Linux' power_supply class.
+"""Power rails from batteries and inputs, through Linux' power_supply class.
 
 Source: kernel documentation, ABI/testing/sysfs-class-power: microamperes, microvolts, microwatts.
-A fuel gauge renews its values once a second or less often, and only what leaves the battery tells
-what the board takes: while it charges, or runs on the charger, there is no figure.
+A fuel gauge updates its values once a second or less often. It measures what leaves the battery, so
+there is no value while the battery is charged or the board runs on its charger.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from latfarm_agent.power.files import number, paths, text
 from latfarm_agent.power.integration import POWER
 
 FOLDER = "sys/class/power_supply"
+"""Folder of the supplies below the root folder."""
 
 
 class BatteryRail:
-    """A battery that is being discharged. The sign of its current is the maker's choice."""
+    """A battery that is being discharged. Makers differ in the sign of its current."""
 
     kind = POWER
     step = 0.0
@@ -26,7 +27,7 @@ class BatteryRail:
         self._folder = folder
 
     def read(self) -> float | None:
-        """Power in mW; None while it is not the battery that feeds the board."""
+        """Power in mW; None while the battery does not feed the board."""
         if text(self._folder / "status") != "Discharging":
             return None
         power_uw = _power_uw(self._folder)
@@ -46,7 +47,7 @@ class BatteryRail:
 
 
 class InputRail:
-    """A board's own input (mains or USB) whose controller measures it, and no battery behind it."""
+    """The input of a board without a battery (mains or USB), which its controller measures."""
 
     kind = POWER
     step = 0.0
@@ -56,7 +57,7 @@ class InputRail:
         self._folder = folder
 
     def read(self) -> float | None:
-        """Power in mW; None where it is not plugged in."""
+        """Power in mW; None while it is not connected."""
         power_uw = _power_uw(self._folder) if number(self._folder / "online") else None
         return None if power_uw is None else abs(power_uw) / 1e3
 

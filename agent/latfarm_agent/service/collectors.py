@@ -1,6 +1,7 @@
-"""How the board is, for Prometheus: read when asked, but never while a measurement runs.
+"""Metrics that are read when Prometheus asks: the board's conditions, its disk, its certificates.
 
-What a sensor does not tell is left out, so that nobody takes a missing sensor for a cold board.
+Sensors are never read while a measurement runs. A sensor that tells nothing has no metric, so that
+a missing sensor does not look like a cold board.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 LOOK_AGAIN_S = 5.0
-"""A scrape reads the sensors anew when the last look is older."""
+"""A scrape reads the sensors again if the last readings are older than this, in seconds."""
 
 Gauge = Tuple[str, str, float]
+"""Name, help, and the factor from the condition's unit to that of the metric."""
+
 _HERTZ_A_MHZ = 1e6
 _SENSORS: Mapping[str, Gauge] = {
     "temperature_c": ("temperature_celsius", "Of the board's hottest sensor.", 1.0),
@@ -33,10 +36,10 @@ _SENSORS: Mapping[str, Gauge] = {
 
 
 class ConditionsCollector(Collector):
-    """Temperature, clock and throttling, as last seen.
+    """Temperature, clock, throttling and load, as they were read last.
 
     Args:
-        clock_s: any clock that never goes back.
+        clock_s: a monotonic clock in seconds.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -47,11 +50,11 @@ class ConditionsCollector(Collector):
         self._values: dict[str, float] = {}
 
     def set_source(self, look: Callable[[], Mapping[str, str] | None]) -> None:
-        """`look` gives the conditions now, or None when the board must be left alone."""
+        """Set the function that reads the conditions; it gives None while a measurement runs."""
         self._look = look
 
     def saw(self, conditions: Mapping[str, str]) -> None:
-        """A board or a result told its conditions; "unknown" and what else is no number is not."""
+        """Take the conditions of a board or a result; values that are no number are left out."""
         with self._lock:
             for name in _SENSORS:
                 for told in (f"{name}_after", name):
@@ -62,13 +65,13 @@ class ConditionsCollector(Collector):
                         continue
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges of which there is something to tell."""
+        """The gauges whose values are known."""
         if self._clock_s() - self._looked_s >= LOOK_AGAIN_S:
             conditions = self._look()
             if conditions is not None:
                 self._looked_s = self._clock_s()
                 with self._lock:
-                    self._values.clear()  # a sensor may have gone
+                    self._values.clear()  # a sensor may have disappeared
                 self.saw(conditions)
         with self._lock:
             values = dict(self._values)
@@ -78,13 +81,13 @@ class ConditionsCollector(Collector):
 
 
 class DiskCollector(Collector):
-    """The file system that models and results lie on."""
+    """The file system that holds models and results."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """Its size and what is free for us."""
+        """Its size, and the space that is free for the agent."""
         try:
             usage = shutil.disk_usage(str(self._folder))
         except OSError:
@@ -102,13 +105,13 @@ class DiskCollector(Collector):
 
 
 class AgentCertificateCollector(Collector):
-    """When the agent's certificates end, read from their files: rotation shows at once."""
+    """When the agent's certificates expire, read from their files at each scrape."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge for each file; none for one that cannot be read."""
+        """One gauge for each file that can be read."""
         family = GaugeMetricFamily(
             "latfarm_agent_certificate_expiry_timestamp_seconds",
             "When a certificate of this agent ends: its own, or that of the authority.",

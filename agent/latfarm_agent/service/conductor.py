@@ -143,13 +143,13 @@ class Conductor:
         return self._state
 
     def start(self) -> None:
-        """Find out what the board offers, then take work."""
+        """Find out what the board offers, and begin to accept work."""
         self._offer.look()
         self._runner.start()
         self._clock.start()
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Cancel what runs, wait for it, and end the bench. Results stay in the spool."""
+        """Cancel what runs, wait for its end, and end the bench. Results stay in the spool."""
         with self._lock:
             self._send(StopRequested(self._now_ms()))
         self._runner.stop(grace_s)
@@ -178,7 +178,7 @@ class Conductor:
             return AgentDescription(board, runtimes, self._session.state)
 
     def acquire(self, holder: str, ttl_ms: int) -> GrantLease:
-        """Lease the board.
+        """Lease the board to a holder.
 
         Raises:
             LeaseHeldError: somebody else has it.
@@ -192,7 +192,7 @@ class Conductor:
         return granted
 
     def renew(self, token: int, ttl_ms: int) -> GrantLease:
-        """Keep the lease from now for `ttl_ms`.
+        """Keep the lease for `ttl_ms` from now.
 
         Raises:
             LeaseLostError: the token is not the lease's.
@@ -201,7 +201,7 @@ class Conductor:
             return self._ask(RenewRequested(self._now_ms(), token, ttl_ms), "renewed")
 
     def release(self, token: int) -> None:
-        """Give the board back; what runs or waits under the lease is cancelled.
+        """Give the board back; measurements that run or wait under the lease are cancelled.
 
         Raises:
             LeaseLostError: the token is not the lease's.
@@ -210,7 +210,7 @@ class Conductor:
             self._raise_refusal(self._send(ReleaseRequested(self._now_ms(), token)))
 
     def check_token(self, token: int) -> None:
-        """Whether the token is the lease's now.
+        """Check that the token is the token of the lease now.
 
         Raises:
             LeaseLostError: it is not.
@@ -241,7 +241,7 @@ class Conductor:
             answered = self._results.final(request_id)
             if answered is not None:
                 return self._request_job(job, None, answered)
-        # Outside the lock: the first use of a blob after a start hashes it.
+        # Outside the lock, as the first use of a blob after a start hashes all of it.
         path = self.blobs.acquire(asked.blob_sha256)
         candidate = LiveJob(job, asked, path)
         live: LiveJob | None = None
@@ -262,11 +262,11 @@ class Conductor:
         return self._results.acknowledge(request_ids)
 
     def tick(self) -> None:
-        """Let the session see the clock."""
+        """Tell the session the time."""
         with self._lock:
             self._send(Ticked(self._now_ms()))
 
-    # Under the lock
+    # These methods are called with the lock held.
 
     def _request_job(
         self, job: MeasurementJob, candidate: LiveJob | None, entry: Entry | None
@@ -295,7 +295,11 @@ class Conductor:
             raise answer.error
 
     def _send(self, event: Event, candidate: LiveJob | None = None) -> Instruction | None:
-        """Give the session an event and carry out its instructions; gives what the caller gets."""
+        """Give the session an event, and carry out its instructions.
+
+        Returns:
+            The instruction that answers the caller; None: there is none.
+        """
         answer: Instruction | None = None
         for instruction in self._session.handle(event):
             if isinstance(instruction, (Refuse, GrantLease, AdmitJob, JoinJob, ReplayResult)):
@@ -329,7 +333,7 @@ class Conductor:
         try:
             self._tokens.store(token)
         except StateError:
-            # Nobody has heard of the lease: take it back.
+            # Nobody knows of the lease yet: take it back.
             self._send(ReleaseRequested(self._now_ms(), token))
             raise
 
@@ -342,7 +346,7 @@ class Conductor:
         live.publish(result)
 
     def _conditions(self) -> dict[str, str] | None:
-        """How the board is; None while something runs, which nothing shall disturb."""
+        """The board's conditions; None while a measurement runs, which must not be disturbed."""
         with self._lock:
             if self._session.running is not None or self._stopped:
                 return None
@@ -376,8 +380,8 @@ class Conductor:
         verdict = judge(result, platform, cancelled=cancellation is not None)
         kind = "profile" if live.asked.profile else "measure"
         self._metrics.measured(kind, result.outcome, result.error_code, busy_s, result.conditions)
-        # Before anybody hears of it, and before the session forgets the job: a repeat of the
-        # request finds it either here or there.
+        # Kept before listeners hear of it and before the session forgets the job, so that a repeat
+        # of the request finds the result or the job at any moment.
         self._results.keep(live.job, result)
         with self._lock:
             del self._live[live.job]

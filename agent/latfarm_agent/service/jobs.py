@@ -1,4 +1,4 @@
-"""A measurement that is queued or running, and those who listen to it."""
+"""A measurement that is queued or running, and its listeners."""
 
 from __future__ import annotations
 
@@ -69,24 +69,24 @@ class LiveJob:
         return live
 
     def cancel(self, code: str, message: str) -> None:
-        """Ask the bench to stop; what it then answers is replaced by this error."""
+        """Ask the bench to stop; its result is then replaced by this error."""
         with self._condition:
             if not self._sealed and self.cancellation is None:
                 self.cancellation = (code, message)
                 self._cancelled.set()
 
     def cancelled(self) -> bool:
-        """Whether to stop; asked by the bench."""
+        """Whether the bench is to stop."""
         return self._cancelled.is_set()
 
     def seal(self) -> tuple[str, str] | None:
-        """The measurement has ended: a later cancellation is too late. Gives an earlier one."""
+        """End the time for cancellations; gives the code and message of one that came before."""
         with self._condition:
             self._sealed = True
             return self.cancellation
 
     def publish(self, event: JobEvent) -> None:
-        """Tell all listeners; nothing follows a result."""
+        """Send an event to all listeners; events after a result are dropped."""
         with self._condition:
             if self._done:
                 return
@@ -100,7 +100,7 @@ class LiveJob:
     def listen(self, active: Callable[[], bool]) -> Iterator[JobEvent]:
         """All events from the first on, until the result or until the caller is not active.
 
-        Blocks between events; `wake` makes it look at `active` again.
+        Blocks between events; after `wake` it calls `active` again.
         """
         position = 0
         while True:
@@ -118,6 +118,6 @@ class LiveJob:
                     return
 
     def wake(self) -> None:
-        """A listener's `active` may have changed."""
+        """Let all listeners call `active` again."""
         with self._condition:
             self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""How the agent's process ends: by a signal, or with the process that started it."""
+"""When the agent's process ends: after a signal, or with the process that started it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from types import FrameType
 from typing import Callable
 
 PR_SET_PDEATHSIG = 1
+"""prctl(2): which signal the process gets when its parent's thread ends."""
+
 POLL_S = 1.0
+"""How often to look whether the parent is still there."""
 
 
 class Ending:
-    """Waits for a reason to end. Make and use it in the main thread.
+    """Waits for a reason to end. Must be made and used in the main thread.
 
-    SIGTERM and SIGINT ask to end; a second one ends at once. After `follow_parent`, so does the
-    end of the parent.
+    SIGTERM and SIGINT ask to end; a second signal ends the process at once. After `follow_parent`,
+    the end of the parent is a reason too.
     """
 
     def __init__(self) -> None:
@@ -27,18 +30,18 @@ class Ending:
         self._asked = False
         self._parent_pid: int | None = None
         self._undo: list[Callable[[], object]] = []
-        # Signal handlers may only do what cannot block: they write a byte, and `wait` reads it.
+        # Signal handlers must not block: they write a byte to a pipe, and `wait` reads it.
         self._wake_up, self._woken = os.pipe()
         os.set_blocking(self._woken, False)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._handle(number, self._on_signal)
 
     def follow_parent(self, parent_pid: int) -> None:
-        """End when the parent, expected to be `parent_pid`, is gone."""
+        """End when the process `parent_pid` is no longer the parent of this one."""
         self._parent_pid = parent_pid
         if sys.platform == "linux":
-            # The kernel sends this when the *thread* that started us ends, which may be long before
-            # its process does: so it only makes us look. Polling covers all other systems.
+            # The kernel sends this signal when the *thread* that started us ends, which may be long
+            # before its process ends: the signal only lets us look. Other systems are polled.
             self._handle(signal.SIGUSR1, self._on_look)
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
 
@@ -50,7 +53,7 @@ class Ending:
                 os.read(self._wake_up, 1)
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers from before."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()

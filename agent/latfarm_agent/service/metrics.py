@@ -1,8 +1,8 @@
-"""What Prometheus may know: measurements, stages, uploads, leases, blobs, spool, the board's state.
+"""The agent's metrics for Prometheus.
 
-Counting costs next to nothing and is always on; an HTTP server runs only where one is asked for.
-Names follow Prometheus' conventions: seconds, bytes, hertz and degrees Celsius, where the agent's
-own messages speak of milliseconds and megahertz.
+Counting costs almost nothing and is always on; an HTTP server runs only if it is asked for. Metrics
+follow the conventions of Prometheus: seconds, bytes, hertz and degrees Celsius, where the agent's
+messages use milliseconds and megahertz.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from latfarm_agent.service.tls import AgentTlsFiles
 from latfarm_agent.session.messages import SessionState
 
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+"""Upper bounds of the histogram of stages, in seconds."""
+
 KNOWN_STAGES = (
     "queued",
     "upload",
@@ -48,12 +50,16 @@ KNOWN_STAGES = (
     "resting",
     "energy",
 )
+"""Stages with a series of their own; a runtime may call its stages anything."""
+
 REFUSALS = {"NOT_READY": "not_ready", "THROTTLED": "throttled"}
-"""Error codes by which a board says that its conditions did not allow a measurement."""
+"""Error codes of measurements that the board's conditions did not allow, and their labels."""
+
 TRIED_AGAIN = "tried_again_after"
-"""The condition of a measurement whose worker had to be started anew for it."""
+"""The condition of a measurement whose worker died and was started again."""
+
 MOST_CODES = 50
-"""Error codes with a series of their own: a runtime of a third party may invent any number."""
+"""Most error codes with a series of their own, as a runtime may invent any number of codes."""
 
 
 class AgentMetrics:
@@ -179,7 +185,7 @@ class AgentMetrics:
         return Gauge(name, text, registry=self.registry)
 
     def set_state(self, state: SessionState) -> None:
-        """The board is in this state now."""
+        """Set the state that the board is in now."""
         if state is SessionState.QUARANTINED and self._now is not state:
             self._quarantines.inc()
         self._now = state
@@ -194,7 +200,15 @@ class AgentMetrics:
         busy_s: float,
         conditions: Mapping[str, str] | None = None,
     ) -> None:
-        """A measurement ended under these conditions; `kind` is measure or profile."""
+        """Count a measurement that ended.
+
+        Args:
+            kind: "measure" or "profile".
+            outcome: its outcome.
+            error_code: its error code; empty: none.
+            busy_s: how long it had the board, in seconds.
+            conditions: its conditions.
+        """
         if error_code in REFUSALS:
             self._refused.labels(REFUSALS[error_code]).inc()
         if error_code not in self._codes:
@@ -210,37 +224,37 @@ class AgentMetrics:
             self.conditions.saw(conditions)
 
     def staged(self, stage: str, seconds: float) -> None:
-        """A stage ended."""
-        # Labels must stay few, whatever a runtime calls its stages.
+        """Count a stage that ended after so many seconds."""
+        # There must be few labels, whatever a runtime calls its stages.
         name = stage if stage in KNOWN_STAGES else "other"
         self._stage_seconds.labels(name).observe(max(0.0, seconds))
 
     def replayed(self) -> None:
-        """A result was answered from the spool."""
+        """Count a request that was answered from the spool."""
         self._replays.inc()
 
     def spool_failed(self) -> None:
-        """A result could not be kept."""
+        """Count a result that could not be kept on disk."""
         self._spool_failures.inc()
 
     def uploaded(self, outcome: str) -> None:
-        """An upload ended."""
+        """Count an upload that ended."""
         self._uploads.labels(outcome).inc()
 
     def received(self, size_bytes: int) -> None:
-        """Bytes of a blob arrived."""
+        """Count bytes of a blob that arrived."""
         self._upload_bytes.inc(size_bytes)
 
     def leased(self, event: str) -> None:
-        """Something happened to a lease."""
+        """Count an event of a lease."""
         self._leases.labels(event).inc()
 
     def turned_away(self, reason: str) -> None:
-        """A connection was refused; one of the few reasons of `latfarm_protos.trust.identity`."""
+        """Count a refused connection; reasons are those of `latfarm_protos.trust.identity`."""
         self._turned_away.labels(reason).inc()
 
     def failed(self, method: str, error_code: str) -> None:
-        """A call ended with an error."""
+        """Count a call that ended with an error."""
         self._errors.labels(method, error_code).inc()
 
     def text(self) -> str:
@@ -248,7 +262,7 @@ class AgentMetrics:
         return generate_latest(self.registry).decode()
 
     def watch_files(self, state_dir: Path, tls: AgentTlsFiles | None) -> None:
-        """Tell of the file system of `state_dir`, and when certificates end."""
+        """Add metrics of the file system of `state_dir`, and of when certificates expire."""
         self.registry.register(DiskCollector(state_dir))
         if tls is not None:
             files = {"agent": tls.cert, "authority": tls.ca}
@@ -264,7 +278,7 @@ class AgentMetrics:
         """Answer /metrics and /-/healthy, over mutual TLS where files are given.
 
         Raises:
-            AgentUsageError: the port cannot be had, or the files cannot be used.
+            AgentUsageError: the port is not free, or the files cannot be used.
         """
 
         def metrics() -> Page:

@@ -1,4 +1,4 @@
-"""What the board is and offers, as the bench last told it."""
+"""What the board is and offers, as the bench described it last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from latfarm_agent.errors import UnknownPlatformError
 
 
 class BoardOffer:
-    """The last look at the board. Thread-safe; nothing was seen before the first `look`."""
+    """The last description of the board. Thread-safe; empty before the first `look`."""
 
     def __init__(self, bench: MeasuringBench) -> None:
         self._bench = bench
@@ -19,7 +19,7 @@ class BoardOffer:
         self._platforms: dict[str, OfferedPlatform] = {}
 
     def look(self) -> None:
-        """Look at the board; whoever comes meanwhile takes what the last one saw."""
+        """Ask the bench for a description; a call during another one does nothing."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -41,10 +41,10 @@ class BoardOffer:
         return self._platforms.get(name)
 
     def check(self, platform: str) -> None:
-        """Whether the board offers a platform.
+        """Check that the board offers a platform.
 
         Raises:
-            UnknownPlatformError: it does not; lists what it offers.
+            UnknownPlatformError: it does not; the message lists what it offers.
         """
         platforms = self._platforms
         if platform not in platforms:

@@ -1,7 +1,4 @@
-"""The gRPC server's life: composed, listening, told to stop, gone.
-
-`Agent` puts the parts together over a state directory; `AgentServer` listens for it.
-"""
+"""The gRPC server of the agent: puts the parts together over a state directory, and listens."""
 
 from __future__ import annotations
 
@@ -36,16 +33,22 @@ from latfarm_agent.session.session import Session, SessionLimits
 
 SERVICE_NAME = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 MAX_RECEIVE_BYTES = 16 << 20
-MAX_THREADS = 64  # above all listeners and uploads together
-MAX_CALLS = 128  # under way or waiting for a thread; one more is RESOURCE_EXHAUSTED
+"""Largest message that the server accepts."""
+
+MAX_THREADS = 64
+"""Threads for calls: more than all listeners and uploads together."""
+
+MAX_CALLS = 128
+"""Most calls that run or wait for a thread; one more gets RESOURCE_EXHAUSTED."""
+
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.max_concurrent_streams", 128),
-    # Else a second agent on the same port would silently get half of the calls.
+    # Otherwise a second agent on the same port would silently get half of the calls.
     ("grpc.so_reuseport", 0),
-    # A client that vanished without a word must not keep its calls open for hours.
+    # Calls of a client that disappeared must not stay open for hours.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -58,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """How an agent serves. Sizes in bytes."""
+    """How an agent serves; see the options of `latfarm-agent serve`. Sizes are in bytes."""
 
     state_dir: Path
     listen: str = "127.0.0.1:0"
@@ -73,10 +76,10 @@ class ServiceConfig:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as its two parts; the host without brackets.
+    """Split `host:port` or `[v6]:port`; gives the host without brackets, and the port.
 
     Raises:
-        AgentUsageError: it is neither.
+        AgentUsageError: the text has neither form.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
@@ -102,12 +105,12 @@ class AgentServer:
 
     Args:
         config: how to serve.
-        make_bench: makes what measures, once the state directory is ours; the server ends it.
-        metrics: counted into.
+        make_bench: makes the bench, after the state directory is locked; the server ends it.
+        metrics: counts what happens; None: new ones.
         now_ms: the clock of leases, in milliseconds.
 
     Raises:
-        AgentUsageError: a wrong address or certificate, or a board that anybody could use.
+        AgentUsageError: a wrong address or certificate, or a board that everybody could use.
         StateError: the state directory is in use or damaged.
     """
 
@@ -160,7 +163,7 @@ class AgentServer:
         agent_pb2_grpc.add_AgentServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
-            # For administrators with grpcurl; not needed by any client of ours.
+            # For administrators with grpcurl; our clients do not need it.
             from grpc_reflection.v1alpha import reflection
 
             names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -195,7 +198,7 @@ class AgentServer:
         """Describe the board, then listen.
 
         Raises:
-            AgentUsageError: the address cannot be had.
+            AgentUsageError: the address is not free, or not one of this board.
         """
         self.conductor.start()
         self.port = self._take_port()
@@ -217,7 +220,7 @@ class AgentServer:
         logger.info("serving on %s", self.address)
 
     def _take_port(self) -> int:
-        """The port that clients connect to; 0: it cannot be had."""
+        """Listen; gives the port that clients connect to, 0: the address is not free."""
         try:
             if self._gate is None:
                 return int(self._server.add_insecure_port(self._config.listen))
@@ -233,10 +236,10 @@ class AgentServer:
         return refusal
 
     def serve_metrics(self, port: int) -> HttpPort:
-        """Answer /metrics beside the service: under its address, with its certificates.
+        """Answer /metrics at the service's address and with its certificates.
 
         Raises:
-            AgentUsageError: the port cannot be had, or the certificates cannot be used.
+            AgentUsageError: the port is not free, or the certificates cannot be used.
         """
         return self.metrics.serve(
             self._host,
@@ -246,7 +249,7 @@ class AgentServer:
         )
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Take nothing new, cancel what runs, let its listeners hear of it, and end the bench."""
+        """Accept nothing new, cancel what runs, let its listeners know, and end the bench."""
         self._stopping = True
         self._health.enter_graceful_shutdown()
         stopped = self._server.stop(grace_s)

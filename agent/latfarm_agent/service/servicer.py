@@ -1,6 +1,7 @@
-"""Messages to the conductor and back; the only place where errors become gRPC status codes.
+"""Turns messages into calls of the conductor, and its answers and errors into messages.
 
-An error's code travels in the trailing metadata `latfarm-error`, its one-line story in the details.
+Errors become gRPC status codes here and nowhere else. The code of an error travels in the trailing
+metadata `latfarm-error`, its message in one line of the details.
 """
 
 from __future__ import annotations
@@ -36,27 +37,38 @@ STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
     errors.UploadSupersededError: grpc.StatusCode.ABORTED,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
+"""The status of each error; an error that is missing has the status of its nearest ancestor."""
+
 ERROR_KEY = "latfarm-error"
-MAX_DETAIL_CHARS = 1500  # HTTP/2 headers are bounded
+"""Key of the trailing metadata that holds an error's code."""
+
+MAX_DETAIL_CHARS = 1500
+"""Longest error message that is sent, as HTTP/2 headers have a limit."""
+
 MAX_LISTENERS = 32
+"""Most calls that may listen to measurements at once."""
+
 MAX_UPLOADS = 8
+"""Most uploads at once."""
+
 MAX_UPLOAD_BYTES_PER_S = 256 << 20
+"""Limit of all uploads together."""
 
 logger = logging.getLogger(__name__)
 
 
 def status_of(error: errors.LatfarmAgentError) -> grpc.StatusCode:
-    """The status of an error: its own in the catalogue, or that of its nearest ancestor."""
+    """The status of an error: its own in `STATUS_CODES`, or that of its nearest ancestor."""
     for kind in type(error).__mro__:
         if kind in STATUS_CODES:
             return STATUS_CODES[kind]
-    raise TypeError(f"{type(error).__name__} is no AgentError")
+    raise TypeError(f"{type(error).__name__} is not a LatfarmAgentError")
 
 
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """The agent's gRPC service.
 
-    Listeners and uploads are bounded, so that a thread is always left to renew a lease.
+    Listeners and uploads are limited, so that a thread is always left to renew a lease.
     """
 
     def __init__(
@@ -110,14 +122,14 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             return pb.ReleaseLeaseResponse()
 
     def GetBlob(self, request: pb.GetBlobRequest, context: grpc.ServicerContext) -> pb.BlobState:
-        """How much of a blob is here."""
+        """How much of a blob has arrived."""
         with self._translated("GetBlob", context):
             return _as_pb(self._conductor.blobs.status(request.sha256))
 
     def UploadBlob(
         self, request_iterator: Iterator[pb.UploadBlobRequest], context: grpc.ServicerContext
     ) -> pb.BlobState:
-        """Take a blob, or the rest of one."""
+        """Receive a blob, or the rest of one."""
         with self._translated("UploadBlob", context), self._slot(self._uploads, "uploads"):
             begun_s = time.monotonic()
             try:
@@ -155,7 +167,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     def Acknowledge(
         self, request: pb.AcknowledgeRequest, context: grpc.ServicerContext
     ) -> pb.AcknowledgeResponse:
-        """Drop stored results."""
+        """Drop results that the caller has stored."""
         with self._translated("Acknowledge", context):
             removed = self._conductor.acknowledge(list(request.request_ids))
             return pb.AcknowledgeResponse(removed=removed)
@@ -170,7 +182,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> Iterator[pb.MeasureEvent]:
         with self._translated(method, context), self._slot(self._listeners, "listeners"):
             live = self._conductor.measure(_asked(request, profile))
-            # Without this, a listener whose client went away would keep its thread.
+            # Without this, a listener would keep its thread after its client went away.
             context.add_callback(live.wake)
             for event in live.listen(context.is_active):
                 yield wire.event_as_pb(event)
@@ -190,7 +202,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             for message in messages:
                 if message.sha256 not in ("", first.sha256):
                     raise errors.RequestError("one upload carries one blob")
-                # A later holder's uploads must not compete with those of a lost lease.
+                # Uploads under a lost lease must not compete with those of the next holder.
                 self._conductor.check_token(first.token)
                 self._write(upload, message.data)
             status = upload.finish()
@@ -205,7 +217,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     @contextlib.contextmanager
     def _translated(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Turn our errors into statuses and any other into INTERNAL without its insides."""
+        """Turn our errors into statuses, and any other into INTERNAL without its details."""
         try:
             yield
         except errors.LatfarmAgentError as error:

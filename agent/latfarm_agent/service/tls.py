@@ -1,6 +1,7 @@
-"""Mutual TLS: certificates from files, read again when they change; the controller alone comes in.
+"""Mutual TLS of the agent: only the controller may connect.
 
-The port is kept by a gate (`latfarm_protos.trust.gate`), the gRPC server listens behind it.
+Certificates are files that are read again when they change. A gate (`latfarm_protos.trust.gate`)
+has the port; the gRPC server listens behind it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from latfarm_protos.trust.revoked import RevokedError
 from latfarm_agent.errors import AgentUsageError
 
 ALLOWED = (CONTROLLER,)
-"""Roles that may call an agent: people's commands go through a controller."""
+"""Roles that may call an agent. The commands of people go through a controller."""
 
 
 @dataclass(frozen=True)
 class AgentTlsFiles:
     """PEM files: this board's certificate and key, and the CA that signs its clients'.
 
-    `revoked_file`: who is shut out; None: `revoked.json` beside the CA.
+    `revoked_file`: the list of revoked certificates; None: `revoked.json` beside the CA.
     """
 
     cert: Path
@@ -34,14 +35,14 @@ class AgentTlsFiles:
 
     @property
     def files(self) -> Files:
-        """The same, as the gate wants them."""
+        """The same files, as the gate takes them."""
         return Files(self.cert, self.key, self.ca, self.revoked_file)
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Certificate, key and CA, checked to be usable together.
+        """Certificate, key and CA, after a check that they can be used together.
 
         Raises:
-            AgentUsageError: a file is missing, is no PEM, or the key is not the certificate's.
+            AgentUsageError: a file is missing or not PEM, or the key is not the certificate's.
         """
         try:
             server_context(self.files)
@@ -50,7 +51,7 @@ class AgentTlsFiles:
             raise AgentUsageError(str(error)) from error
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Differs when a file was replaced or written.
+        """A value that changes when one of the files is replaced or written.
 
         Raises:
             AgentUsageError: a file is missing.
@@ -65,8 +66,8 @@ def open_gate(tls: AgentTlsFiles, on_refused: Callable[[str], None]) -> Gate:
     """The gate of an agent.
 
     Args:
-        tls: its files.
-        on_refused: told the reason of each refusal.
+        tls: the agent's files.
+        on_refused: called with the reason of each refused connection.
 
     Raises:
         AgentUsageError: the files cannot be used.

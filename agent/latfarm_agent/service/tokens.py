@@ -1,6 +1,6 @@
-"""The highest lease token ever granted, kept on disk so that tokens grow across restarts too.
+"""The highest lease token on disk, so that tokens grow across restarts, and the directory's lock.
 
-Also the lock that keeps a second agent out of the same state directory.
+The lock keeps a second agent out of the same state directory.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from latfarm_agent.errors import StateBusyError, StateError
 
 
 class TokenFile:
-    """One decimal number in a file, replaced atomically and flushed to the disk."""
+    """One decimal number in a file that is replaced atomically and flushed to the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> int:
-        """The highest token granted so far; 0 where none was.
+        """The highest token that was granted so far; 0: none.
 
         Raises:
-            StateError: the file holds no number. Guessing one could let an old holder in.
+            StateError: the file does not hold a number. A guess could let an old holder in.
         """
         try:
             text = self._path.read_text(encoding="ascii", errors="replace").strip()
@@ -64,7 +64,7 @@ def sync_directory(directory: Path) -> None:
 
 
 class StateLock:
-    """Held by one agent as long as it uses a state directory; the kernel frees it with the process.
+    """Held by one agent while it uses a state directory; the kernel frees it with the process.
 
     Raises:
         StateBusyError: another process holds it.
@@ -94,7 +94,7 @@ class StateLock:
         self._file.flush()
 
     def close(self) -> None:
-        """Let another agent in."""
+        """Release the lock."""
         self._file.close()
 
     def __enter__(self) -> StateLock:

@@ -1,4 +1,4 @@
-"""Results as the agent tells them: its own failures, what it adds, what they say of the board."""
+"""Results that the agent makes, what it adds to others, and what results say about the board."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.session.messages import Verdict
 
 HOT_CODES = ("THROTTLED", "NOT_READY")
-# Infrastructure errors that come from what was asked rather than from a sick board.
+"""Error codes after which the board rests."""
+
 HARMLESS_CODES = (
     "OUT_OF_MEMORY",
     "PROFILE_UNAVAILABLE",
@@ -20,10 +21,11 @@ HARMLESS_CODES = (
     "SETTINGS_INVALID",
     "CANCELLED",
 )
+"""Infrastructure errors that come from the request, and say nothing about the board."""
 
 
 def failure(request: BenchRequest, offer: BoardOffer, code: str, message: str) -> BenchResult:
-    """The result of a measurement that the agent itself ended, or never began."""
+    """The result of a measurement that the agent ended, or never began."""
     result = BenchResult(
         outcome=INFRASTRUCTURE_ERROR,
         error_code=code,
@@ -35,7 +37,14 @@ def failure(request: BenchRequest, offer: BoardOffer, code: str, message: str) -
 
 
 def fill_in(result: BenchResult, request: BenchRequest, offer: BoardOffer, busy_s: float) -> None:
-    """Say what is the agent's to say, and what a bench left open."""
+    """Set what the agent itself knows, and what the bench left empty.
+
+    Args:
+        result: to be changed.
+        request: what was asked.
+        offer: what the board offers.
+        busy_s: how long the measurement had the board, in seconds.
+    """
     board, _ = offer.seen
     result.request_id = request.request_id
     result.platform = request.platform
@@ -49,12 +58,12 @@ def fill_in(result: BenchResult, request: BenchRequest, offer: BoardOffer, busy_
 
 
 def judge(result: BenchResult, platform: OfferedPlatform | None, *, cancelled: bool) -> Verdict:
-    """What a result says about the board; `platform`: that it was measured on."""
+    """What a result says about the board; `platform`: the platform that was measured."""
     if cancelled or result.error_code in HARMLESS_CODES:
         return Verdict.VOID
     if result.outcome != INFRASTRUCTURE_ERROR:
         return Verdict.GOOD
     if result.error_code in HOT_CODES:
-        # Simulated heat needs no real rest.
+        # A board whose heat is simulated needs no rest.
         return Verdict.HOT if platform is not None and platform.real_time else Verdict.VOID
     return Verdict.FAULTY

@@ -1,4 +1,4 @@
-"""What the session is told, and what it answers: events in, instructions out, and their words."""
+"""The events that the session takes, and the instructions that it gives in return."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class SessionState(Enum):
 class Verdict(Enum):
     """What a finished measurement says about the board."""
 
-    GOOD = "good"  # a latency, or a fault of the model's own
-    HOT = "hot"  # throttled or not ready: the board needs a rest
-    FAULTY = "faulty"  # any other infrastructure error
-    VOID = "void"  # cancelled: says nothing
+    GOOD = "good"  # it gave a latency, or the model itself is at fault
+    HOT = "hot"  # the board throttled or was not ready: it needs a rest
+    FAULTY = "faulty"  # any other infrastructure error: the board is in doubt
+    VOID = "void"  # it was cancelled: it says nothing about the board
 
 
 @dataclass(frozen=True)
 class MeasurementJob:
-    """One measurement under one lease. `question` is a digest of all that is asked."""
+    """One measurement under one lease. `question` is a digest of everything that is asked."""
 
     request_id: str
     token: int
@@ -39,7 +39,7 @@ class MeasurementJob:
 
 @dataclass(frozen=True)
 class Holding:
-    """A granted lease and when it ends."""
+    """A granted lease, and when it expires by the session's clock."""
 
     token: int
     holder: str
@@ -51,7 +51,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class AcquireRequested:
-    """Somebody wants the board for a time."""
+    """Somebody asks for the board for a time."""
 
     now_ms: float
     holder: str
@@ -60,7 +60,7 @@ class AcquireRequested:
 
 @dataclass(frozen=True)
 class RenewRequested:
-    """The holder wants to keep the board."""
+    """The holder asks to keep the board for a time from now."""
 
     now_ms: float
     token: int
@@ -77,7 +77,10 @@ class ReleaseRequested:
 
 @dataclass(frozen=True)
 class MeasureRequested:
-    """The holder asks a question; `answered` is the question that the spool has a result for."""
+    """The holder asks for a measurement.
+
+    `answered`: the question whose result the spool holds under this request id; None: no result.
+    """
 
     now_ms: float
     job: MeasurementJob
@@ -102,7 +105,7 @@ class Ticked:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The agent shuts down: nothing new, cancel what runs."""
+    """The agent shuts down: accept nothing new, and cancel what runs."""
 
     now_ms: float
 
@@ -122,14 +125,14 @@ Event = Union[
 
 @dataclass(frozen=True)
 class Refuse:
-    """Answer the caller with this error; nothing changed."""
+    """Answer the caller with this error; the state has not changed."""
 
     error: LatfarmAgentError
 
 
 @dataclass(frozen=True)
 class PersistToken:
-    """Write the token to disk before anybody hears of it."""
+    """Write the token to disk before the lease is granted."""
 
     token: int
 
@@ -144,7 +147,7 @@ class GrantLease:
 
 @dataclass(frozen=True)
 class EndLease:
-    """A lease is over: `reason` is released or expired."""
+    """A lease has ended: `reason` is "released" or "expired"."""
 
     token: int
     holder: str
@@ -153,28 +156,28 @@ class EndLease:
 
 @dataclass(frozen=True)
 class AdmitJob:
-    """A new job: the caller listens to it; it starts with its own instruction, now or later."""
+    """Accept a new job, to which the caller listens; `StartJob` follows now or later."""
 
     job: MeasurementJob
 
 
 @dataclass(frozen=True)
 class JoinJob:
-    """The same question is queued or running: the caller listens to that job."""
+    """Let the caller listen to a job with the same question that is queued or running."""
 
     job: MeasurementJob
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """The spool has the answer."""
+    """Answer the caller with the result in the spool."""
 
     request_id: str
 
 
 @dataclass(frozen=True)
 class StartJob:
-    """Measure now: the board is free."""
+    """Start to measure: the board is free."""
 
     job: MeasurementJob
 
@@ -190,7 +193,7 @@ class CancelJob:
 
 @dataclass(frozen=True)
 class DropJob:
-    """A queued job will never run."""
+    """Remove a queued job; it will never run."""
 
     job: MeasurementJob
     code: str

@@ -1,4 +1,4 @@
-"""Who may use the board and what runs on it: a pure state machine, events in, instructions out.
+"""Who may use the board, and what runs on it: a state machine without any input or output.
 
 ```
             AcquireRequested            MeasureRequested
@@ -9,12 +9,13 @@
                                                             ▼ QUARANTINED for a while
 ```
 
-No clock, no thread, no file: each event carries the time, in milliseconds of a clock that only has
-to be monotonic, and everything that time alone brings about (a lease that ends, a board that has
-cooled) comes before what the event itself asks for. Tokens grow with every lease; the highest one
-is handed in at the start and out by `PersistToken`, which precedes the lease it belongs to.
+The session uses no clock, thread or file. `handle` takes an event and returns instructions. Each
+event carries the time, in milliseconds of any monotonic clock; changes that time alone causes (a
+lease expires, a board has cooled) happen before the event itself is handled. Tokens grow with every
+lease: the session is made with the highest one so far, and gives each new one with `PersistToken`
+before it grants the lease.
 
-The lease decides over a measurement, not the connection: it is cancelled when its lease ends.
+A measurement belongs to its lease, not to a connection: it is cancelled when its lease ends.
 """
 
 from __future__ import annotations
@@ -60,11 +61,20 @@ LEASE_LOST = "LEASE_LOST"
 QUARANTINED = "QUARANTINED"
 AGENT_STOPPED = "AGENT_STOPPED"
 MAX_HOLDER_CHARS = 200
+"""Longest name of a holder, in characters."""
 
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """Bounds of a session; times in milliseconds."""
+    """Limits of a session. Times are in milliseconds.
+
+    Attributes:
+        max_ttl_ms: longest lease that is granted at once.
+        max_queue: most measurements that wait for the board.
+        cooldown_ms: how long a board rests after a measurement for which it was too hot.
+        faults_to_quarantine: so many faulty measurements in a row quarantine the board.
+        quarantine_ms: how long the board is quarantined.
+    """
 
     max_ttl_ms: int = 3_600_000
     max_queue: int = 16
@@ -74,7 +84,7 @@ class SessionLimits:
 
 
 class Session:
-    """The state machine. Not thread-safe: one caller at a time."""
+    """The state machine. Not thread-safe: for one caller at a time."""
 
     def __init__(self, last_token: int = 0, limits: SessionLimits | None = None) -> None:
         self._limits = limits or SessionLimits()
@@ -122,14 +132,14 @@ class Session:
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """When time alone changes something next: send `Ticked` then. None: never."""
+        """When time alone changes the state next: send `Ticked` then. None: never."""
         times = [self._cool_until_ms, self._quarantined_until_ms]
         times.append(self._lease.expires_at_ms if self._lease else None)
         return min((time for time in times if time is not None), default=None)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take an event, change state, and say what is to be done, in order."""
-        # A clock that goes back must never bring an ended lease to life again.
+        """Take an event and change the state; gives what is to be done, in order."""
+        # A clock that goes back must never bring an expired lease back to life.
         self._now_ms = max(self._now_ms, event.now_ms)
         done = self._pass_time()
         if isinstance(event, AcquireRequested):
@@ -153,7 +163,7 @@ class Session:
             self._cool_until_ms = None
         if self._quarantined_until_ms is not None and now_ms >= self._quarantined_until_ms:
             self._quarantined_until_ms = None
-            # On probation: the next fault quarantines again, a good result forgives all.
+            # On probation: the next fault quarantines it again, a good result resets the count.
             self._faults = self._limits.faults_to_quarantine - 1
         if self._lease is not None and now_ms >= self._lease.expires_at_ms:
             return self._end_lease("expired")
@@ -190,7 +200,7 @@ class Session:
         return [GrantLease(event.token, ttl_ms)]
 
     def check_token(self, token: int) -> None:
-        """Whether the token is the lease's, as of the last event.
+        """Check that the token is the token of the lease, as of the last event.
 
         Raises:
             LeaseLostError: it is not; the message says why.
@@ -228,7 +238,7 @@ class Session:
             return [ReplayResult(job.request_id)]
         live = list(self._queue) + ([self._running] if self._running is not None else [])
         for other in live:
-            # A job of an older token is being cancelled: its answer is not this caller's.
+            # A job with an older token is being cancelled: its result is not for this caller.
             if other.request_id == job.request_id and other.token == job.token:
                 return [JoinJob(other) if other.question == job.question else Refuse(conflict)]
         if self._quarantined_until_ms is not None:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
+from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
 from latfarm_agent.worker import keeper, rules
@@ -225,7 +226,7 @@ class RuntimeSuite:
         assert result.conditions["runtime_version"]
         assert result.board_ms > 0
         assert result.measured_at_s > 0
-        assert result.protocol_version == rules.PROTOCOL_VERSION
+        assert result.protocol_version == PROTOCOL_VERSION
         assert self._left() == before
         assert _settles(lambda: len(worker_pids()) <= 1)
 

@@ -1,10 +1,12 @@
-"""Cold caches: how large they are, and how to empty them without numpy."""
+"""The size of the processor's caches, and how to empty them without numpy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 DEFAULT_BYTES = 64 << 20
+"""How much is read to empty caches of unknown size."""
+
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -14,7 +16,7 @@ def last_level_bytes(core: int = 0, root: Path = Path("/")) -> int | None:
     folder = root / f"sys/devices/system/cpu/cpu{core}/cache"
     try:
         found = list(folder.glob("index*"))
-    except OSError:  # it may not be looked into, as on Android
+    except OSError:  # it may not be listed, as on Android
         found = []
     for index in found:
         try:
@@ -31,7 +33,7 @@ def last_level_bytes(core: int = 0, root: Path = Path("/")) -> int | None:
 class CacheFlusher:
     """Empties the caches by reading through a buffer of twice the last level's size.
 
-    The buffer is made at the first flush and then kept: `size_bytes` tells what it holds.
+    The buffer is made at the first flush and then kept; `size_bytes` tells its size.
     """
 
     def __init__(self, last_level: int | None) -> None:
@@ -40,13 +42,14 @@ class CacheFlusher:
 
     @property
     def size_bytes(self) -> int:
-        """What the buffer holds now: 0 before the first flush."""
+        """Size of the buffer; 0 before the first flush."""
         return len(self._buffer)
 
     def flush(self) -> None:
         """Read the whole buffer: about 10 ms for 72 MB."""
         if not self._buffer:
-            # Written once: untouched pages would all be the kernel's one page of zeros, which
-            # fits any cache. Read afterwards: a long write may bypass the caches altogether.
+            # The buffer is written once, as untouched pages all map to the kernel's one page of
+            # zeros, which fits any cache. It is read afterwards, as a long write may bypass the
+            # caches.
             self._buffer = bytearray(b"\x02") * self._wanted
         self._buffer.find(b"\x01")

@@ -1,4 +1,4 @@
-"""Messages between the agent and a worker: JSON objects, each behind its length, over a pipe."""
+"""Messages between the agent and a worker: JSON objects over a pipe, each after its length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ Message = Dict[str, Any]
 
 _HEADER = struct.Struct(">2sI")
 _MAGIC = b"lf"
+"""First bytes of each header."""
+
 MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message."""
 
 
 class ChannelError(Exception):
-    """The stream is not ours: something else wrote into it, or it ended within a message."""
+    """The stream holds other bytes than messages, or it ended within a message."""
 
 
 def encode(message: Message) -> bytes:
-    """One message as it stands on the pipe."""
+    """One message as the bytes that are written to the pipe."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_MESSAGE_BYTES:
         raise ChannelError(f"a message of {len(body)} bytes is over {MAX_MESSAGE_BYTES}")
@@ -30,7 +33,7 @@ def send(fd: int, message: Message) -> None:
     """Write one message to a blocking descriptor.
 
     Raises:
-        OSError: nobody reads any more.
+        OSError: the reader has closed the pipe.
     """
     left = memoryview(encode(message))
     while left:
@@ -41,7 +44,7 @@ def receive(fd: int) -> Message | None:
     """Read one message from a blocking descriptor; None at the end of the stream.
 
     Raises:
-        ChannelError: the stream is not ours.
+        ChannelError: the stream holds other bytes than messages.
     """
     decoder = Decoder()
     while True:
@@ -67,15 +70,15 @@ class Decoder:
         return bool(self._buffer)
 
     def wanted(self) -> int:
-        """How many bytes complete the header or message at hand: more would overread."""
+        """How many bytes complete the current header or message; more would belong to the next."""
         size = self._size()
         return _HEADER.size + (size or 0) - len(self._buffer)
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes, return the messages that they complete.
+        """Take bytes; gives the messages that they complete.
 
         Raises:
-            ChannelError: the bytes are no message of ours.
+            ChannelError: the bytes are not a message.
         """
         self._buffer += data
         messages: list[Message] = []

@@ -6,9 +6,9 @@ from latfarm_agent.worker import replies
 
 
 class WorkerFailure(Exception):
-    """A request did not end well; the codes are those of a measurement's result.
+    """A request failed; the codes are error codes of a measurement's result.
 
-    The worker is gone, unless `alive`: then it answered with a typed error and goes on.
+    `alive`: the worker answered with a typed error and continues; otherwise it has ended.
     """
 
     def __init__(self, code: str, message: str, *, alive: bool = False) -> None:

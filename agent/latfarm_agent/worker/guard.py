@@ -1,8 +1,9 @@
-"""What a worker and all that it forked take of the board, and whether that is too much.
+"""What a worker and its descendants use of the board, and whether that is too much.
 
-The kernel's limits hold for one process each: of a family, only the sum harms the board. Where no
-control group is ours to write, as on most boards, the sum is looked at from outside, a few times a
-second, while the worker measures. A measured process is not disturbed: only counters are read.
+The kernel's limits hold for single processes, but it is the sum over a family of processes that
+harms the board. Most boards give the agent no control group to write to, so it reads the sum from
+outside, a few times a second, while the worker measures. That reads counters only, and does not
+disturb the measured process.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _GB = 1e9
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a worker's family may take during one request; 0: no bound.
+    """What a worker's processes may use together during one request; 0: no bound.
 
-    `disk_bytes` also counts what it prints. `entries`: files and folders in its own folders.
+    `disk_bytes` counts what they print too. `entries`: files and folders in the worker's folders.
     """
 
     memory_bytes: int = 0
@@ -35,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a family has: private and shared memory, bytes written since each of them started."""
+    """What a family of processes uses; `written_bytes` counts since each of them started."""
 
     processes: int = 0
     threads: int = 0
@@ -45,19 +46,19 @@ class Usage:
 
 @dataclass(frozen=True)
 class Excess:
-    """Too much was taken; `code` is that of the measurement's result."""
+    """A bound that was exceeded; `code` is the error code of the measurement's result."""
 
     code: str
     message: str
 
 
 class ProcessGuard:
-    """Watches a worker's family during one request.
+    """Watches the processes of a worker during one request.
 
     Args:
-        keeper_pid: ancestor of all; it is not counted.
+        keeper_pid: the common ancestor, which is not counted itself.
         bounds: what is allowed.
-        folders: what the worker may write to and nobody else does.
+        folders: those that only this worker writes to.
     """
 
     def __init__(self, keeper_pid: int, bounds: Bounds, folders: tuple[Path, ...]) -> None:
@@ -68,11 +69,11 @@ class ProcessGuard:
         self._free = _free(folders)
 
     def excess(self) -> Excess | None:
-        """What is too much now, if anything is."""
+        """The bound that is exceeded now; None: none is."""
         bounds = self._bounds
         now = usage(self._pid)
         if bounds.memory_bytes and now.memory_bytes > bounds.memory_bytes and now.processes > 1:
-            # Pages that a fork shares with its parent were counted twice: count in earnest.
+            # Pages that a fork shares with its parent were counted twice: count them exactly.
             now = Usage(now.processes, now.threads, _shared_out(self._pid), now.written_bytes)
         found = over(now, now.written_bytes - self._written, bounds)
         if found is None and bounds.disk_bytes:
@@ -80,7 +81,10 @@ class ProcessGuard:
         return found
 
     def _filled(self) -> Excess | None:
-        """Space that went without a write (reserved, or mapped): first how much is free at all."""
+        """Space that was taken without a write: reserved or mapped.
+
+        The free space of the whole disk is cheap to read, so it is looked at first.
+        """
         free = _free(self._folders)
         for before, now in zip(self._free, free):
             if before[0] - now[0] > self._bounds.disk_bytes or (
@@ -98,7 +102,7 @@ class ProcessGuard:
 
 
 def over(now: Usage, written_bytes: int, bounds: Bounds) -> Excess | None:
-    """Judge what a family has, and what it wrote since the request began."""
+    """The bound that a family exceeds, with `written_bytes` since the request began."""
     if bounds.memory_bytes and now.memory_bytes > bounds.memory_bytes:
         return Excess(
             "OUT_OF_MEMORY",
@@ -120,7 +124,7 @@ def over(now: Usage, written_bytes: int, bounds: Bounds) -> Excess | None:
 
 
 def usage(keeper_pid: int) -> Usage:
-    """What all processes below `keeper_pid` take now; zeros where there is no /proc."""
+    """What all descendants of `keeper_pid` use now; zeros where there is no /proc."""
     processes = threads = memory = chars = blocks = 0
     for pid in family(keeper_pid):
         status = _fields(pid, "status")
@@ -128,7 +132,7 @@ def usage(keeper_pid: int) -> Usage:
             continue
         processes += 1
         threads += status.get("Threads", 0)
-        # What is mapped from files can be dropped and counts for nobody. Kilobytes.
+        # In kilobytes. Pages that are mapped from files are not counted: the kernel can drop them.
         private = status.get("RssAnon", status.get("VmRSS", 0))
         memory += (private + status.get("RssShmem", 0)) * 1024
         written = _fields(pid, "io")
@@ -138,7 +142,7 @@ def usage(keeper_pid: int) -> Usage:
 
 
 def busy(keeper_pid: int) -> bool:
-    """Whether a thread below `keeper_pid` runs, or would if it had a core."""
+    """Whether a thread of a descendant of `keeper_pid` runs, or waits for a core."""
     for pid in family(keeper_pid):
         for task in _tasks(pid):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -149,7 +153,7 @@ def busy(keeper_pid: int) -> bool:
 
 
 def family(root: int) -> set[int]:
-    """Pids of all processes below `root`."""
+    """Process ids of all descendants of `root`."""
     found: set[int] = set()
     ahead = [root]
     while ahead:
@@ -162,7 +166,7 @@ def family(root: int) -> set[int]:
                     return keeper.descendants(root)
                 continue
             except OSError:
-                continue  # it ended while we looked
+                continue  # the process has ended meanwhile
             new = {int(word) for word in words} - found
             found |= new
             ahead.extend(new)

@@ -1,12 +1,12 @@
-"""The keeper: a small process between agent and worker that lets no descendant outlive either.
+"""The keeper: a small process between agent and worker; no descendant outlives either of them.
 
-A worker forks from it in a process group of its own. When the worker ends, when the agent ends it
-(SIGTERM) or when the agent itself dies, even by SIGKILL (the kernel then sends the keeper's
-parent-death signal), the keeper kills every descendant: it is their subreaper, so processes that a
-runtime forked or even daemonised come back to it. It then ends as its worker ended.
+The worker is a fork of the keeper, in a process group of its own. The keeper kills all descendants
+when the worker ends, when the agent sends SIGTERM, and when the agent itself dies, even by SIGKILL,
+as the kernel then sends the keeper its parent-death signal. The keeper is their subreaper, so that
+processes that a runtime forks or even daemonises become its children. It ends as its worker ended.
 
-Where the kernel has no prctl (not Linux), the worker still ends with its pipe, and its group with
-it.
+Other systems than Linux lack prctl. There the worker still ends when its pipe closes, and its
+process group ends with it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import signal
 from pathlib import Path
 from typing import NoReturn
 
+# Numbers from Linux' prctl.h and sched.h.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWIPC = 0x08000000
 
 
 class _Ended(BaseException):
-    """The agent asks the keeper to end, or is gone."""
+    """The agent asked the keeper to end, or has died."""
 
 
 def fork_under_keeper(agent_pid: int) -> None:
-    """Fork: the child returns as the worker, the parent stays as its keeper and never returns.
+    """Fork: the child returns as the worker; the parent becomes its keeper and never returns.
 
-    Call it in a process that has one thread and has imported little.
+    The calling process must have one thread, and should have imported little.
     """
 
     def on_signal(number: int, frame: object) -> None:
@@ -43,7 +44,7 @@ def fork_under_keeper(agent_pid: int) -> None:
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != agent_pid:
-            os._exit(1)  # the agent died before the kernel knew whom to tell
+            os._exit(1)  # the agent died before the kernel could send the signal
         with contextlib.suppress(PermissionError):
             os.setsid()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -63,7 +64,7 @@ def fork_under_keeper(agent_pid: int) -> None:
 
 
 def _keep(child: int) -> NoReturn:
-    # The worker's end of the pipes must be the only one, or the agent would never see it close.
+    # Only the worker may hold these ends of the pipes, or the agent would never see them close.
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
@@ -84,7 +85,10 @@ def _keep(child: int) -> NoReturn:
 
 
 def leave_shared_memory() -> None:
-    """Give this process System V shared memory of its own, where it may: it then ends with it."""
+    """Give this process System V shared memory of its own, if that is allowed.
+
+    Such memory is freed when the process ends.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWIPC)
 
@@ -94,7 +98,7 @@ def end_descendants() -> None:
     mine = os.getpgid(0)
     while True:
         found = descendants(os.getpid())
-        # Whole groups at first: the kernel does that at once, while single ones fork on meanwhile.
+        # Whole groups first: the kernel kills a group at once, while single processes could fork.
         for group in {_group(pid) for pid in found} - {0, mine}:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
@@ -102,7 +106,7 @@ def end_descendants() -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            # Blocks until one of them is gone; the next look finds what it forked meanwhile.
+            # Blocks until one of them has ended; the next round finds what it forked meanwhile.
             os.waitpid(-1, 0)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -113,14 +117,14 @@ def end_descendants() -> None:
 
 
 def descendants(root: int) -> set[int]:
-    """Pids of all processes below `root`; empty where there is no /proc."""
+    """Process ids of all descendants of `root`; empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             stat = (entry / "stat").read_text(errors="replace")
         except OSError:
-            continue  # it ended while we looked
-        # The command may hold spaces and brackets: fields count from the last bracket.
+            continue  # the process has ended meanwhile
+        # The command's name may hold spaces and brackets: fields count from the last bracket.
         parent = int(stat[stat.rindex(")") + 2 :].split()[1])
         children.setdefault(parent, []).append(int(entry.name))
     found: set[int] = set()
@@ -134,7 +138,7 @@ def descendants(root: int) -> set[int]:
 
 
 def _group(pid: int) -> int:
-    """A process's group; 0 where it is gone."""
+    """The group of a process; 0: the process has ended."""
     try:
         return os.getpgid(pid)
     except OSError:

@@ -1,7 +1,7 @@
 """The thread that starts workers.
 
-All are started by one thread that lives as long as the agent: the kernel ties the parent-death
-signal to the thread that forked, not to the process.
+One thread that lives as long as the agent starts them all, because the kernel sends the
+parent-death signal when the thread that forked ends, not when its process ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Callable
 
 
 class Launcher:
-    """The one thread that starts processes. Thread-safe."""
+    """Starts processes in a thread of its own. Thread-safe."""
 
     def __init__(self) -> None:
         self._tasks: queue.Queue[tuple[Callable[[], object], Future[object]] | None] = queue.Queue()
@@ -49,7 +49,7 @@ class Launcher:
         return started
 
     def close(self) -> None:
-        """End the thread, and with it every worker that is left. Idempotent."""
+        """End the thread, and with it all workers that are left. Idempotent."""
         self._tasks.put(None)
         self._thread.join()
 

@@ -1,6 +1,6 @@
-"""The worker's own side: one runtime in one process, serving requests of the agent over a pipe.
+"""The worker process: one runtime that serves requests of the agent over a pipe.
 
-Started as `python -m latfarm_agent.worker.main CONFIG` by `worker.Worker`. Whatever a runtime
+`worker.Worker` starts it as `python -m latfarm_agent.worker.main CONFIG`. Everything that a runtime
 prints goes to standard error, never into the pipe.
 """
 
@@ -29,12 +29,20 @@ from latfarm_agent.worker.surroundings import Surroundings
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a worker is told when it starts. `cpus`: cores to pin to; empty: where the agent runs.
+    """What a worker is told when it starts.
 
-    `memory_bytes`: bound on private memory, `file_bytes`: on the size of a file that it writes; 0
-    for none. `nice`: asked priority, kept where refused.
-    `describe_threads`: for which thread counts to say, when it starts, what it offers; empty: for
-    that of its options. `cache_dir`: see `base.load`.
+    Attributes:
+        runtime: its runtime, "module:Class".
+        agent_pid: process id of the agent.
+        options: keyword arguments of the runtime's class.
+        search_path: folders added to the module search path.
+        cpus: cores to pin the process to; empty: those of the agent.
+        memory_bytes: bound of private memory; 0: none.
+        file_bytes: bound of the size of each file that it writes; 0: none.
+        nice: its priority; the agent's is kept where this one is refused.
+        describe_threads: for which numbers of threads to describe the platforms; empty: for the
+            number in `options`.
+        cache_dir: folder that outlives the worker; see `base.load`.
     """
 
     runtime: str
@@ -49,12 +57,12 @@ class WorkerConfig:
     cache_dir: str = ""
 
     def dumps(self) -> str:
-        """As one command line argument."""
+        """The configuration as one command line argument."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def loads(text: str) -> WorkerConfig:
-        """Read what `dumps` wrote."""
+        """The configuration from the text that `dumps` made."""
         data = json.loads(text)
         for name in ("search_path", "cpus", "describe_threads"):
             data[name] = tuple(data[name])
@@ -62,13 +70,13 @@ class WorkerConfig:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve requests until the pipe closes."""
+    """Serve requests until the pipe is closed; gives the exit code."""
     config = WorkerConfig.loads(arguments[0])
-    _limit(resource.RLIMIT_CORE, 0)  # the core of a crashed runtime would fill a board's disk
+    _limit(resource.RLIMIT_CORE, 0)  # core dumps of crashed runtimes would fill a board's disk
     keeper.fork_under_keeper(config.agent_pid)
     keeper.leave_shared_memory()
     with contextlib.suppress(OSError):
-        # Where memory runs out, the kernel shall take this process, not the agent.
+        # When memory runs out, the kernel should kill this process, not the agent.
         Path("/proc/self/oom_score_adj").write_text("1000")
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -76,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(2, 1)
     os.close(nothing)
     if config.memory_bytes:
-        # RLIMIT_DATA counts private writable memory; RLIMIT_AS would count what libraries reserve.
+        # RLIMIT_DATA counts private writable memory; RLIMIT_AS would count reservations as well.
         _limit(resource.RLIMIT_DATA, config.memory_bytes)
     if config.file_bytes:
         _limit(resource.RLIMIT_FSIZE, config.file_bytes)
@@ -110,7 +118,7 @@ class _RequestServer:
         self._flusher = CacheFlusher(last_level_bytes(core))
 
     def start(self) -> None:
-        """Load the runtime and say whether it is there."""
+        """Load the runtime, and tell what it offers or why it is missing."""
 
         def load() -> Message:
             self._runtime = self._load(self._config.options)
@@ -125,7 +133,7 @@ class _RequestServer:
             }
 
         self._answer(load, unexpected="RUNTIME_MISSING")
-        # What was imported stays: the collections before each session need not look at it again.
+        # Imported objects stay alive: collections before each session need not visit them again.
         gc.collect()
         gc.freeze()
 
@@ -133,9 +141,9 @@ class _RequestServer:
         return base.load(self._config.runtime, options, self._config.cache_dir)
 
     def _offers(self, runtime: Runtime) -> tuple[str, list[Message], str]:
-        """Version and platforms at each thread count, what no thread count changes, once.
+        """Version, platforms, and why platforms of the configuration are missing.
 
-        Then what it lacks of the platforms that it was asked for.
+        A platform is listed for each number of threads, unless its name does not depend on it.
         """
         version = ""
         lacking: dict[str, None] = {}
@@ -159,13 +167,13 @@ class _RequestServer:
     def _answer(self, work: Callable[[], Message], unexpected: str) -> None:
         try:
             reply = dict(work(), event="done")
-            channel.encode(reply)  # what is no JSON is the runtime's answer too
+            channel.encode(reply)  # a value that JSON lacks is an error of the runtime
         except RuntimeFailure as failure:
             reply = _error(replies.failure_code(failure.code), failure.message)
         except MemoryError:
             reply = _error("OUT_OF_MEMORY", "memory ran out")
         except Exception as error:
-            # Whatever else a runtime throws is its answer about this model, not our end.
+            # Any other exception is the runtime's answer about this model; the worker goes on.
             message = f"{type(error).__name__}: {error}"
             reply = _error("OUT_OF_MEMORY" if "bad_alloc" in message else unexpected, message)
         self._send(dict(reply, lost=self._surroundings.restore()))
@@ -184,7 +192,7 @@ class _RequestServer:
         last = settings.sessions - 1
 
         def run_longer(prepared: Prepared) -> None:
-            # For nothing where neither a rail of the board nor the runtime would tell.
+            # It would be useless if neither a rail of the board nor the runtime tells the energy.
             if settings.energy_ms and (request.get("rail") or prepared.energy is not None):
                 energy.update(run_for_energy(runtime, prepared, last, settings, watch))
 
@@ -215,7 +223,7 @@ class _RequestServer:
 
     def _send(self, message: Message) -> None:
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork that a runtime left running in our loop: it has no say here
+            os._exit(0)  # a process that a runtime forked and that returned into this loop
         self._write(dict(message, to=self._question))
 
     def _beat(self) -> None:

@@ -1,6 +1,6 @@
-"""The measurement protocol's loop: load, first run, warm-up, timed and cold runs; raw samples out.
+"""The loop of the measurement protocol: load, first run, warm-up, timed runs, cold runs.
 
-Runs in the worker. Everything decided here is decided by the pure functions of `rules`.
+It runs in the worker and gives raw samples. All its decisions are made by the functions of `rules`.
 """
 
 from __future__ import annotations
@@ -47,13 +47,24 @@ _LEAST_MS = 1e-3
 
 @dataclass(frozen=True)
 class SessionTimes:
-    """What one fresh session gave; latencies in milliseconds.
+    """The samples of one fresh session.
 
-    `slowdown`: for each of `runs_ms`, how many times slower than it can be the core was beside it.
-    `preempted_share`, `slowed_share`: of all timed runs, those that lost the core and those beside
-    which it was slow; `preempted_kept`: too many lost it, so they stayed in `runs_ms`. `probe_us`:
-    median time of the probe, `fastest_us`: of an undisturbed core, 0 where no core computes.
-    `stride`: every how many runs one was recorded. `conditions`: the runtime's own.
+    Attributes:
+        load_ms: time to load the model.
+        compile_ms: part of it that the runtime compiled; 0: it does not tell.
+        first_run_ms: latency of the first run.
+        runs_ms: latencies of the timed runs that count.
+        slowdown: for each of `runs_ms`, how many times slower the core was than it can be.
+        rejected_runs: how many timed runs do not count.
+        cold_ms: latencies of runs with cold caches.
+        preempted_share: share of the timed runs that lost the core.
+        slowed_share: share of the timed runs during which the core was slow.
+        preempted_kept: so many runs lost the core that they were kept in `runs_ms`.
+        probe_us: median time of the probe.
+        fastest_us: time of the probe on an undisturbed core; 0: no core computes.
+        stride: one run was recorded of so many.
+        warmup_runs: number of runs of the warm-up.
+        conditions: conditions that the runtime tells.
     """
 
     load_ms: float
@@ -79,10 +90,13 @@ class SessionTimes:
 
 @dataclass(frozen=True)
 class LoopWatch:
-    """Whom the loop tells how it goes, so that a hang is seen from outside.
+    """Functions that the loop calls, so that a hang is seen from outside.
 
-    `stage(name, session, patience_ms)`: a stage begins; silence for longer than `patience_ms` from
-    now on means a hang. `beat()`: still alive. `flush()`: empties the host's caches.
+    Attributes:
+        stage: called with name, session and patience when a stage begins; from then on, a silence
+            of more than the patience in milliseconds means a hang.
+        beat: called now and then to tell that the loop is alive.
+        flush: empties the processor's caches.
     """
 
     stage: Callable[[str, int, float], None]
@@ -96,7 +110,7 @@ def _loop() -> None:
 
 
 class _Timer:
-    """Times single runs, by the runtime's own clock where it has one, and the core beside them."""
+    """Times single runs, with the runtime's own clock if it has one, and probes the core."""
 
     def __init__(self, runtime: Runtime, prepared: Prepared, watch: LoopWatch, timeout_ms: float):
         self._run = runtime.run
@@ -115,17 +129,17 @@ class _Timer:
         self.probes_us: list[float] = []
 
     def restart(self) -> None:
-        """Count elapsed time and probes from zero."""
+        """Reset elapsed time and probes, and probe once."""
         self.elapsed_ms = 0.0
         self.probes_us = []
         self.probe()
 
     def probe(self) -> None:
-        """Time work of a fixed length: how fast the core is now."""
+        """Time work of a fixed length, which tells how fast the core is now."""
         if self._cpu is None:
             self.probes_us.append(0.0)
             return
-        # Untimed at first: where a large model has just run, the probe's data and code are evicted.
+        # Untimed at first: a large model may have evicted the probe's data and code.
         for _ in range(_PROBE_UNTIMED):
             self._probe()
         marks = [time.perf_counter_ns()]
@@ -136,7 +150,7 @@ class _Timer:
         self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
 
     def calibrate(self) -> float:
-        """The probe's time on an undisturbed core, while nothing is known of this one yet."""
+        """The probe's time on an undisturbed core, from repeated probes of this one."""
         self.restart()
         began_ns = time.perf_counter_ns()
         while self._cpu is not None and time.perf_counter_ns() - began_ns < _CALIBRATION_NS:
@@ -144,7 +158,7 @@ class _Timer:
         return rules.fastest(self.probes_us, 0.0)
 
     def __call__(self) -> tuple[float, bool]:
-        """Run once: its latency and whether it lost the core meanwhile."""
+        """Run once; gives the latency, and whether the run lost the core meanwhile."""
         cpu = self._cpu
         if cpu is None:
             begun = time.perf_counter_ns()
@@ -163,7 +177,7 @@ class _Timer:
             self._beat()
             self._beaten_ns = ended
         latency_ms = (ended - begun) / 1e6 if own is None else _told(own)
-        # A clock that stands still must not keep the loop from ending.
+        # A clock that stands still must not make the loop endless.
         spent_ms = (ended - begun) / 1e6 if self._whole_calls else latency_ms
         self.elapsed_ms += max(spent_ms, _LEAST_MS)
         preempted = own is None and rules.preempted(latency_ms, cpu_ns / 1e6)
@@ -171,10 +185,10 @@ class _Timer:
 
 
 def _told(own: object) -> float:
-    """A latency by the runtime's own clock.
+    """Check a latency from the runtime's own clock.
 
     Raises:
-        RuntimeFailure: it is none.
+        RuntimeFailure: the value is not a latency.
     """
     right = isinstance(own, Real) and not isinstance(own, bool)
     if not right or not 0.0 <= float(cast("float", own)) <= LONGEST_MS:
@@ -183,7 +197,7 @@ def _told(own: object) -> float:
 
 
 class _Runs:
-    """Timed runs with what is known about each."""
+    """The timed runs, and what is known about each of them."""
 
     def __init__(self, timer: _Timer, known_us: float) -> None:
         self._timer = timer
@@ -201,11 +215,11 @@ class _Runs:
 
     @property
     def fastest_us(self) -> float:
-        """The probe's time on an undisturbed core, as far as is known."""
+        """The probe's time on an undisturbed core, as far as it is known."""
         return rules.fastest(self._timer.probes_us, self._known_us)
 
     def kept(self, min_runs: int) -> rules.KeptRuns:
-        """What counts so far."""
+        """The runs that count so far."""
         slow = rules.slowdown(self._timer.probes_us, self._before, self.fastest_us)
         return rules.kept(self.times_ms, self.preempted, slow, min_runs)
 

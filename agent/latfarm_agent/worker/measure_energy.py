@@ -1,7 +1,8 @@
-"""The part of the protocol that a power rail watches: rest, runs back to back, rest.
+"""The part of the protocol during which power is measured: rest, runs back to back, rest.
 
-Runs in the worker, after the timed sessions, on the session that is prepared. It only says when
-what happened; the agent's rails, or the runtime's own account, tell what it took.
+It runs in the worker after the timed sessions, on the session that is still prepared. It tells when
+the board ran and when it rested; the energy comes from the agent's power rails, or from the
+runtime's own account.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from latfarm_agent.worker.measure import LoopWatch
 from latfarm_agent.worker.rules import TimingSettings
 
 _SLACK_MS = 10_000.0
+"""How much longer than planned a rest may take before it counts as a hang."""
+
 _BEATS_A_TIMEOUT = 4
+"""How often the loop says within the timeout of a run that it is alive."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class _Mark:
 
 
 class _Stand:
-    """Clock, rest and account: the runtime's own where it has one, else the host's."""
+    """Clock, rest and energy: those of the runtime's own account, or else of this machine."""
 
     def __init__(self, account: EnergyAccount | None, beat: Callable[[], None]) -> None:
         self._account = account
@@ -57,11 +61,13 @@ class _Stand:
 def run_for_energy(
     runtime: Runtime, prepared: Prepared, session: int, settings: TimingSettings, watch: LoopWatch
 ) -> dict[str, Any]:
-    """Rest, run for at least `settings.energy_ms`, rest: the spans as plain JSON types.
+    """Rest, run for at least `settings.energy_ms`, and rest again.
 
-    "spans": [begin_s, end_s, runs, cpu_s, [begin_mj, end_mj]], rests with 0 runs; times of
-    CLOCK_MONOTONIC, or of the runtime's own account, whose "source" and "step_mj" are named then.
-    "unavailable": the account cannot tell, and why.
+    Returns:
+        Plain JSON types. "spans": a list of [begin_s, end_s, runs, cpu_s, [begin_mj, end_mj]],
+        where rests have 0 runs. Times are those of CLOCK_MONOTONIC, or of the runtime's own
+        account; of that, "source" and "step_mj" are told too. Instead, "unavailable": why the
+        account cannot tell the energy.
 
     Raises:
         RuntimeFailure: the model cannot run.
@@ -116,7 +122,7 @@ def _spans(
 
 
 class _BackToBack:
-    """Runs without anything in between but a look at the clock."""
+    """Runs a model back to back, with nothing between the runs but a look at the clock."""
 
     def __init__(
         self, runtime: Runtime, stand: _Stand, watch: LoopWatch, settings: TimingSettings
@@ -129,7 +135,7 @@ class _BackToBack:
         self.longest_ms = 0.0
 
     def for_ms(self, least_ms: float) -> int:
-        """Run for at least so long, once in any case; how many runs."""
+        """Run at least once and for at least so long; gives the number of runs."""
         begun_s = before_s = self._now_s()
         count = 0
         while True:

@@ -1,7 +1,7 @@
-"""The workers of a board: one process per runtime, started when needed, replaced when worn.
+"""The workers of a board: one process for each runtime, started when needed, replaced when worn.
 
-A worker has one number of threads, for libraries keep the thread pools that they once made: another
-number is another process, and the one before it ends.
+A worker has one number of threads, because libraries keep the thread pools that they have made. For
+another number of threads, the worker ends and another one is started.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS
 from latfarm_agent.worker.worker import Worker
 
 _DISK_BYTES = 4 << 30
+"""Most disk space that a worker may use, where its limits do not say."""
 
 
 @dataclass(frozen=True)
 class DiscoveredRuntime:
-    """What discovery learned about one runtime; `missing` is empty where it is there.
+    """What is known of a runtime after its worker was started once.
 
-    `threads`: of each of its platforms, how many. `lacking`: why it does not offer some of the
-    platforms that it was asked for.
+    Attributes:
+        version: its version.
+        missing: why the runtime is not available; empty: it is available.
+        platforms: the platforms that it offers.
+        threads: the number of threads of each of `platforms`.
+        lacking: why it does not offer some platforms that the configuration asks for.
     """
 
     version: str = ""
@@ -47,15 +52,22 @@ class DiscoveredRuntime:
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Bounds of a worker.
+    """What a worker may use.
 
-    `memory_bytes`: private memory, and all memory of what it forked, 0 for 80 % of the board's.
-    `models`: restarted after so many requests, `growth_bytes`: or when it holds so much more than
-    at its start. `nice`: its priority, where the agent may raise it. `start_timeout_ms`: how long
-    it may take to start, `take_timeout_ms`: to begin with a request. `busy_wait_s`: how long a
-    measurement waits for a busy core. `disk_bytes`: what it may write during a request, 0 for half
-    of what is free, but 4 GiB at most; `cache_bytes`: a runtime's folder that outlives it is
-    emptied when it holds more. `files`, `processes`: how many it may make and run.
+    Attributes:
+        memory_bytes: memory of all its processes together, without pages that are mapped from
+            files; 0: 80 % of this machine's memory.
+        models: the worker is replaced after so many requests.
+        growth_bytes: it is also replaced when its memory has grown by so much since its start.
+        nice: its priority, if the agent may set it.
+        start_timeout_ms: how long it may take to load its runtime.
+        take_timeout_ms: how long it may take to begin with a request.
+        busy_wait_s: how long a measurement waits for a busy core.
+        disk_bytes: how much it may write during a request; 0: half of the free space, but at most
+            4 GiB.
+        cache_bytes: the runtime's cache folder is emptied when it holds more.
+        files: how many files it may make during a request.
+        processes: how many processes it may run at once.
     """
 
     memory_bytes: int = 0
@@ -115,7 +127,7 @@ class Workers:
         self._found: dict[str, DiscoveredRuntime] | None = None
 
     def found(self) -> Mapping[str, DiscoveredRuntime]:
-        """All runtimes by name; looked for once, each in a process of its own, all at once."""
+        """All runtimes by name. They are looked for once, each in its own process, in parallel."""
         with self._looking:
             if self._found is None and not self._closing.is_set():
                 names = sorted(self._setup.references)
@@ -131,15 +143,18 @@ class Workers:
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
     ) -> tuple[Message, str]:
-        """Let a worker measure: its answer, and how it crashed before it gave it, if it did.
+        """Let a worker measure.
 
-        A crash counts once it happened in a fresh worker: one that has run other models may have
-        been damaged by them, and the model is tried again.
+        A crash counts only in a fresh worker: a worker that has run other models may have been
+        damaged by them, so the model is tried again in a new one.
+
+        Returns:
+            The worker's answer, and the error code of a crash before it; empty: there was none.
 
         Raises:
             WorkerFailure: the typed error that it ended in.
         """
-        self._hush(name)
+        self._end_restless(name)
         worker = self._worker(name, threads, cancelled)
         try:
             return worker.request(message, on_event, cancelled), ""
@@ -153,7 +168,7 @@ class Workers:
         return worker.request(message, on_event, cancelled), crashed
 
     def hello(self, name: str) -> Message:
-        """What the present worker of a runtime said when it started."""
+        """What the present worker of a runtime told when it started."""
         return self._workers[name][1].hello
 
     def restart(self) -> None:
@@ -168,8 +183,8 @@ class Workers:
         with self._looking:
             self._launcher.close()
 
-    def _hush(self, name: str) -> None:
-        """End the workers of other runtimes in which something still runs: they are to wait."""
+    def _end_restless(self, name: str) -> None:
+        """End waiting workers of other runtimes in which something still runs."""
         for other in [other for other in self._workers if other != name]:
             worker = self._workers[other][1]
             if not worker.alive or worker.busy:

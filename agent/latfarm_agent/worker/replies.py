@@ -1,8 +1,8 @@
-"""What a worker may say, judged by the agent before it believes it. No I/O.
+"""Checks the messages of a worker before the agent uses them. No I/O.
 
-A runtime shares its process with our code: whatever it overwrites, forges or miscalculates shall
-spoil its own measurement and nothing else. So numbers must be finite and in range, texts printable
-and short, and each message must answer the request at hand.
+A runtime shares its process with our code. Whatever it overwrites, forges or miscalculates must
+spoil only its own measurement. So numbers must be finite and in range, texts must be printable and
+short, and each message must answer the current request.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any, Mapping
 from latfarm_agent.worker.channel import Message
 
 MESSAGE_CHARS = 2000
+"""Longest error message that is kept."""
+
 LONGEST_MS = 86_400_000.0
-"""A day: no run takes longer than the longest timeout that may be asked for."""
+"""A day: the longest timeout that may be asked for, so no run can take longer."""
 
 FAILURE_CODES = frozenset(
     {
@@ -27,14 +29,14 @@ FAILURE_CODES = frozenset(
         "RUNTIME_MISSING",
         "SETTINGS_INVALID",
         "THROTTLED",
-        # Of boards that the host only drives: the model ran elsewhere, and crashed there.
+        # From driven boards, where the model runs outside of the worker.
         "MODEL_CRASHED",
         "DEVICE_LOST",
         "DEVICE_FAILED",
         "DISK_FULL",
     }
 )
-"""What a runtime may answer; all else is the agent's to say."""
+"""Error codes that a runtime may give; all others are given by the agent."""
 
 _NAME_CHARS = 200
 _TEXT_CHARS = 10_000
@@ -46,11 +48,11 @@ _SESSION_TIMES = ("load_ms", "compile_ms", "first_run_ms")
 
 
 class ReplyError(ValueError):
-    """A message that makes no sense; says which part of it."""
+    """A message that makes no sense; the text says which part of it."""
 
 
 def printable(value: object, limit: int = MESSAGE_CHARS) -> str:
-    """A text that can be stored, sent and shown: control characters and half characters go."""
+    """A text that can be stored, sent and shown: control and surrogate characters become "?"."""
     text = str(value)
     if len(text) > limit:
         text = f"{text[:limit]}..."
@@ -58,15 +60,15 @@ def printable(value: object, limit: int = MESSAGE_CHARS) -> str:
 
 
 def failure_code(code: object) -> str:
-    """A runtime's own code where it is one, else MODEL_FAILED."""
+    """The code of a runtime's error, if it may give that code; otherwise MODEL_FAILED."""
     return str(code) if code in FAILURE_CODES else "MODEL_FAILED"
 
 
 def event(message: Message, expected: int) -> Message:
-    """Check the outside of a message: its kind, and that it answers request `expected`.
+    """Check the kind of a message, and that it answers the request `expected`.
 
     Raises:
-        ReplyError: it does not.
+        ReplyError: it is another message.
     """
     kind = message.get("event")
     if kind not in ("stage", "beat", "done", "error"):
@@ -84,10 +86,10 @@ def event(message: Message, expected: int) -> Message:
 
 
 def hello(message: Message) -> Message:
-    """Check and clean what a worker says of its runtime when it starts.
+    """Check and clean what a worker tells of its runtime when it starts.
 
     Raises:
-        ReplyError: a platform without a name, settings that are no texts, and the like.
+        ReplyError: for example a platform without a name, or settings that are not texts.
     """
     found: Message = _clean(message, "description", 0)
     version = found.get("version")
@@ -109,7 +111,7 @@ def done(message: Message, sessions: int) -> Message:
     """Check and clean the result of a measurement of so many sessions.
 
     Raises:
-        ReplyError: names the part that makes no sense.
+        ReplyError: a part makes no sense; the message names it.
     """
     found: Message = _clean(message, "result", 0)
     made = found.get("sessions")
@@ -188,6 +190,6 @@ def _clean(value: Any, where: str, depth: int) -> Any:
         }
     if isinstance(value, list):
         if all(type(item) is float and math.isfinite(item) for item in value):
-            return value  # many a run, quickly
+            return value  # a long list of runs is checked quickly
         return [_clean(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     return value

@@ -1,7 +1,8 @@
-"""The decisions of the measurement protocol as pure functions: when warm, when enough, what counts.
+"""The decisions of the measurement protocol as pure functions.
 
-Warm-up goes on until two 5-run medians agree within 2 %; a session stops when the distribution-free
-interval of its median is narrow enough; runs that others disturbed are dropped where enough remain.
+Warm-up continues until the medians of two groups of five runs agree within 2 %. A session stops
+when the distribution-free interval of its median is narrow enough. Runs that other programs
+disturbed are dropped if enough runs remain.
 """
 
 from __future__ import annotations
@@ -10,55 +11,67 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Mapping, Sequence
 
-PROTOCOL_VERSION = 1
-"""Version of the protocol; results of different versions are never mixed."""
-
 AGREEMENT = 0.02
-"""Two 5-run medians within this share of each other: warm."""
+"""The model is warm when two medians of five runs differ by at most this share."""
 
 WARMUP_CAP_MS = 60_000.0
+"""Longest warm-up."""
+
 PREEMPTED_SHARE = 0.05
 PREEMPTED_MS = 0.02
+"""A run lost its core if its wall time exceeds its CPU time by more than this share plus this."""
+
 PUBLISH_RUNS = 1024
 PUBLISH_MS = 60_000.0
+"""The publish tier takes at least so many runs, and so much time, over all sessions together."""
+
 PUBLISH_KEPT_RUNS = 100_000
+"""Most runs that a result of the publish tier records."""
+
 SLOWED = 1.15
-"""A fixed loop that takes this many times its fastest: the core is slower than it can be."""
+"""The core counts as slow if the probe takes this many times its fastest time."""
 
 SPEED_FORGETTING = 1.0001
-"""So much slower may the known fastest loop become each session, to follow a lasting change."""
+"""The known fastest probe becomes slower by this factor each session, to follow lasting changes."""
 
 OVERTIME = 3.0
-"""A session of too long or too few clean runs may take this many times `max_ms` and `max_runs`."""
+"""A session may take this many times `max_ms` if its runs are long or few of them are clean."""
 
 LEAST_RUNS = 3
-"""Even then: below three runs there is no median to speak of."""
+"""Least number of runs of a session: fewer than three have no useful median."""
 
 ENERGY_UNAVAILABLE = "ENERGY_UNAVAILABLE"
-"""Why a good measurement has no energy: said in its conditions, never as a zero."""
+"""Begins the condition that tells why a good measurement has no energy."""
 
 ENERGY_SPANS = 5
-"""The runs for energy are told in so many spans, so that a disturbed one can be left out."""
+"""The runs for energy are divided into so many spans, so that disturbed ones can be left out."""
 
 SETTLE_MS = 300.0
-"""Before rest counts: runtimes' threads spin for up to 200 ms, and rails average over as much."""
+"""How long to wait before a rest counts.
+
+Threads of runtimes spin for up to 200 ms after a run, and rails average over as long a time.
+"""
 
 LEAD_MS = 300.0
-"""Runs before those that count, so that a rail that averages or lags has caught up."""
+"""How long the model runs before its runs count, as rails average or lag behind."""
 
 TAIL_MS = 100.0
-"""Runs, or rest, after those that count: two samples of a rail lie around every end."""
+"""How long to continue after what counts, so that a rail is sampled on both sides of each end."""
 
 MOST_REST_MS = 10_000.0
+"""Longest rest before and after the runs for energy."""
 
 
 class SettingsError(ValueError):
-    """Settings that contradict themselves; the message says which and what is allowed."""
+    """Settings that contradict themselves; the message says which ones, and what is allowed."""
 
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """How to measure, as in `agent.proto`. Times in milliseconds, counts are for one session."""
+    """How to measure; the fields are those of `Settings` in `agent.proto`.
+
+    Times are in milliseconds; counts are for one session.
+    """
 
     tier: str = "survey"
     sessions: int = 3
@@ -75,10 +88,10 @@ class TimingSettings:
 
     @property
     def least_ms(self) -> float:
-        """A session's timed part is at least this long.
+        """Least duration of the timed part of a session.
 
-        publish: 60 s in sum. survey: a tenth of `max_ms`, as ten runs of a 20 us kernel are over
-        before the host's noise has shown itself.
+        In the publish tier the sessions take 60 s together. In the survey tier it is a tenth of
+        `max_ms`, because ten runs of a kernel of 20 us are too short to show the host's noise.
         """
         if self.tier == "publish":
             return PUBLISH_MS / self.sessions
@@ -86,18 +99,18 @@ class TimingSettings:
 
     @property
     def warmup_cap_ms(self) -> float:
-        """Warm-up ends here even when it has not settled (publish: 60 s)."""
+        """Longest warm-up, even if the latencies have not settled (publish tier: 60 s)."""
         if self.tier == "publish":
             return WARMUP_CAP_MS
         return min(WARMUP_CAP_MS, max(2 * self.warmup_ms, self.max_ms / 2))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types; `from_json` reads it back equal."""
+        """As plain JSON types, which `from_json` reads."""
         return dict(self.__dict__)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TimingSettings:
-        """Read what `to_json` wrote."""
+        """Settings from what `to_json` gave."""
         return TimingSettings(**data)
 
 
@@ -119,9 +132,10 @@ UNSET = TimingSettings(
 
 
 def effective(asked: TimingSettings) -> TimingSettings:
-    """What is really done for what was asked: unset values filled, the publish tier's floors held.
+    """The settings that are used: with defaults, and with the publish tier's least values.
 
-    `sessions` 0 means that nothing was set of the timed part: the survey tier's defaults.
+    `sessions` 0 means that the request sets nothing of the timed part; then the survey tier's
+    defaults are used.
 
     Raises:
         SettingsError: an unknown tier, or a value out of bounds.
@@ -172,7 +186,7 @@ def effective(asked: TimingSettings) -> TimingSettings:
 
 
 def rest_ms(settings: TimingSettings) -> float:
-    """How long the board rests before and after the runs for energy: a quarter of these, each."""
+    """Duration of each rest before and after the runs for energy: a quarter of the runs' time."""
     return min(max(250.0, settings.energy_ms / 4), MOST_REST_MS)
 
 
@@ -192,10 +206,10 @@ def mad(values: Sequence[float]) -> float:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the median from order statistics, without a distribution.
+    """95 % interval of the median from order statistics, for any distribution.
 
-    The ranks are those of the binomial's normal approximation, n/2 +- 0.98 sqrt(n); below six
-    values no two of them reach 95 %: the interval is then infinite.
+    The ranks n/2 +- 0.98 sqrt(n) come from the normal approximation of the binomial distribution.
+    With fewer than six values no two ranks reach 95 %; the interval is then infinite.
     """
     count = len(values)
     if count < 6:
@@ -208,7 +222,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def precise(values: Sequence[float], precision: float) -> bool:
-    """Whether half the interval of the median is within `precision` of it; 0 is never reached."""
+    """Whether half the median's interval is at most `precision` of the median; never for 0."""
     if precision <= 0 or not values:
         return False
     low, high = median_interval(values)
@@ -226,10 +240,16 @@ def settled(values: Sequence[float]) -> bool:
 def warm(
     values: Sequence[float], elapsed_ms: float, settings: TimingSettings, *, settles: bool
 ) -> bool:
-    """Whether to stop warming up after these run times, the first run of the session left out.
+    """Whether the warm-up may stop.
 
-    At least one run, then `warmup_runs` and `warmup_ms` and two medians that agree, or the cap.
-    `settles`: False where time does not matter, only the count.
+    It takes at least one run. It stops after `warmup_runs` and `warmup_ms` when two medians agree,
+    or at its longest duration.
+
+    Args:
+        values: latencies of the warm-up's runs; the session's first run is not among them.
+        elapsed_ms: duration of the warm-up so far.
+        settings: the settings of the measurement.
+        settles: False: time does not matter, only the number of runs.
     """
     if not values:
         return False
@@ -245,25 +265,26 @@ def warm(
 
 
 def preempted(wall_ms: float, cpu_ms: float) -> bool:
-    """Whether a run spent time off its core: wall time over CPU time by more than 5 % + 20 us."""
+    """Whether a run lost its core: wall time exceeds CPU time by more than 5 % + 20 us."""
     return wall_ms - cpu_ms > PREEMPTED_SHARE * cpu_ms + PREEMPTED_MS
 
 
 def fastest(probes_us: Sequence[float], known_us: float) -> float:
-    """The loop time of an undisturbed core: the 5 % quantile of these, or what was known before.
+    """Time of the probe on an undisturbed core: the 5 % quantile, or what was known before.
 
-    `known_us` 0: nothing known.
+    `known_us` 0 means that nothing was known.
     """
     here = sorted(probes_us)[len(probes_us) // 20]
     return min(here, known_us * SPEED_FORGETTING) if known_us else here
 
 
 def slowdown(probes_us: Sequence[float], before: Sequence[int], fastest_us: float) -> list[float]:
-    """For each run how many times slower than it can be the core was around it; 1 at least.
+    """For each run, how many times slower the core was than it can be; at least 1.
 
-    `before` holds for each run the index of the last probe before it; the next one follows it. On a
-    core that shares its execution units with another (a virtual machine's hidden sibling), a busy
-    neighbour stretches wall and CPU time alike, up to twice: only work of known length tells.
+    `before` holds for each run the index of the last probe before it; the next probe follows it.
+    A core may share its execution units with another one, which a virtual machine does not see. A
+    busy neighbour then makes wall time and CPU time longer alike, up to twice. Only work of a known
+    length shows that.
     """
     if fastest_us <= 0:
         return [1.0] * len(before)
@@ -276,9 +297,9 @@ def slowdown(probes_us: Sequence[float], before: Sequence[int], fastest_us: floa
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """The runs that count, in order, with the core's slowdown beside each.
+    """The runs that count, in order, and the core's slowdown during each of them.
 
-    `preempted_kept`: most runs lost the core, so those stayed among them.
+    `preempted_kept`: most runs lost the core, so runs that lost it are kept too.
     """
 
     runs_ms: list[float]
@@ -287,7 +308,7 @@ class KeptRuns:
 
     @property
     def quick_ms(self) -> list[float]:
-        """The runs as on an undisturbed core, to first order."""
+        """Estimated latencies on an undisturbed core: each latency divided by its slowdown."""
         return [run / slow for run, slow in zip(self.runs_ms, self.slowdown)]
 
 
@@ -297,7 +318,10 @@ def kept(
     slow: Sequence[float],
     min_runs: int,
 ) -> KeptRuns:
-    """Drop preempted runs, unless fewer than half of all, or of `min_runs`, would remain."""
+    """Drop runs that lost the core, unless fewer than half of the runs would remain.
+
+    Half of `min_runs` must remain as well.
+    """
     chosen = [index for index, bad in enumerate(preempted) if not bad]
     too_few = len(chosen) * 2 < max(len(runs_ms), min_runs) and len(chosen) < len(runs_ms)
     if too_few:
@@ -308,9 +332,9 @@ def kept(
 def enough(found: KeptRuns, runs: int, elapsed_ms: float, settings: TimingSettings) -> bool:
     """Whether a session may stop after `runs` timed runs, of which `found` would count.
 
-    It stops at `max_runs`; at `max_ms` with `min_runs`; as soon as `min_runs` made the median
-    precise enough and `least_ms` have passed. Where there are fewer because they are too long, it
-    stops before a run that would end beyond 3 x `max_ms`, but not under three runs.
+    It stops at `max_runs`. With at least `min_runs` it stops at `max_ms`, or once the median is
+    precise enough and `least_ms` have passed. With fewer runs, because they are long, it stops
+    before a run that would end after 3 x `max_ms`, but not below three runs.
     """
     if runs >= settings.max_runs:
         return True
@@ -324,17 +348,17 @@ def enough(found: KeptRuns, runs: int, elapsed_ms: float, settings: TimingSettin
 
 
 def next_check(runs: int, settings: TimingSettings) -> int:
-    """At how many runs to look again: sorting after each run would cost more than short runs do."""
+    """The number of runs at which to check again, as a check costs more than a short run."""
     if runs < settings.min_runs or runs < 10:
         return runs + 1
     return runs + min(max(1, runs // 8), max(1, settings.max_runs - runs))
 
 
 def stride(run_ms: float, settings: TimingSettings) -> int:
-    """Every how many runs one is recorded.
+    """Of how many runs one is recorded.
 
-    1, except where a publish session of very short runs would record more than `max_runs` before
-    its time is over.
+    That is 1, unless a session of the publish tier with very short runs would record more than
+    `max_runs` within its time.
     """
     if settings.tier != "publish" or run_ms <= 0:
         return 1

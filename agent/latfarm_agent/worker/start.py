@@ -86,7 +86,7 @@ def _environment(start: WorkerStart) -> dict[str, str]:
 def _only_the_agent(directory: Path) -> Path:
     """A folder from which another interpreter can import this distribution and nothing else.
 
-    The folder that this distribution lies in may hold libraries built for another Python.
+    The folder in which this distribution is installed may hold libraries for another Python.
     """
     here = Path(__file__).absolute().parent.parent
     folder = directory / "import"

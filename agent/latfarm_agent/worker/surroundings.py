@@ -1,7 +1,7 @@
-"""What a runtime may change under our feet in the worker's own process, put back after each model.
+"""Restores what a runtime may change in the worker's process, after each model.
 
-Libraries set signal handlers, change the working directory or pin the thread that calls them; the
-next model must be measured as the first one was.
+Libraries set signal handlers, change the working directory, or pin the thread that calls them. The
+next model must be measured under the same conditions as the first one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIGNALS = tuple(
 
 
 class Surroundings:
-    """Remembers them at its creation, in the thread that is going to call the runtime."""
+    """Remembers the process's state. Make it in the thread that is going to call the runtime."""
 
     def __init__(self) -> None:
         self._folder = Path.cwd()
@@ -31,7 +31,7 @@ class Surroundings:
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def restore(self) -> list[str]:
-        """Put everything back; names what could not be: the process should then end."""
+        """Restore everything; gives what could not be restored: then the process should end."""
         lost: list[str] = []
         for name, work in (
             ("working directory", self._put_folder),
@@ -47,7 +47,7 @@ class Surroundings:
             os.environ.clear()
             os.environ.update(self._environment)
         for number, handler in self._handlers.items():
-            # None: set by other than Python code; nothing can be said about that.
+            # None: not set by Python code, so that it cannot be compared or restored.
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
@@ -70,7 +70,7 @@ class Surroundings:
 
 
 def _cores() -> set[int]:
-    """Where the calling thread may run; empty where the system does not say."""
+    """The cores that the calling thread may use; empty where the system does not tell."""
     return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
 
 

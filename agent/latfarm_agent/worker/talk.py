@@ -1,4 +1,4 @@
-"""One request's talk with a worker, as the agent follows it: what may come, and until when."""
+"""Follows the messages of one request to a worker: which may come, and until when."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import ReplyError
 
 TAKE_TIMEOUT_MS = 30_000.0
-"""A worker that was waiting begins with a request at once; later than this, it is stuck."""
+"""How long a waiting worker may take to begin with a request, before it counts as stuck."""
 
 _STAGES_A_SESSION = 16
+"""Most stages that a worker may report for each session; an honest one reports fewer."""
+
 _BEATS_AT_FIRST = 64
 _BEATS_A_TIMEOUT = 16
+"""A worker may send so many beats at once, and so many more within each run's timeout."""
+
 _TIMEOUTS = 64
 _SLACK_MS = 600_000.0
+"""Longest patience that is granted: all times of the settings, so many run timeouts, and this."""
 
 
 class Talk:
     """Follows the messages of a request.
 
     Args:
-        question: number of the request; 0: the worker starts.
+        question: number of the request; 0: the start of the worker.
         patience_ms: how long the first message may take.
-        settings: those of the measurement; None while the worker starts.
+        settings: the settings of the measurement; None: the worker starts.
     """
 
     def __init__(
@@ -50,21 +55,21 @@ class Talk:
 
     @property
     def late_code(self) -> str:
-        """What it means that the deadline passed."""
+        """The error code if the deadline passes now."""
         return "MODEL_TIMEOUT" if self._taken else "MODEL_CRASHED"
 
     @property
     def late_message(self) -> str:
-        """The same in words."""
+        """The error message if the deadline passes now."""
         if not self._taken:
             return f"the worker did not begin with the model within {self._patience_ms:.0f} ms"
         return f"no answer within {self._patience_ms:.0f} ms while {self.doing}"
 
     def hear(self, message: Message) -> None:
-        """Take a message: the deadline moves.
+        """Take a message, and move the deadline.
 
         Raises:
-            ReplyError: no worker of ours sends such a message now.
+            ReplyError: an honest worker does not send such a message now.
         """
         replies.event(message, self._question)
         self._taken = True

@@ -26,10 +26,20 @@ from latfarm_agent.worker.start import WorkerStart, launch
 from latfarm_agent.worker.talk import Talk
 
 _POLL_S = 0.05
+"""Longest wait before `cancelled` is asked again."""
+
 _LOOK_S = 0.2
+"""How often to check what the worker's processes use."""
+
 _TAIL_BYTES = 4096
+"""How much of what the worker printed last is kept for error messages."""
+
 _READS_AT_ONCE = 16
+"""How many times to read what the worker prints before looking at the clock again."""
+
 _END_TIMEOUT_S = 10.0
+"""How long a worker may take to end."""
+
 _START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
 
 
@@ -88,12 +98,12 @@ class Worker:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory after its last request, or at its start."""
+        """Resident memory after the last request, or at the start."""
         return self._rss_bytes or int(self.hello["rss_bytes"])
 
     @property
     def pid(self) -> int:
-        """Pid of the worker's keeper: its ancestor."""
+        """Process id of the worker's keeper."""
         return self._process.pid
 
     @property
@@ -103,7 +113,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether something in it computes; while it waits for a request, nothing should."""
+        """Whether something in it computes; nothing should while it waits for a request."""
         return busy(self.pid)
 
     def request(
@@ -112,15 +122,15 @@ class Worker:
         on_event: Callable[[Message], None],
         cancelled: Callable[[], bool],
     ) -> Message:
-        """Send a request, hand on its events, return its "done" message.
+        """Send a request, pass on its events, and return its "done" message.
 
         Raises:
-            WorkerFailure: a typed error (`alive`), or the worker crashed, hung or was cancelled:
-                then it is gone, and whatever it forked with it.
+            WorkerFailure: the worker answered with a typed error (`alive`). Or it crashed, hung or
+                was cancelled; then it has ended, and everything that it forked with it.
         """
         self.requests += 1
         self._read_errors()
-        self._tail.clear()  # what the models before printed explains nothing about this one
+        self._tail.clear()  # what earlier models printed does not explain this one
         guard = ProcessGuard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
         try:
             channel.send(self._requests_fd, dict(message, question=self.requests))
@@ -141,7 +151,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """End the process and all its descendants; returns when they are gone. Idempotent."""
+        """End the process and all its descendants; returns when they have ended. Idempotent."""
         process = self._process
         if process.returncode is None and process.poll() is None:
             with contextlib.suppress(OSError):
@@ -149,7 +159,7 @@ class Worker:
             try:
                 process.wait(_END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                # The keeper does not keep: it was stopped, or something it kills does not go.
+                # The keeper does not end: it was stopped, or a process that it kills does not end.
                 for pid in (process.pid, *family(process.pid)):
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
@@ -180,7 +190,7 @@ class Worker:
             ) from error
 
     def _tidy(self) -> None:
-        """What a request left running would disturb the next one, whosever it is."""
+        """End the worker if processes of a request still run, as they would disturb the next."""
         if self._process.poll() is None and len(family(self.pid)) > 1:
             self.close()
 
@@ -192,7 +202,7 @@ class Worker:
         settings: Mapping[str, Any] | None,
         guard: ProcessGuard,
     ) -> Message:
-        """Wait for the answer to the request at hand; `settings` None: for the first hello."""
+        """Wait for the answer to the current request; `settings` None: for the first hello."""
         talk = Talk(self.requests, patience_ms, settings)
         looked_s = time.monotonic()
         with selectors.DefaultSelector() as selector:
@@ -227,7 +237,7 @@ class Worker:
             )
 
     def _read_replies(self, talk: Talk, on_event: Callable[[Message], None]) -> Message | None:
-        """Take what the worker sent; the answer, if that is there."""
+        """Read what the worker sent; gives the answer if it is there."""
         data = os.read(self._replies_fd, 1 << 16)
         if not data:
             raise self._crash()
@@ -251,9 +261,10 @@ class Worker:
         return None
 
     def _read_errors(self) -> bool:
-        """Take some of what the worker printed, keep the end of it; False at the stream's end.
+        """Read some of what the worker printed, and keep the end of it; False: the stream ended.
 
-        Not all: somebody who prints without end must not keep us from looking at the clock.
+        Not everything is read at once: a runtime that prints without end must not keep the agent
+        from looking at the clock.
         """
         for _ in range(_READS_AT_ONCE):
             try:
@@ -269,9 +280,9 @@ class Worker:
         return True
 
     def _crash(self) -> WorkerFailure:
-        """The pipe closed under a request: find out how the process ended."""
+        """The pipe was closed during a request: find out how the process ended."""
         try:
-            # The keeper first ends what the worker left behind, then ends the same way.
+            # The keeper first ends what the worker left running, and then ends as the worker did.
             self._process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
@@ -298,7 +309,7 @@ class Worker:
 
 
 def _oom_kills() -> int | None:
-    """How many processes the kernel has ended for memory since boot; None where it does not say."""
+    """How many processes the kernel has killed for memory since boot; None: it does not tell."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

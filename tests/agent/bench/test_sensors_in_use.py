@@ -107,7 +107,7 @@ def test_the_governor_is_part_of_the_fingerprint(board: Board) -> None:
 @pytest.fixture
 def next_readings(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Waits until the sensors have been read so many times more."""
-    monkeypatch.setattr(readiness, "_LOG_EVERY_S", 0.001)
+    monkeypatch.setattr(readiness, "LOG_EVERY_S", 0.001)
     changed = threading.Condition()
     count = [0]
     read = Sensors.read
@@ -171,8 +171,8 @@ def test_publish_rejects_a_clock_that_falls(
 def test_publish_waits_for_a_cool_board_but_not_for_ever(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "_LOG_EVERY_S", 0.001)
-    monkeypatch.setattr(readiness, "_COOL_WAIT_S", 0.05)
+    monkeypatch.setattr(readiness, "LOG_EVERY_S", 0.001)
+    monkeypatch.setattr(readiness, "COOL_WAIT_S", 0.05)
     board.temperature(40)
     board.bench.describe()
     board.temperature(60)
