@@ -76,7 +76,7 @@ def read_config(path: Path) -> AgentConfig:
             f"--config {path}: cannot be read: {error.strerror or error}"
         ) from error
     except ValueError as error:
-        raise AgentUsageError(f"--config {path}: is no JSON: {error}") from error
+        raise AgentUsageError(f"--config {path}: is not JSON: {error}") from error
     try:
         return _config(data)
     except AgentUsageError as error:
@@ -91,7 +91,9 @@ def parse_threads(text: str) -> tuple[int, ...]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() for word in words):
-        raise AgentUsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
+        raise AgentUsageError(
+            f"--threads {text!r}: must be numbers separated by commas, for example 1,2,4"
+        )
     return _threads([int(word) for word in words], "--threads")
 
 

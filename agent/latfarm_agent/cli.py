@@ -234,10 +234,10 @@ def default_state_dir(name: str) -> Path:
     """Where an agent of this name keeps its state unless told otherwise.
 
     Raises:
-        AgentUsageError: the name is no file name.
+        AgentUsageError: the name is not a file name.
     """
     if not name or name in (".", "..") or "/" in name:
-        raise AgentUsageError(f"--name {name!r} is no file name: give --state-dir too")
+        raise AgentUsageError(f"--name {name!r} is not a file name: give --state-dir too")
     home = os.environ.get("LATFARM_HOME")
     if home:
         return Path(home) / "agents" / name

@@ -106,7 +106,7 @@ def test_a_file_gives_threads_and_runtimes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ([], "the file must be an object"),
         ({"thread": [1]}, "unknown key 'thread'"),
         ({"threads": []}, "threads must be a list"),
@@ -138,7 +138,7 @@ def test_the_command_line_says_what_is_wrong(
     assert main(["describe", "--config", str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err
     assert main(["describe", "--threads", "1,x"]) == 2
-    assert "as 1,2,4" in capsys.readouterr().err
+    assert "for example 1,2,4" in capsys.readouterr().err
 
 
 def test_thread_counts_are_read() -> None:

@@ -117,7 +117,7 @@ class Recording:
             spans = [_span(values) for values in told.get("spans", ())]
             own = _own_account(told) if told.get("source") else None
         except (TypeError, ValueError, KeyError) as error:
-            raise EnergyUnavailable(f"the worker's story of it makes no sense: {error}") from error
+            raise EnergyUnavailable(f"the worker's account makes no sense: {error}") from error
         if own is not None:
             return own.name, figure([own], spans, None)
         if not self._rails:
@@ -161,7 +161,7 @@ class EnergyMeter:
             cores: the measuring cores; the sampling thread does not run on them.
         """
         rails: list[Rail] = []
-        why = "its time is computed, not taken: no rail of this board sees its work"
+        why = "its time is computed, not measured: no power rail of this board can measure its work"
         if real_time and settings is not None:
             rails, why = self._rails.chosen(settings)
         hz = self._rails.config.hz

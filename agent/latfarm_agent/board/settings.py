@@ -110,7 +110,7 @@ def read_wanted(path: Path) -> Wanted:
     except OSError as error:
         raise AgentUsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise AgentUsageError(f"{path}: is no JSON: {error}") from error
+        raise AgentUsageError(f"{path}: is not JSON: {error}") from error
     if not isinstance(data, dict) or set(data) - set(_KEYS):
         raise AgentUsageError(f"{path}: must be an object with the keys {', '.join(_KEYS)}")
     mode = data.get("power_mode")

@@ -51,7 +51,7 @@ def check_sha256(sha256: str) -> str:
         DigestError: the name is not 64 lower-case hex digits.
     """
     if not SHA256.fullmatch(sha256):
-        raise DigestError(f"{sha256[:80]!r} is no sha256: 64 lower-case hex digits are needed")
+        raise DigestError(f"{sha256[:80]!r} is not a sha256: 64 lower-case hex digits are needed")
     return sha256
 
 

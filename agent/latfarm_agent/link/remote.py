@@ -69,7 +69,7 @@ class RemoteBench:
         self._path = str(Path(path).absolute())
         if len(os.fsencode(self._path)) > MAX_PATH_BYTES:
             raise AgentUsageError(
-                f"--bench {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is"
+                f"--bench {path}: longer than {MAX_PATH_BYTES} bytes, the limit of a Unix socket"
             )
         self._start_timeout_ms = start_timeout_ms
         self._return_timeout_ms = return_timeout_ms

@@ -150,7 +150,7 @@ class BenchServer:
             raise LinkError(str(error)) from error
         name = str(question.get("name"))
         if not _NAME.fullmatch(name):
-            raise LinkError("the model's name is no file name")
+            raise LinkError("the model's name is not a file name")
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=str(self._work_dir)))
         model = folder / name
         try:
@@ -181,7 +181,7 @@ def _tell(link: Link, stage: BenchStage) -> None:
 def _copy(file: int, target: Path) -> None:
     """Copy an open regular file; the copy is readable by this process and its workers only."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     with os.fdopen(os.dup(file), "rb") as source, target.open("xb") as copy:
         source.seek(0)
         shutil.copyfileobj(source, copy, 1 << 20)
@@ -190,7 +190,7 @@ def _copy(file: int, target: Path) -> None:
 def _listen(path: Path) -> socket.socket:
     if len(os.fsencode(str(path))) > MAX_PATH_BYTES:
         raise AgentUsageError(
-            f"--socket {path}: longer than {MAX_PATH_BYTES} bytes, as no socket is"
+            f"--socket {path}: longer than {MAX_PATH_BYTES} bytes, the limit of a Unix socket"
         )
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
         if knock.connect_ex(str(path)) == 0:

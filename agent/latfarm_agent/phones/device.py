@@ -105,7 +105,7 @@ class AdbDevice:
         starts_server: bool = False,
     ) -> None:
         if not _SERIAL.fullmatch(serial):
-            raise AdbError(f"{serial[:64]!r} is no serial number of a phone (see: adb devices)")
+            raise AdbError(f"{serial[:64]!r} is not a serial number (see: adb devices)")
         found = shutil.which(adb or "adb")
         if found is None:
             raise AdbError(

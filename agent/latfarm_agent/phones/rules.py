@@ -86,9 +86,11 @@ def unfit(state: PhoneState, rules: PhoneRules, home: str = "") -> str:
     reasons = []
     percent, battery_c = state.battery_percent, state.battery_c
     if percent is not None and percent < rules.min_battery_percent:
-        reasons.append(f"battery at {percent} %, {rules.min_battery_percent:g} % is the least")
+        least = f"{rules.min_battery_percent:g} %"
+        reasons.append(f"battery at {percent} %, but at least {least} is required")
     if battery_c is not None and battery_c > rules.max_battery_c:
-        reasons.append(f"battery at {battery_c:g} degC, {rules.max_battery_c:g} is the most")
+        most = f"{rules.max_battery_c:g} degC"
+        reasons.append(f"battery at {battery_c:g} degC, but at most {most} is allowed")
     status = state.thermal_status
     if status is not None and status > rules.max_thermal_status:
         reasons.append(f"thermal status {_STATUSES[min(status, 6)]}")

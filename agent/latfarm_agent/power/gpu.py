@@ -42,7 +42,9 @@ class NvmlRail:
 
     def obstacle(self) -> str:
         """Why it cannot be read now; empty where it can."""
-        return "" if self.read() is not None else f"{self.name} tells neither energy nor power"
+        if self.read() is not None:
+            return ""
+        return f"{self.name} tells neither its energy nor its power"
 
 
 def find_nvml(nvml: NvmlPower | None) -> list[NvmlRail]:

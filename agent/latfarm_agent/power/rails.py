@@ -137,7 +137,7 @@ class Rails:
         """
         names = self.config.rails
         if names == (NONE,):
-            return [], "the agent's configuration says that no rail is to be read"
+            return [], "the agent's configuration switches energy off"
         if names == (AUTO,):
             rails, why = self._automatic(settings)
         else:
@@ -169,7 +169,7 @@ class Rails:
         if any(word in told for word in _GPU_WORDS):
             gpus = find_nvml(self._gpu())
             if not gpus:
-                return [], "the platform computes on a GPU of which NVML tells nothing"
+                return [], "the platform computes on a GPU whose power NVML does not tell"
             rails += gpus[:1]
         if rails:
             return rails, ""

@@ -83,7 +83,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise AgentUsageError(f"{address!r} is no HOST:PORT; give for example 127.0.0.1:50051")
+        raise AgentUsageError(f"{address!r} is not HOST:PORT; give for example 127.0.0.1:50051")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if ":" in host:
@@ -213,8 +213,8 @@ class AgentServer:
             self._gate.start()
         elif not is_loopback(self._host):
             logger.warning(
-                "serving on %s without certificates, as --insecure says: whoever reaches it may "
-                "use this board",
+                "serving on %s without certificates, as --insecure says: everybody who reaches it "
+                "may use this board",
                 self.address,
             )
         logger.info("serving on %s", self.address)

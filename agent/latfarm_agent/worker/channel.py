@@ -91,9 +91,9 @@ class Decoder:
             try:
                 message = json.loads(body)
             except (ValueError, RecursionError) as error:
-                raise ChannelError(f"a message is no JSON: {error}") from error
+                raise ChannelError(f"a message is not JSON: {error}") from error
             if not isinstance(message, dict):
-                raise ChannelError("a message is no JSON object")
+                raise ChannelError("a message is not a JSON object")
             messages.append(message)
 
     def _size(self) -> int | None:

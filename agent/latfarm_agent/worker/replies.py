@@ -120,13 +120,13 @@ def done(message: Message, sessions: int) -> Message:
     for index, session in enumerate(made):
         where = f"sessions[{index}]"
         if not isinstance(session, dict):
-            raise ReplyError(f"{where} is no object")
+            raise ReplyError(f"{where} is not an object")
         for name in _SESSION_TIMES:
             _number(session.get(name), f"{where}.{name}", 0.0, LONGEST_MS)
         for name in ("runs_ms", "cold_ms", "slowdown"):
             values = session.get(name)
             if not isinstance(values, list):
-                raise ReplyError(f"{where}.{name} is no list")
+                raise ReplyError(f"{where}.{name} is not a list")
             for value in values:
                 if type(value) is not float or not 0.0 <= value <= LONGEST_MS:
                     _number(value, f"{where}.{name}", 0.0, LONGEST_MS)
@@ -134,7 +134,7 @@ def done(message: Message, sessions: int) -> Message:
             raise ReplyError(f"{where} has no run")
     layers = found.get("layers")
     if not isinstance(layers, list) or len(layers) > _MOST_LAYERS:
-        raise ReplyError("layers are no list, or too many")
+        raise ReplyError("layers are not a list, or too many")
     for index, layer in enumerate(layers):
         _layer(layer, f"layers[{index}]")
     return found
@@ -142,7 +142,7 @@ def done(message: Message, sessions: int) -> Message:
 
 def _platform(platform: Any) -> None:
     if not isinstance(platform, dict):
-        raise ReplyError("a platform is no object")
+        raise ReplyError("a platform is not an object")
     for name in _PLATFORM_TEXTS:
         value = platform.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= _NAME_CHARS or " " in value:
@@ -159,10 +159,10 @@ def _platform(platform: Any) -> None:
 
 def _layer(layer: Any, where: str) -> None:
     if not isinstance(layer, dict):
-        raise ReplyError(f"{where} is no object")
+        raise ReplyError(f"{where} is not an object")
     for name in ("name", "op", "device"):
         if not isinstance(layer.get(name), str):
-            raise ReplyError(f"{where}.{name} is no text")
+            raise ReplyError(f"{where}.{name} is not a text")
     _number(layer.get("latency_ms"), f"{where}.latency_ms", 0.0, LONGEST_MS)
 
 

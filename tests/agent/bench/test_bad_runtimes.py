@@ -252,7 +252,7 @@ def test_latencies_that_are_none(bench: Bench, folder: Path, answer: str) -> Non
         ("no layers", "NoneType"),
         ("nan layer", "layers[0].latency_ms is nan"),
         ("negative layer", "layers[0].latency_ms is -1.0"),
-        ("nameless layer", "layers[0].name is no text"),
+        ("nameless layer", "layers[0].name is not a text"),
         ("no layer", "asdict"),
         ("layer of objects", "not JSON serializable"),
     ],

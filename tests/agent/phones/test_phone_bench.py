@@ -91,7 +91,12 @@ def test_a_phone_is_known_by_its_serial_number(phone: FakePhone, tmp_path: Path)
 @pytest.mark.parametrize(
     ("answer", "old", "new", "says"),
     [
-        ("dumpsys-battery", "level: 87", "level: 12", "battery at 12 %, 20 % is the least"),
+        (
+            "dumpsys-battery",
+            "level: 87",
+            "level: 12",
+            "battery at 12 %, but at least 20 % is required",
+        ),
         ("dumpsys-battery", "temperature: 291", "temperature: 455", "battery at 45.5 degC"),
         ("dumpsys-thermalservice", "Status: 0", "Status: 3", "thermal status severe"),
         ("dumpsys-activity", "com.acme.launcher", "com.game", "com.game is in front"),

@@ -97,8 +97,8 @@ def test_wrong_arguments_are_one_line_and_exit_2(
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        (["--listen", "nonsense"], "no HOST:PORT"),
-        (["--listen", "127.0.0.1:99999"], "no HOST:PORT"),
+        (["--listen", "nonsense"], "not HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "not HOST:PORT"),
         (["--listen", "::1:5"], "write an IPv6 address as"),
         (["--listen", "0.0.0.0:0"], "can be reached from outside"),
         (["--listen", "192.0.2.1:0", "--insecure"], "cannot listen on"),
