@@ -190,6 +190,11 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--metrics-port", type=int, help="answer Prometheus at /metrics on this port"
     )
+    _add_trust_arguments(serve)
+    _add_limit_arguments(serve)
+
+
+def _add_trust_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tls-cert", type=Path, help="certificate of this board (PEM)")
     serve.add_argument("--tls-key", type=Path, help="key of that certificate (PEM)")
     serve.add_argument("--tls-ca", type=Path, help="CA that signs the clients' certificates (PEM)")
@@ -206,6 +211,9 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--reflection", action="store_true", help="let tools like grpcurl list the service"
     )
+
+
+def _add_limit_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--max-blob-mb",
         type=_positive,

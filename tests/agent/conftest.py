@@ -1,4 +1,4 @@
-"""Models for the tests of the agent, written without any tool of the project."""
+"""Fixtures of all tests of the agent, among them models that no tool of the project has written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAD_RUNTIMES = Path(__file__).parent / "bench" / "bad_runtimes.py"
 
 @pytest.fixture
 def no_process_left() -> Iterator[None]:
-    """After the test, no child of ours is left."""
+    """Checks after the test that no new child process is left."""
     before = keeper.descendants(os.getpid())
     yield
     assert keeper.descendants(os.getpid()) <= before
@@ -24,7 +24,7 @@ def no_process_left() -> Iterator[None]:
 
 @pytest.fixture
 def bad_runtimes(tmp_path: Path) -> Path:
-    """A folder from which workers can import `bad_runtimes`, outside of the tests' own package."""
+    """A folder from which workers can import `bad_runtimes`, outside of the tests' folder."""
     folder = tmp_path / "plugins"
     folder.mkdir()
     (folder / "bad_runtimes.py").write_text(BAD_RUNTIMES.read_text())
@@ -88,38 +88,48 @@ def conv_graph() -> Callable[..., Path]:
     return write_conv_graph
 
 
-def write_onnx(path: Path, kind: str = "conv") -> Path:
-    """An ONNX file: "conv" a small network, "greedy", "open", "future", "custom" or "int" ones."""
-    onnx = pytest.importorskip("onnx")
-    helper, kinds = onnx.helper, onnx.TensorProto
-    float32, int64 = kinds.FLOAT, kinds.INT64
+def onnx_weight(helper: Any, kind: int, name: str, *shape: int) -> Any:
+    """A tensor with values that repeat after 101 elements."""
+    count = 1
+    for size in shape:
+        count *= size
+    values = [((i * 37) % 101 - 50) / 500 for i in range(count)]
+    return helper.make_tensor(name, kind, shape, values)
 
-    def weight(name: str, *shape: int) -> Any:
-        count = 1
-        for size in shape:
-            count *= size
-        values = [((i * 37) % 101 - 50) / 500 for i in range(count)]
-        return helper.make_tensor(name, float32, shape, values)
 
-    def ones(name: str, value: float, *shape: int) -> Any:
-        return helper.make_tensor(name, float32, shape, [value] * shape[0])
-
-    shape: list[int | str] = [1, 8, 16, 16]
-    given, out, opset = shape, shape, 13
-    in_type = float32
-    weights = [weight("w0", 8, 8, 3, 3), weight("w1", 8, 8, 3, 3)]
-    weights += [ones(name, 1.0, 8) for name in ("scale", "bias", "mean", "var")]
+def conv_network(helper: Any, kind: int) -> tuple[list[Any], list[Any]]:
+    """Nodes and weights of two convolutions, a batch normalisation, and element-wise ops."""
+    weights = [onnx_weight(helper, kind, name, 8, 8, 3, 3) for name in ("w0", "w1")]
+    ones = [1.0] * 8
+    names = ("scale", "bias", "mean", "var")
+    weights += [helper.make_tensor(name, kind, (8,), ones) for name in names]
     pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    normalised = ["c0", "scale", "bias", "mean", "var"]
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["c0"], "conv0", **pads),
-        helper.make_node(
-            "BatchNormalization", ["c0", "scale", "bias", "mean", "var"], ["b0"], "bn0"
-        ),
+        helper.make_node("BatchNormalization", normalised, ["b0"], "bn0"),
         helper.make_node("Relu", ["b0"], ["r0"], "relu0"),
         helper.make_node("Conv", ["r0", "w1"], ["c1"], "conv1", **pads),
         helper.make_node("Add", ["c1", "r0"], ["a1"], "add1"),
         helper.make_node("Sigmoid", ["a1"], ["y"], "sigmoid1"),
     ]
+    return nodes, weights
+
+
+def write_onnx(path: Path, kind: str = "conv") -> Path:
+    """An ONNX file.
+
+    "conv": a small network. "greedy": its output needs 4 GB. "open": its batch size is open.
+    "custom": an unknown op. "future": a future opset. "int": its input is of integers.
+    """
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    float32, int64 = kinds.FLOAT, kinds.INT64
+
+    shape: list[int | str] = [1, 8, 16, 16]
+    given, out, opset = shape, shape, 13
+    in_type = float32
+    nodes, weights = conv_network(helper, float32)
     if kind == "greedy":
         given, out, weights = [1, 1], [65536, 16384], []
         sizes = helper.make_tensor("sizes", int64, [2], [65536, 16384])
@@ -136,7 +146,7 @@ def write_onnx(path: Path, kind: str = "conv") -> Path:
         nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
     elif kind == "int":
         in_type, given, out = int64, [4], [4, 3]
-        weights = [weight("table", 2, 3)]
+        weights = [onnx_weight(helper, float32, "table", 2, 3)]
         nodes = [helper.make_node("Gather", ["table", "x"], ["y"], "gather")]
     graph = helper.make_graph(
         nodes,

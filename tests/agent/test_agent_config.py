@@ -1,4 +1,4 @@
-"""The agent's configuration: what it refuses, and what a worker is made of because of it."""
+"""The agent's configuration: what it refuses, and how it changes workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from latfarm_agent.testing.runtime_suite import measure
 from latfarm_agent.worker.pool import WorkerLimits
 
 TELLING = '''
-"""A runtime that says what it was made with, by the conditions of what it measures."""
+"""A runtime that tells in its conditions which options it was made with."""
 import os, sys
 from latfarm_agent.runtimes.base import Description, PlatformSpec, Prepared
 
@@ -53,7 +53,7 @@ Make = typing.Callable[..., Bench]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes benches with the telling runtime and a configuration; closes them."""
+    """Makes benches with the runtime `Telling` and a configuration, and closes them."""
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "telling.py").write_text(TELLING)

@@ -23,7 +23,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable
 
 from latfarm_agent.errors import (
     AgentDiskFullError,
@@ -197,20 +197,6 @@ class BlobStore:
             upload = Upload(self, self._partial / sha256, sha256, size_bytes, offset)
         self._uploads[sha256] = upload
         return upload
-
-    @contextlib.contextmanager
-    def in_use(self, sha256: str) -> Iterator[Path]:
-        """A complete blob's file, kept from eviction inside the `with` block.
-
-        Raises:
-            DigestError: `sha256` is malformed.
-            BlobNotFoundError: it is not here, not complete, or was damaged and is removed then.
-        """
-        path = self.acquire(sha256)
-        try:
-            yield path
-        finally:
-            self.release(sha256)
 
     def acquire(self, sha256: str) -> Path:
         """Keep a complete blob from eviction until `release`; gives its file.

@@ -261,11 +261,6 @@ class Conductor:
         """Drop results that their owner has stored; gives how many there were."""
         return self._results.acknowledge(request_ids)
 
-    def tick(self) -> None:
-        """Tell the session the time."""
-        with self._lock:
-            self._send(Ticked(self._now_ms()))
-
     # These methods are called with the lock held.
 
     def _request_job(

@@ -167,10 +167,6 @@ class Workers:
         worker = self._worker(name, threads, cancelled)
         return worker.request(message, on_event, cancelled), crashed
 
-    def hello(self, name: str) -> Message:
-        """What the present worker of a runtime told when it started."""
-        return self._workers[name][1].hello
-
     def restart(self) -> None:
         """End the workers that wait."""
         for _, worker in self._workers.values():

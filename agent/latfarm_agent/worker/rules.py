@@ -199,12 +199,6 @@ def median(values: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def mad(values: Sequence[float]) -> float:
-    """Median absolute deviation from the median, not scaled."""
-    centre = median(values)
-    return median([abs(value - centre) for value in values])
-
-
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the median from order statistics, for any distribution.
 

@@ -1,4 +1,4 @@
-"""What a runtime may do at any moment; the model file says what, and when. Vendors' have done most.
+"""Bad acts of a runtime; the model file says which one, and when.
 
 Stands alone: workers import it from a folder of the test.
 """
@@ -94,7 +94,7 @@ def stop_the_keeper(job: Job) -> None:
     forever()
 
 
-# What goes on when the answer is given.
+# Acts that continue after the answer.
 
 
 def leave_a_spinner(job: Job) -> None:
@@ -138,7 +138,7 @@ def take_in_children(job: Job) -> None:
 
 
 def share_with_children(job: Job) -> None:
-    """Not too much: children have their parent's pages."""
+    """Not too much memory, as children share their parent's pages."""
     held.append(bytearray(b"\1") * (300 * MB))
     for _ in range(3):
         if os.fork() == 0:
@@ -181,7 +181,7 @@ def forever_asleep() -> None:
     threading.Event().wait()
 
 
-# Its surroundings, and what it tells of them.
+# Changes of the process's state, and a report of that state.
 
 
 def meddle(job: Job) -> None:
@@ -221,7 +221,7 @@ def nothing(job: Job) -> None:
     pass
 
 
-# Failures that are none.
+# Exceptions that are not proper failures.
 
 
 class Unspeakable(Exception):
@@ -264,7 +264,7 @@ ANSWERS: dict[str, Any] = {
     "no layer": [{"name": "a"}],
     "layer of objects": [LayerTime("a", "Conv", NoNumber())],  # type: ignore[arg-type]
 }
-"""What `run` (numbers) or `profile` (layers) gives back."""
+"""Wrong answers of `run` (numbers) and `profile` (layers)."""
 
 
 def act_named(name: str) -> Callable[[Job], Any]:
@@ -307,7 +307,7 @@ class Acts:
 
 
 class Steady:
-    """A runtime whose right answer is known."""
+    """A runtime that works, with a known answer."""
 
     def __init__(self, threads: int = 1) -> None:
         self._prepared = False
@@ -326,7 +326,7 @@ class Steady:
 
 
 class ActsAtStart(Acts):
-    """Does it while it starts: `at` is "make" or "describe"."""
+    """Does a bad act while it starts; `at` is "make" or "describe"."""
 
     def __init__(self, threads: int = 1, at: str = "", act: str = "") -> None:
         super().__init__(threads)
@@ -363,7 +363,7 @@ DESCRIPTIONS: dict[str, Any] = {
 
 
 class Misdescribed(Acts):
-    """Says what makes no sense of itself."""
+    """Describes itself with values that make no sense."""
 
     def __init__(self, threads: int = 1, says: str = "") -> None:
         super().__init__(threads)

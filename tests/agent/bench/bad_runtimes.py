@@ -1,4 +1,4 @@
-"""Runtimes that do what no runtime should; vendors' libraries have done each of it."""
+"""Runtimes that misbehave in ways that vendors' libraries have misbehaved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from latfarm_agent.runtimes.base import Description, Job, LayerTime, PlatformSpe
 
 
 class Good:
-    """Computes nothing, well."""
+    """Works, and computes nothing."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -81,7 +81,7 @@ class Exit(Good):
 
 
 class Chatty(Good):
-    """Prints over whatever standard output was, from Python and below it."""
+    """Prints to standard output, from Python and from below Python."""
 
     def prepare(self, job: Job) -> Prepared:
         print("INFO: garbage on standard output")
@@ -92,7 +92,7 @@ class Chatty(Good):
 
 
 class Corrupting(Good):
-    """Writes into every pipe it finds."""
+    """Writes into every pipe that it finds."""
 
     def prepare(self, job: Job) -> Prepared:
         for fd in range(3, 64):
@@ -104,7 +104,7 @@ class Corrupting(Good):
 
 
 class Forking(Good):
-    """Leaves children behind: a plain one, and one in a session of its own."""
+    """Leaves two children running: a plain one, and one in a session of its own."""
 
     def prepare(self, job: Job) -> Prepared:
         for daemon in (False, True):
@@ -135,7 +135,7 @@ class ForkingCrash(Forking):
 
 
 class RunawayFork(Good):
-    """Forks a child that goes on in the worker's own code."""
+    """Forks a child that continues in the worker's own code."""
 
     def prepare(self, job: Job) -> Prepared:
         os.fork()
@@ -151,7 +151,7 @@ class Greedy(Good):
 
 
 class GreedyAbort(Good):
-    """What a C++ library does when memory runs out."""
+    """Ends as a C++ library does when memory runs out."""
 
     def run(self) -> float | None:
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
@@ -159,7 +159,7 @@ class GreedyAbort(Good):
 
 
 class Leaking(Good):
-    """Grows with each model; tells how many models it has seen."""
+    """Takes more memory with each model, and tells how many models it has seen."""
 
     held: list[bytearray]
     prepared = 0
@@ -176,7 +176,7 @@ class Raising(Good):
 
 
 class Slow(Good):
-    """Sleeps instead of computing: every run loses the core."""
+    """Sleeps instead of computing, so that every run loses the core."""
 
     def run(self) -> float | None:
         time.sleep(0.002)
@@ -184,7 +184,7 @@ class Slow(Good):
 
 
 class Own(Good):
-    """Has a clock of its own and no CPU time."""
+    """Has its own clock, and tells no CPU time."""
 
     def prepare(self, job: Job) -> Prepared:
         return Prepared(cpu_clock="none", settles=False)
@@ -194,7 +194,7 @@ class Own(Good):
 
 
 class Where(Good):
-    """Tells through `compile_ms` on which core it runs, as a file what limits it has."""
+    """Tells in `compile_ms` on which core it runs, and in a file which limits it has."""
 
     def prepare(self, job: Job) -> Prepared:
         import resource

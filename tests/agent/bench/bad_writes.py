@@ -37,7 +37,7 @@ def in_thread(work: Callable[[], object]) -> None:
     held.append(thread)
 
 
-# What it prints, and what it writes where it has no business.
+# Output, and messages in pipes that do not belong to the runtime.
 
 
 def print_much(job: Job) -> None:

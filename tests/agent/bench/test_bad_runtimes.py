@@ -1,4 +1,4 @@
-"""Whatever a runtime does harms its own measurement alone.
+"""Whatever a runtime does, it harms its own measurement only.
 
 After each act: the error names the cause, the agent answers, another runtime's measurement is
 right, and nothing is left behind: no process, no file, no byte.
@@ -60,7 +60,7 @@ def shared(folder: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def bench(shared: Bench, folder: Path) -> Iterator[Bench]:
-    """The shared bench with a fresh worker; after the test all is as it was."""
+    """The shared bench with a fresh worker; checks after the test that nothing has changed."""
     steady(shared, folder)
     pids, size = worker_pids(), used(folder / "work").size_bytes
     assert len(pids) == 1
@@ -78,7 +78,7 @@ def bench(shared: Bench, folder: Path) -> Iterator[Bench]:
 
 
 def end_at_once(pids: set[int]) -> None:
-    """Kill workers whose answer was good: the next test gets a fresh one."""
+    """Kill workers whose answer was good, so that the next test gets a fresh one."""
     keepers = [
         int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids
     ]
@@ -195,7 +195,7 @@ def test_half_a_message(bench: Bench, folder: Path) -> None:
 def test_a_forged_failure_is_no_more_than_a_models(bench: Bench, folder: Path) -> None:
     result = bad(bench, folder, "run", "forge_a_failure")
     check(result, "MODEL_FAILED", "?[2J?")
-    # What it goes on to say belongs to no question: a fresh worker answers.
+    # What it sends later answers no question: a fresh worker is started.
     after = measure(bench, BAD, plan(folder, "", "nothing"))
     assert after.outcome == "ok", after.error_message
 
@@ -293,7 +293,7 @@ def test_surroundings_are_put_back(bench: Bench, folder: Path) -> None:
         else:
             told.append(json.loads((folder / "model.told").read_text()))
     if os.geteuid():
-        # Its priority cannot be raised again: another process goes on.
+        # Its priority cannot be restored, so another process continues.
         assert told[0].pop("pid") != told[1].pop("pid")
     assert told[0] == told[1]
     assert told[0]["folder"] == "worker-"

@@ -1,4 +1,4 @@
-"""Runtimes that misbehave when they start, and what an agent finds that was killed."""
+"""Runtimes that misbehave when they start, and an agent that follows a killed one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.agent.bench.bad_kit import (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Plugins, and a file that must survive."""
+    """A folder with plugins, and with a file that must survive."""
     return lay_out(tmp_path_factory.mktemp("bad"))
 
 

@@ -1,16 +1,15 @@
-"""The bench with runtimes that do what no runtime should."""
+"""The bench with runtimes that misbehave."""
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import select
 import subprocess
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.records import BenchResult, BenchStage, OfferedRuntime
-from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure, worker_pids
 from latfarm_agent.worker import keeper
@@ -35,7 +33,7 @@ Make = typing.Callable[..., Bench]
 
 @pytest.fixture
 def make(tmp_path: Path, bad_runtimes: Path) -> Iterator[Make]:
-    """Makes benches that offer bad runtimes by class name; closes them."""
+    """Makes benches that offer bad runtimes by their class names, and closes them."""
     made: list[Bench] = []
 
     def bench(*classes: str, limits: WorkerLimits = PATIENT, cpu: int | None = None) -> Bench:
@@ -319,7 +317,7 @@ measure(bench, {PLATFORM!r}, Path({str(model)!r}), on_stage=stage)
         assert agent.stdout is not None
         assert agent.stdout.readline() == b"warming\n"
         family = keeper.descendants(agent.pid)
-        # Keeper, worker, a forked child and a daemon that left its group and session.
+        # The keeper, the worker, a forked child, and a daemon that left its group and session.
         assert len(family) == 4
         keepers = family & {pid for pid in family if keeper.descendants(pid)}
         watches = [os.pidfd_open(pid) for pid in family]
@@ -332,70 +330,3 @@ measure(bench, {PLATFORM!r}, Path({str(model)!r}), on_stage=stage)
     for watch in watches:
         assert select.select([watch], [], [], 30)[0], "a process outlived its agent"
         os.close(watch)
-
-
-PROFILE = {
-    "platform": "sim-npu-int8",
-    "peak_macs_per_ms": 1e6,
-    "bandwidth_bytes_per_ms": 1e6,
-    "crash_ops": ["Celu"],
-    "hang_ops": ["Selu"],
-}
-
-
-@pytest.fixture
-def simulate(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes simulated boards; closes them."""
-    made: list[Bench] = []
-
-    def bench(name: str = "one", **values: object) -> Bench:
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(dict(PROFILE, **values)))
-        made.append(simulated_bench(BenchOptions(name, None, tmp_path / f"work-{name}"), path))
-        return made[-1]
-
-    yield bench
-    for each in made:
-        each.close()
-
-
-def test_a_simulated_board_offers_itself_alone(simulate: Callable[..., Bench]) -> None:
-    board, runtimes = simulate().describe()
-    assert [entry.name for entry in runtimes] == ["simulated"]
-    (platform,) = runtimes[0].platforms
-    assert platform.name == "sim-npu-int8"
-    assert platform.model_format == "graph-json"
-    assert not platform.real_time
-    assert board.conditions["core_mask"] == "any"
-
-
-def test_boards_of_one_profile_are_two_boards_and_one_platform(
-    simulate: Callable[..., Bench],
-) -> None:
-    one, two, other = simulate("one"), simulate("two"), simulate("other", noise=0.1)
-    ids = {bench.describe()[0].board_id for bench in (one, two, other)}
-    assert len(ids) == 3
-    prints = [b.describe()[1][0].platforms[0].fingerprint for b in (one, two, other)]
-    assert prints[0] == prints[1] != prints[2]
-
-
-def test_simulated_failures(
-    simulate: Callable[..., Bench], tmp_path: Path, conv_graph: Callable[..., Path]
-) -> None:
-    bench = simulate(throttle={"every": 4, "length": 1}, crash_rate=0.0, measure_ms=1.0)
-    good = conv_graph(tmp_path / "good.json")
-    assert measure(bench, "sim-npu-int8", good).outcome == "ok"
-    crash = measure(bench, "sim-npu-int8", conv_graph(tmp_path / "celu.json", ["Celu"]))
-    assert (crash.outcome, crash.error_code) == ("model_error", "MODEL_CRASHED")
-    settings = changed(QUICK, compile_timeout_ms=300.0)
-    hang = measure(
-        bench, "sim-npu-int8", conv_graph(tmp_path / "s.json", ["Selu"]), settings=settings
-    )
-    assert (hang.outcome, hang.error_code) == ("model_error", "MODEL_TIMEOUT")
-    hot = measure(bench, "sim-npu-int8", good)
-    assert (hot.outcome, hot.error_code) == ("infrastructure_error", "THROTTLED")
-
-
-def test_a_profile_that_is_none_is_a_usage_error(simulate: Callable[..., Bench]) -> None:
-    with pytest.raises(AgentUsageError, match="speed"):
-        simulate(speed=3)

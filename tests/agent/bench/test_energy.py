@@ -41,7 +41,7 @@ import mmap, os, struct, time
 from latfarm_agent.runtimes.base import Description, PlatformSpec, Prepared
 
 class Heater:
-    """Each run takes a fixed CPU time, and says how much it has taken in all."""
+    """Each run takes a fixed CPU time; the total is written to a file."""
 
     def __init__(self, threads=1, meter="", run_ms=2.0):
         self.meter, self.run_s, self.done = meter, run_ms / 1e3, 0.0
@@ -73,7 +73,7 @@ class Heater:
 
 
 class Board:
-    """A board of files, and the thread that keeps them up to date."""
+    """A board made of files, and a thread that updates them."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -97,7 +97,7 @@ class Board:
         return place
 
     def live(self, *paths: str) -> None:
-        """Keep these files up to date from now on."""
+        """Update these files from now on."""
         for path in (*paths, "proc/stat"):
             self._files[path] = os.open(self.file(path), os.O_RDWR)
         self._thread.start()
@@ -118,7 +118,7 @@ class Board:
             passed_s = max(now - before, 1e-6)
             self._other_s += passed_s * self.other_cores
             energy_uj = (IDLE_MW * (now - begun) + WORK_MW * (done_s + self._other_s)) * 1e3
-            # A board of four cores with nothing on them but the worker and the other load.
+            # A board with four cores, on which only the worker and the other load run.
             busy = round((done_s + self._other_s) * 100)
             idle = max(0, round((now - begun) * 400) - busy)
             cores = (done_s - work_s) / passed_s + self.other_cores
@@ -170,7 +170,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
 def asked(
     bench: Bench, board: Board, stages: list[str] | None = None, **settings: object
 ) -> BenchResult:
-    """Measure once. Where the sampling thread starves beside other tests, the agent says so."""
+    """Measure once. If other tests starve the sampling thread, the agent tells that."""
     told = stages if stages is not None else []
     try:
         for _ in range(4):
@@ -270,7 +270,7 @@ def test_an_energy_of_a_day_is_refused(board: Board) -> None:
     assert "energy_ms" in result.error_message
 
 
-# Runtimes that keep an account of their own
+# Time that is computed
 
 
 def test_time_that_is_computed_is_seen_by_no_rail(board: Board) -> None:
@@ -280,6 +280,3 @@ def test_time_that_is_computed_is_seen_by_no_rail(board: Board) -> None:
     assert not meter.recording(settings={}, real_time=False, cores=()).has_rail
     assert meter.recording(settings={}, real_time=True, cores=()).has_rail
     assert not meter.recording(settings=None, real_time=True, cores=()).has_rail
-
-
-# Simulated boards

@@ -21,7 +21,7 @@ from tests.agent.bench.energy_kit import energy_of
 
 
 class Account:
-    """A board whose time and energy are the test's."""
+    """An energy account whose time and energy the test controls."""
 
     source = "bench-supply"
     step_mj = 0.0
@@ -51,7 +51,7 @@ class Account:
 
 
 class Accounted:
-    """A runtime of such a board: 5 ms at 3 W a run."""
+    """A runtime with such an account; each run takes 5 ms at 3 W."""
 
     def __init__(self, run_ms: float = 5.0) -> None:
         self.account = Account()
@@ -195,7 +195,7 @@ def test_a_simulated_board_takes_what_its_profile_says(
     assert result.conditions["energy"] == "ok", result.conditions
     profile = BoardProfile.from_json({**PROFILE, "power": POWER})
     graph = json.loads(model.read_text())
-    # By hand: 16 x 16 positions, 8 inputs, 8 outputs filled up to 16, 3 x 3.
+    # Computed by hand: 16 x 16 positions, 8 inputs, 8 outputs padded to 16, kernel 3 x 3.
     macs = 16 * 16 * 8 * 16 * 9
     latency_ms = result.sessions[0].runs_ms[0]
     moved = (8 * 16 * 16 * 4) * 2 + 8 * 8 * 9 * 4 + (8 * 16 * 16 * 4) * 2

@@ -1,4 +1,4 @@
-"""What the bench does with sensors, on a host whose sensors are files of the test."""
+"""What the bench does with sensors; the sensors are files that the test writes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_governor_is_part_of_the_fingerprint(board: Board) -> None:
 
 @pytest.fixture
 def next_readings(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Waits until the sensors have been read so many times more."""
+    """Waits until the sensors have been read so many more times."""
     monkeypatch.setattr(readiness, "LOG_EVERY_S", 0.001)
     changed = threading.Condition()
     count = [0]
@@ -164,7 +164,7 @@ def test_publish_rejects_a_clock_that_falls(
     result = measure(board.bench, PLATFORM, board.model, settings=PUBLISH, on_stage=listen)
     assert (result.outcome, result.error_code) == ("infrastructure_error", "THROTTLED")
     assert "from 1500 to 1400 MHz" in result.error_message
-    # The survey tier records it and goes on.
+    # The survey tier records it and continues.
     assert measure(board.bench, PLATFORM, board.model, settings=QUICK).outcome == "ok"
 
 
@@ -191,7 +191,7 @@ def test_publish_waits_for_a_cool_board_but_not_for_ever(
 
 
 def test_a_busy_core_is_waited_for_and_told(board: Board) -> None:
-    """The measuring core's accounts are the test's: it is busy until it is not."""
+    """The test writes the accounts of the measuring core: it is busy at first, and idle later."""
     total = [0, 0]
 
     def account(busy: int, idle: int) -> None:

@@ -1,4 +1,4 @@
-"""Governors, clocks and power mode on made-up boards: what was read is what is told."""
+"""Governors, clocks and power mode on boards made of files: outcomes tell what was read."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_is_absent_is_told_and_counts_where_it_is_required(tmp_path: Path) 
 
 
 def test_a_kernel_that_keeps_its_own_value_is_found_out(root: Path) -> None:
-    # A link to a file that forgets stands for a driver that takes the value and keeps another.
+    # A link to /dev/null stands for a driver that accepts a value and keeps another one.
     target = root / "sys/cpufreq/policy0/scaling_governor"
     target.unlink()
     target.symlink_to("/dev/null")
@@ -85,7 +85,7 @@ def test_a_kernel_that_keeps_its_own_value_is_found_out(root: Path) -> None:
 
 
 class Jetson:
-    """nvpmodel and jetson_clocks, with lines as the vendor's documentation has them."""
+    """Doubles of nvpmodel and jetson_clocks, with lines as in the vendor's documentation."""
 
     def __init__(self, mode: int = 2, stubborn: bool = False) -> None:
         self.mode, self.locked, self.stubborn = mode, False, stubborn

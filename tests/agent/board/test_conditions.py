@@ -1,4 +1,4 @@
-"""Sensors on boards that are laid out as files."""
+"""Sensors of boards that are made of files."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_the_last_level_cache(tmp_path: Path) -> None:
 
 
 def test_the_flusher_holds_twice_the_cache_in_pages_of_its_own() -> None:
-    # Large enough that no allocator finds room for it in pages that are resident already.
+    # So large that no allocator has room for it in pages that are already resident.
     flusher = CacheFlusher(64 << 20)
     assert flusher.size_bytes == 0
     before = resident_bytes()

@@ -1,11 +1,13 @@
-"""The blob cache: uploads that are cut, resumed, wrong, too large, and the eviction of old ones."""
+"""The blob cache: uploads that break off, resume, are wrong or too large, and evictions."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,16 @@ from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.uploads import FORBIDDEN, BlobStatus, Upload
 
 PLENTY = 1 << 40
+
+
+@contextlib.contextmanager
+def in_use(store: BlobStore, sha256: str) -> Iterator[Path]:
+    """Keep a blob from eviction inside the `with` block."""
+    path = store.acquire(sha256)
+    try:
+        yield path
+    finally:
+        store.release(sha256)
 
 
 def harmless(data: bytes) -> bool:
@@ -66,14 +78,14 @@ def test_an_upload_cut_anywhere_resumes_to_the_same_bytes(
     directory = tmp_path_factory.mktemp("blobs")
     start = 0
     for end in sorted({len(data), *(min(cut, len(data)) for cut in cuts)}):
-        # A new store each time: as after a restart of the agent.
+        # A new store each time, as after a restart of the agent.
         store = store_in(directory)
         assert store.status(name(data)) == BlobStatus(name(data), start, complete=False)
         with begin(store, data, start) as upload:
             upload.write(data[start:end])
             assert upload.finish() == BlobStatus(name(data), end, complete=end == len(data))
         start = end
-    with store_in(directory).in_use(name(data)) as path:
+    with in_use(store_in(directory), name(data)) as path:
         assert path.read_bytes() == data
     assert files(directory) == [name(data)]
 
@@ -143,16 +155,16 @@ def test_a_blob_over_the_limit_is_refused_before_it_is_sent(tmp_path: Path) -> N
 def test_the_least_recently_used_go_first_but_never_one_in_use(tmp_path: Path) -> None:
     store = store_in(tmp_path, total=30)
     one, two, three = (put(store, letter * 10) for letter in (b"1", b"2", b"3"))
-    with store.in_use(one):
+    with in_use(store, one):
         pass
-    with store.in_use(two):
+    with in_use(store, two):
         put(store, b"4" * 10)
         kept = [sha256 for sha256 in (one, two, three) if store.status(sha256).complete]
         assert kept == [one, two]
         put(store, b"5" * 10)
         assert store.status(two).complete
         assert not store.status(one).complete
-        five, four = store.in_use(name(b"5" * 10)), store.in_use(name(b"4" * 10))
+        five, four = in_use(store, name(b"5" * 10)), in_use(store, name(b"4" * 10))
         too_large = pytest.raises(errors.BlobTooLargeError, match="beside the blobs in use")
         with five, four, too_large:
             begin(store, b"6")
@@ -162,7 +174,7 @@ def test_the_least_recently_used_go_first_but_never_one_in_use(tmp_path: Path) -
 def test_the_order_of_use_survives_a_restart(tmp_path: Path) -> None:
     store = store_in(tmp_path, total=20)
     one, two = put(store, b"1" * 10), put(store, b"2" * 10)
-    with store.in_use(one):
+    with in_use(store, one):
         pass
     store = store_in(tmp_path, total=20)
     put(store, b"3" * 10)
@@ -176,7 +188,7 @@ def test_abandoned_partial_uploads_make_room_and_open_ones_do_not(tmp_path: Path
         abandoned.write(b"a" * 11)
     with begin(store, b"b" * 12) as upload:
         assert not store.status(name(b"a" * 12)).received_bytes
-        # Nothing of it is here yet, but its room is promised.
+        # No byte of it has arrived yet, but its room is reserved.
         with pytest.raises(errors.BlobTooLargeError):
             begin(store, b"c" * 12)
         upload.write(b"b" * 12)
@@ -188,7 +200,7 @@ def test_old_blobs_give_way_to_a_full_disk_too(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, reserve_bytes=10, free_bytes=lambda path: free[0])
     sha256 = put(store, b"1" * 50)
     free[0] = 20
-    with pytest.raises(errors.AgentDiskFullError, match="lacks 1 bytes"), store.in_use(sha256):
+    with pytest.raises(errors.AgentDiskFullError, match="lacks 1 bytes"), in_use(store, sha256):
         begin(store, b"2" * 11)
     with pytest.raises(errors.AgentDiskFullError):
         begin(store, b"2" * 11)
@@ -210,7 +222,7 @@ def test_room_is_what_would_be_taken(tmp_path: Path) -> None:
         sha256 = upload.finish().sha256
     free[0] = 20
     assert store.room_bytes == 40, "what is not in use gives way"
-    with store.in_use(sha256):
+    with in_use(store, sha256):
         assert store.room_bytes == 10
         with pytest.raises(errors.AgentDiskFullError):
             begin(store, b"2" * 11)
@@ -258,7 +270,7 @@ def test_a_blob_damaged_on_disk_is_found_at_its_first_use_after_a_start(tmp_path
         store.acquire(sha256)
     assert not store.status(sha256).complete
     put(store, b"model")
-    with store.in_use(sha256) as path:
+    with in_use(store, sha256) as path:
         assert path.read_bytes() == b"model"
 
 
@@ -298,12 +310,12 @@ def test_uploads_of_one_blob_from_many_threads_end_well(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not unexpected
-    with store.in_use(name(data)) as path:
+    with in_use(store, name(data)) as path:
         assert path.read_bytes() == data
 
 
 class BlobMachine(RuleBasedStateMachine):
-    """Uploads, uses, restarts and evictions in any order keep the bounds and the bytes."""
+    """Uploads, uses, restarts and evictions in any order respect the limits and damage no blob."""
 
     contents = (b"a" * 10, b"b" * 17, b"c" * 4, b"d" * 30, b"")
 

@@ -1,4 +1,4 @@
-"""Hashing beside the receiving thread gives what hashing in one go gives."""
+"""Hashing in a thread gives the same digest as hashing at once."""
 
 from __future__ import annotations
 

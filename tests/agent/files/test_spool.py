@@ -1,4 +1,4 @@
-"""The spool: results survive restarts, damage is set aside, bounds hold."""
+"""The spool: results survive restarts, damaged files are moved away, limits are respected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of another process, behind a socket: asked, cancelled, gone, replaced, lied to."""
+"""A bench in another process, behind a socket: questions, cancellations, wrong answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNKNOWN_OUTCOME = wire.packed_result(BenchResult(outcome="perfect"))
 
 
 class OneBench:
-    """Gives each model's size as its latency; waits for `go`, or to be cancelled, if told to."""
+    """Gives each model's size as its latency. With `waits`, it waits until it is cancelled."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -217,7 +217,7 @@ def test_bad_questions_get_nowhere(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(str(served))
         link = Link(connection)
-        # Whoever asks so may find the door shut before all is said.
+        # The other side may close the connection before everything is sent.
         with model.open("rb") as file, suppress(LinkError):
             link.send(question, file.fileno() if len(question) > 1 else None)
             assert link.receive() is None

@@ -1,4 +1,4 @@
-"""A board with an NVIDIA GPU as a whole: what is set, and how it is now."""
+"""A board with an NVIDIA GPU: its settings, and its present values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TOOLS = {
 
 
 def tool(command: Sequence[str]) -> str:
-    """Tools of a Jetson, run as root."""
+    """The output of a Jetson's tools when root runs them."""
     return TOOLS.get(command[0], "")
 
 
 def lay_out(root: Path, files: dict[str, str]) -> None:
-    """Files below a root."""
+    """Write files below a root folder."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

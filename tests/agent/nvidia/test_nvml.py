@@ -1,4 +1,4 @@
-"""NVML through ctypes, on a library that is compiled here."""
+"""NVML through ctypes, with a double of the library that is compiled here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Jetsons' tools print, in the formats of several JetPacks.
+"""The output of Jetsons' tools, in the formats of several JetPacks.
 
 The lines are ours, written after the "Jetson Linux Developer Guide"; each names its release.
 """
@@ -32,7 +32,7 @@ ORIN_6_2 = (
     "CV0@-256C tj@52.562C soc1@49.656C VDD_GPU_SOC 2412mW/2412mW VDD_CPU_CV 1607mW/1607mW "
     "VIN_SYS_5V0 4707mW/4707mW"
 )
-# Without root: neither clock.
+# Without root, the tool prints neither clock.
 ORIN_6_2_USER = "RAM 1224/15368MB (lfb 8x4MB) CPU [1%@729,off] EMC_FREQ 0% GR3D_FREQ 0%"
 
 
@@ -155,7 +155,7 @@ def test_throttle_events(tmp_path: Path) -> None:
 
 
 def script(path: Path, text: str) -> str:
-    """An executable that stands for tegrastats."""
+    """A script that takes the place of tegrastats."""
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
     path.chmod(0o755)
     return str(path)
@@ -171,7 +171,7 @@ def test_a_running_tegrastats(tmp_path: Path) -> None:
         stats = tool.latest()
         while stats is None:  # the tool takes its time to start
             stats = tool.latest()
-        # Half a line does not count.
+        # An incomplete line does not count.
         assert stats == tegra.read_stats(ORIN_6_2)
         assert tool.latest() == tegra.read_stats(ORIN_6_2)
     finally:

@@ -28,6 +28,6 @@ def one_phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePhone]:
 
 @pytest.fixture
 def phone(one_phone: FakePhone) -> FakePhone:
-    """The phone, calm and with nothing on it."""
+    """The phone in its normal state, with no file on it."""
     one_phone.reset()
     return one_phone

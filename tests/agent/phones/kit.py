@@ -1,4 +1,4 @@
-"""A phone for tests: a folder with what a phone has, and a strict `adb` client that serves it.
+"""A phone for tests: a folder with a phone's files, and a strict double of the `adb` client.
 
 The folder's files are the phone: the answers of its commands, its sensors, a word that makes the
 benchmark binaries misbehave. The client does what adb's would do, and no more: an argument that it
@@ -73,7 +73,7 @@ ANSWERS = {
     "settings": "0\n",
     "cmd": "priority=0 preferredOrder=0 match=0x0\ncom.acme.launcher/.Home\n",
 }
-"""Answers of the phone's commands, by the names of their files in /answers."""
+"""The output of the phone's commands, by the names of their files in /answers."""
 
 SHIM = """\
 #!/bin/sh
@@ -83,7 +83,7 @@ exec cat "{answers}/$name"
 """
 
 ADB = r"""#!/bin/sh
-# Serves a folder as a phone over what looks like adb's client.
+# Serves a folder as a phone, with the interface of adb's client.
 phone={phone}
 printf '%.200s' "$*" | tr '\n' ' ' >>$phone/log; echo >>$phone/log
 read -r state <$phone/state
@@ -130,7 +130,7 @@ esac
 
 @lru_cache(maxsize=None)
 def binaries() -> Path:
-    """A folder with the benchmark binaries, compiled once; skips where there is no compiler."""
+    """A folder with the benchmark binaries, compiled once; skips the test without a compiler."""
     if shutil.which("gcc") is None:
         pytest.skip("the phones' benchmark binary needs gcc")
     folder = Path(mkdtemp(prefix="latfarm-phone-"))
@@ -144,7 +144,7 @@ def binaries() -> Path:
 
 
 def remove_binaries() -> None:
-    """Remove what `binaries` made, if it did."""
+    """Remove the folder that `binaries` made, if there is one."""
     if binaries.cache_info().currsize:
         shutil.rmtree(binaries())
         binaries.cache_clear()
@@ -156,14 +156,14 @@ def sha256(path: Path) -> str:
 
 
 def entry(kind: str, name: str, *variants: dict[str, object], **more: object) -> dict[str, object]:
-    """A benchmark as the configuration names it."""
+    """The entry of a benchmark in the configuration."""
     path = binaries() / name
     found: dict[str, object] = {"kind": kind, "path": str(path), "sha256": sha256(path)}
     return {**found, "version": "1.0", "variants": list(variants or ({},)), **more}
 
 
 class FakePhone:
-    """A phone in `folder`, and a client for it.
+    """A phone in `folder`, and a double of the adb client for it.
 
     A socket stands for adb's server, so that the client need not start one.
     """
@@ -200,7 +200,7 @@ class FakePhone:
                 return
 
     def reset(self) -> None:
-        """Calm again, with nothing on it."""
+        """Restore the normal state, with no file on the phone."""
         for name, text in ANSWERS.items():
             self.answer(name, text)
         for cluster, most in ((0, 1785600), (4, 2419200)):
@@ -214,7 +214,7 @@ class FakePhone:
         self.log()
 
     def answer(self, name: str, text: str) -> None:
-        """What a command prints from now on."""
+        """Set what a command prints from now on."""
         (self.folder / "answers" / name).write_text(text)
 
     def changed(self, name: str, old: str, new: str) -> None:
@@ -224,21 +224,21 @@ class FakePhone:
         self.answer(name, text.replace(old, new))
 
     def state(self, state: str) -> None:
-        """What `adb devices` would say of it."""
+        """Set the state that `adb devices` shows."""
         (self.folder / "state").write_text(state)
 
     def switch(self, name: str, on: bool = True) -> None:
-        """A misfortune: "full", "corrupt", "drops", "comes back"."""
+        """Let the phone fail: "full", "corrupt", "drops" or "comes back"."""
         path = self.folder / name
         path.touch() if on else path.unlink(missing_ok=True)
 
     def behave(self, word: str) -> None:
-        """Let the benchmark binaries misbehave; empty: no more."""
+        """Let the benchmark binaries misbehave; empty: let them work again."""
         path = self.folder / "data/local/tmp/behave"
         path.write_text(word + "\n") if word else path.unlink(missing_ok=True)
 
     def clock(self, cluster: int, khz: int, most: int) -> None:
-        """Clocks of a cluster of cores."""
+        """Set the clocks of a cluster of cores."""
         folder = self.folder / f"sys/devices/system/cpu/cpufreq/policy{cluster}"
         folder.mkdir(parents=True, exist_ok=True)
         values = {
@@ -252,13 +252,13 @@ class FakePhone:
             (folder / name).write_text(f"{value}\n")
 
     def log(self) -> list[str]:
-        """The client's calls since it was last asked."""
+        """The client's calls since the last call of this method."""
         path = self.folder / "log"
         lines = path.read_text().splitlines() if path.exists() else []
         path.write_text("")
         return lines
 
     def files(self, folder: str) -> list[Path]:
-        """Files below one of our folders on the phone."""
+        """Files below one of the agent's folders on the phone."""
         root = self.folder / "data/local/tmp/latfarm" / folder
         return sorted(path for path in root.rglob("*") if path.is_file())

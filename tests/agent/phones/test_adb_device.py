@@ -1,4 +1,4 @@
-"""The connection to a phone, with a client that does what adb's does."""
+"""The connection to a phone, through a double of the adb client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ports import free_port
 
 @pytest.fixture
 def without_server(phone: FakePhone, monkeypatch: pytest.MonkeyPatch) -> FakePhone:
-    """The phone, where no server runs."""
+    """The phone, while no adb server runs."""
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
     return phone
 
@@ -86,7 +86,7 @@ def test_a_phone_that_goes_away_in_the_middle(phone: FakePhone, device: AdbDevic
 
 
 def test_no_answer_in_time(phone: FakePhone, device: AdbDevice) -> None:
-    """The connection may be a dead one: the next use begins with a fresh one."""
+    """The connection may be broken, so the next use makes a new one."""
     with pytest.raises(DeviceTimeoutError):
         device.shell("exec sleep 60", timeout_s=0.2)
     phone.log()
@@ -115,7 +115,7 @@ def test_files_are_pushed_once(phone: FakePhone, device: AdbDevice, file: Path) 
     assert copy.stat().st_mode & 0o777 == 0o755
     assert not list(copy.parent.glob(".*"))
     assert sum(" push " in line for line in phone.log()) == 1
-    # Neither a second time, nor from another agent's process: the phone is asked.
+    # It is copied neither a second time nor by another agent, as the phone is asked first.
     device.push(file, "models", "model.bin")
     AdbDevice(SERIAL).push(file, "models", "model.bin")
     assert not any(" push " in line for line in phone.log())
@@ -172,7 +172,7 @@ def test_without_a_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_a_worker_starts_no_server(
     without_server: FakePhone, device: AdbDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would end with the worker, and take all other phones of the host along."""
+    """A server that a worker starts would end with it, and all other phones would be lost."""
     with pytest.raises(DeviceLostError, match="no adb server on port"):
         device.ready()
     assert not without_server.log()

@@ -1,4 +1,4 @@
-"""A phone's agent: identity, conditions, fingerprint and rules are the phone's, not the host's."""
+"""The bench of a phone: identity, conditions, fingerprint and rules are those of the phone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a phone's own commands, and when it may be measured."""
+"""The state of a phone from the output of its commands, and the rules for measuring it."""
 
 from __future__ import annotations
 

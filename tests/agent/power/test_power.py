@@ -1,4 +1,4 @@
-"""Which rails a board has and which one counts, on trees of sysfs that the test lays out."""
+"""The rails of boards that are made of files, and the choice among them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIN_SECOND = {"1": ("NC", 0, 0), "2": ("VDDQ_VDD2_1V8AO", 1100, 50), "3": ("VIN
 
 
 def put(root: Path, path: str, values: Mapping[str, object]) -> Path:
-    """Small files of one folder."""
+    """Write small files into one folder."""
     folder = root / path
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in values.items():
@@ -53,7 +53,7 @@ def names(rails: Any) -> list[str]:
 
 
 class FakeNvml:
-    """A machine of GPUs: (power in mW, energy in mJ) each."""
+    """A double of NVML with GPUs, each with (power in mW, energy in mJ)."""
 
     def __init__(self, *gpus: tuple[float | None, float | None]) -> None:
         self.gpus = gpus
@@ -119,7 +119,7 @@ def test_a_board_without_such_an_input_is_the_sum_of_its_rails(tmp_path: Path) -
     put_ina3221(tmp_path, "hwmon1", ORIN_SECOND)
     whole = whole_of(find_hwmon(tmp_path))
     assert whole is not None
-    # Neither what is not connected, nor what another rail holds, nor a chip's own sums.
+    # Without channels that are not connected, rails that another rail feeds, and a chip's own sums.
     assert whole.name == "ina3221:VDD_GPU_SOC+VDD_CPU_CV+VIN_SYS_5V0"
     assert whole.read() == pytest.approx(3800.0 + 1900.0 + 45.0)
     (tmp_path / "sys/class/hwmon/hwmon1/curr3_input").unlink()
@@ -288,7 +288,7 @@ def test_a_wrong_configuration_is_named(entry: object, says: str) -> None:
 
 
 class Counting:
-    """A rail that tells how often it was read, and on which cores."""
+    """A rail that remembers how often it was read, and on which cores."""
 
     kind = COUNTER
     step = 0.0

@@ -1,4 +1,4 @@
-"""Energy from readings: every figure is computed by hand beside it."""
+"""Energy from readings, compared with values that are computed by hand."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SPANS = [
     Span(4.0, 4.5, 50, 0.5),
     Span(5.5, 6.5, 0),
 ]
-"""Rest, three spans of 50 runs, rest; the model runs from 2.5 to 5.0."""
+"""Rest, three spans of 50 runs, and rest; the model runs from 2.5 s to 5.0 s."""
 
 
 def power_mw(moment: float) -> float:
-    """What the board takes."""
+    """Power of the board at a moment."""
     return WORK_MW if 2.5 <= moment < 5.0 else IDLE_MW
 
 
 def energy_mj(moment: float) -> float:
-    """What it has taken since 0."""
+    """Energy of the board from time 0 to a moment."""
     busy_s = min(max(moment - 2.5, 0.0), 2.5)
     return IDLE_MW * moment + (WORK_MW - IDLE_MW) * busy_s
 
@@ -43,7 +43,7 @@ def times(period_s: float = 0.02, end_s: float = 7.0) -> list[float]:
 
 
 def counter(period_s: float = 0.02, update_s: float = 0.001, step_mj: float = 0.0) -> Record:
-    """A counter that is renewed every `update_s` and read every `period_s`."""
+    """A counter that is updated every `update_s` and read every `period_s`."""
     moments = times(period_s)
     values = [energy_mj(math.floor(moment / update_s + 1e-9) * update_s) for moment in moments]
     if step_mj:
@@ -73,7 +73,7 @@ def test_power_is_integrated_from_end_to_end() -> None:
     assert found.value == pytest.approx(IDLE_MW, rel=0.01)
     assert found.sigma > 0
     ramp = Record("r", POWER, [0.0, 0.2, 0.6], [0.0, 100.0, 300.0])
-    # The integral of 500 mW a second, from 0.1 to 0.5 s.
+    # The integral of a power that grows by 500 mW per second, from 0.1 s to 0.5 s.
     assert energy_between(ramp, 0.1, 0.5).value == pytest.approx(250.0 * (0.25 - 0.01))
 
 
@@ -94,7 +94,7 @@ def test_an_inference_costs_what_it_adds_to_rest(record: Record) -> None:
 
 
 def test_the_spread_covers_what_sampling_leaves_open() -> None:
-    """Nine of ten figures lie within two of their own deviations of the truth."""
+    """Nine of ten energies lie within two of their standard deviations of the true one."""
     inside = 0
     for seed in range(40):
         draw = random.Random(seed)
@@ -123,12 +123,12 @@ def test_a_drifting_rest_is_taken_in_the_middle_and_doubted() -> None:
 
 
 def _touched(values: list[float]) -> list[float]:
-    """The last digit moves, as that of any rail does."""
+    """The last digit of the readings changes, as with any rail."""
     return [value + index % 2 for index, value in enumerate(values)]
 
 
 def busy(extra_cores: float, begin_s: float, end_s: float) -> Record:
-    """CPU seconds of all cores: the runs', and another load between two moments."""
+    """CPU seconds of all cores: those of the runs, and of another load between two moments."""
     moments = times()
     values = []
     for moment in moments:
@@ -149,7 +149,7 @@ def test_a_span_beside_another_load_does_not_count() -> None:
     assert found.spans == (2, 3)
     assert found.runs == 100
     assert found.energy_mj == pytest.approx(30.0, rel=0.05)
-    # Who cannot see the load sees spans that contradict each other.
+    # Without the load's CPU time, the spans contradict each other.
     with pytest.raises(EnergyUnavailable, match="cannot tell"):
         figure([record], SPANS, None)
 

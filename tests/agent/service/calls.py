@@ -18,7 +18,7 @@ WAIT_S = 30
 
 
 class Failure:
-    """What a failed call told."""
+    """The status, details and error code of a failed call."""
 
     def __init__(self, error: grpc.RpcError) -> None:
         self.status = error.code()
@@ -34,7 +34,7 @@ def fails(call: Any, *args: Any, **named: Any) -> Failure:
 
 
 def drain(answer: Any) -> None:
-    """Take a stream's events; a plain reply has none."""
+    """Read all events of a stream; a plain reply has none."""
     if hasattr(answer, "cancel"):
         list(answer)
 

@@ -1,4 +1,4 @@
-"""A real gRPC agent on a free port with a fake bench, and a small client for it."""
+"""A real gRPC agent with a fake bench on a free port, and a small client for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAKE_BENCH = Path(__file__).with_name("fake_bench.py")
 
 
 def load_fake_bench() -> Any:
-    """The module beside this one, which is no package."""
+    """The module `fake_bench` in this folder, which is not a package."""
     name = "latfarm_fake_bench"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, FAKE_BENCH)
@@ -36,7 +36,7 @@ def load_fake_bench() -> Any:
 
 
 class Clock:
-    """Time that goes by when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1000.0
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Client:
-    """The calls of the agent's service, with defaults."""
+    """Calls of the agent's service, with defaults for the tests."""
 
     platform = "fake-onnxruntime1.0-fp32-1t"
 
@@ -110,7 +110,7 @@ class Client:
 
 
 def result_of(events: Iterable[pb.MeasureEvent]) -> pb.Result:
-    """The one result that ends a stream of events."""
+    """The only result of a stream of events, which ends it."""
     *stages, last = list(events)
     assert all(event.WhichOneof("event") == "stage" for event in stages)
     assert last.WhichOneof("event") == "result"
@@ -118,7 +118,7 @@ def result_of(events: Iterable[pb.MeasureEvent]) -> pb.Result:
 
 
 class Farm:
-    """Agents and clients that a test starts; ended with it."""
+    """Agents and clients that a test starts; they end with the test."""
 
     def __init__(self, directory: Path) -> None:
         self.state_dir = directory / "state"
@@ -156,7 +156,7 @@ class Farm:
 
     def pass_time(self, server: AgentServer, step_ms: float) -> None:
         self.clock.now_ms += step_ms
-        server.conductor.tick()
+        server.conductor.describe()  # each call lets the session see the time
 
     def close(self) -> None:
         self.bench.let_go()
@@ -168,7 +168,7 @@ class Farm:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    """Start agents with it."""
+    """Starts agents and clients."""
     started = Farm(tmp_path)
     yield started
     started.close()
@@ -176,11 +176,11 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 @pytest.fixture
 def server(farm: Farm) -> AgentServer:
-    """An agent that serves."""
+    """A running agent."""
     return farm.start()
 
 
 @pytest.fixture
 def client(farm: Farm, server: AgentServer) -> Client:
-    """Its client."""
+    """A client of `server`."""
     return farm.client(server)

@@ -1,4 +1,4 @@
-"""A bench that measures nothing, under a test's control; run as a script it is a whole agent.
+"""A bench that measures nothing and is controlled by a test; as a script it is a whole agent.
 
 As a script it takes the arguments of `latfarm-agent`.
 """
@@ -28,7 +28,7 @@ PLATFORM = "fake-onnxruntime1.0-fp32-1t"
 
 
 class FakeBench:
-    """Answers at once with a latency made from the model's bytes, unless told otherwise.
+    """Answers at once, with a latency that is computed from the model's bytes.
 
     `hold()` makes measurements wait for `let_go()` or their cancellation; `answers` (results, or
     exceptions to raise) come before the default one; `started` gets each request as it starts.
@@ -46,15 +46,15 @@ class FakeBench:
         self.at_once = 0
 
     def hold(self) -> None:
-        """Let measurements wait."""
+        """Let measurements wait from now on."""
         self._open.clear()
 
     def let_go(self) -> None:
-        """Let them end."""
+        """Let measurements end again."""
         self._open.set()
 
     def describe(self) -> tuple[DescribedBoard, list[OfferedRuntime]]:
-        """One runtime that is here and one that is missing."""
+        """One runtime that is available, and one that is missing."""
         platform = OfferedPlatform(
             name=PLATFORM,
             model_format="onnx",
@@ -80,7 +80,7 @@ class FakeBench:
         on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
     ) -> BenchResult:
-        """Two stages and a result."""
+        """Report two stages and give a result."""
         with self._lock:
             self.at_once += 1
             assert self.at_once == 1, "two measurements at once"
@@ -110,7 +110,7 @@ class FakeBench:
                 self.at_once -= 1
 
     def close(self) -> None:
-        """Remember it."""
+        """Remember that the bench was closed."""
         self.closed = True
         self._open.set()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run(farm: Farm) -> object:
-    """`main` with the fake bench."""
+    """Runs `main` with the fake bench."""
 
     def make(args: argparse.Namespace, work_dir: Path) -> FakeBench:
         return farm.bench
@@ -140,7 +140,7 @@ def test_the_state_lives_under_the_users_data(
     assert cli.default_state_dir("local") == base / "local"
     monkeypatch.setenv("LATFARM_HOME", str(tmp_path / "farm"))
     assert cli.default_state_dir("local") == tmp_path / "farm" / "agents" / "local"
-    with pytest.raises(errors.AgentUsageError, match="no file name"):
+    with pytest.raises(errors.AgentUsageError, match="not a file name"):
         cli.default_state_dir("../local")
 
 

@@ -1,4 +1,4 @@
-"""Listeners of a job: late ones, gone ones, and cancellations that come too late."""
+"""Listeners of a job that come late or go away, and cancellations that come too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics follow what happens, under conventional names, each with its help."""
+"""Metrics count what happens; their names follow conventions, and each has a help."""
 
 from __future__ import annotations
 

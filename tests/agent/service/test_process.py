@@ -1,4 +1,4 @@
-"""The agent as a process: killed in the middle, stopped, left by its parent, started twice."""
+"""The agent as a process: killed while it measures, stopped, without its parent, started twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ child.wait()
 
 
 class Agents:
-    """Processes that a test starts; ended with it."""
+    """Processes that a test starts; they end with the test."""
 
     def __init__(self, directory: Path) -> None:
         self.port_file = directory / "port"
@@ -92,7 +92,7 @@ def agents(tmp_path: Path) -> Iterator[Agents]:
 
 @pytest.fixture
 def make_client(farm: Any) -> Callable[[grpc.Channel], Client]:
-    """The client class of the tests; `farm` starts nothing by itself."""
+    """The client of the tests; `farm` alone starts no agent."""
     from importlib import import_module
 
     conftest = import_module(type(farm).__module__)
@@ -172,7 +172,7 @@ def test_the_agent_ends_with_its_parent_even_if_that_is_killed(agents: Agents) -
     parent = agents.run([sys.executable, "-c", PARENT, *command])
     agents.wait_until_serving(parent)
     parent.kill()
-    # The agent holds the other end of this pipe: it ends when the agent has ended.
+    # The agent has the other end of this pipe, so the pipe ends when the agent has ended.
     assert parent.stderr is not None
     assert parent.stderr.read() == ""
     assert not agents.port_file.exists()

@@ -161,7 +161,7 @@ def test_listeners_are_bounded_and_a_lease_still_gets_through(farm: Farm, client
         call.cancel()
     farm.bench.let_go()
     assert result_of(calls[0]).outcome == "ok"
-    # Their threads come back when the agent has noticed; each try is a whole call.
+    # The threads become free when the agent has noticed; each attempt is a complete call.
     while True:
         call = client.measure(token, sha256)
         with contextlib.suppress(grpc.RpcError):

@@ -193,7 +193,7 @@ def test_reflection_is_there_when_asked_for(farm: Farm) -> None:
 def test_what_is_no_message_is_refused_and_nothing_of_it_is_kept(
     server: AgentServer, client: Client, method: str
 ) -> None:
-    """gRPC keeps a call whose message it could not read for ever; so we read it ourselves."""
+    """gRPC never ends a call whose message it cannot read, so the agent reads messages itself."""
 
     def kept() -> int:
         gc.collect()

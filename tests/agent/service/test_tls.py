@@ -1,4 +1,4 @@
-"""Mutual TLS with certificates that the openssl command makes: who gets in, who does not, why."""
+"""Mutual TLS with certificates from the openssl command: who is let in, who is refused, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEW_KEY = ("-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 
 
 class Authority:
-    """A CA in a folder."""
+    """A certificate authority in a folder."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory = directory
@@ -50,7 +50,7 @@ class Authority:
         )
 
     def issue(self, name: str, role: str = "controller", days: int = 2) -> AgentTlsFiles:
-        """A certificate for 127.0.0.1; the same name again replaces its files."""
+        """Make a certificate for 127.0.0.1; a second one with the same name replaces the files."""
         self._serial += 1
         base = self.directory / name
         extensions = self.directory / "extensions.cnf"
@@ -94,7 +94,7 @@ def refused(client: Client) -> grpc.StatusCode:
 
 
 def served_serial(port: int, files: AgentTlsFiles) -> int:
-    """The serial number of the certificate that a new connection meets."""
+    """The serial number of the certificate that a new connection receives."""
     with handshake(port, files) as wrapped:
         certificate = wrapped.getpeercert()
     assert certificate is not None
@@ -123,7 +123,7 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[str], bool]:
-    """Waits until the log says something."""
+    """Waits until the log has a text."""
     caplog.set_level("INFO", "latfarm_protos.trust")
 
     def said(text: str) -> bool:
@@ -245,7 +245,7 @@ def test_a_client_that_says_nothing_is_dropped_and_keeps_nobody_out(
         assert [plain.recv(1) for plain in silent] == [b""] * 3
         assert log("its handshake took too long [timeout]")
         assert until(lambda: gate.count == 0)
-        # Nobody serves behind this gate, but the handshake itself is done with.
+        # No server runs behind this gate, but the handshake itself is complete.
         handshake(port, ours).close()
         for plain in silent:
             plain.close()

@@ -1,4 +1,4 @@
-"""The session decides without I/O: whole instruction lists are compared."""
+"""The session decides without I/O, so that whole lists of instructions are compared."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_only_the_running_job_can_finish() -> None:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Holders that come, go and crash, with a clock that mostly goes forward."""
+    """Holders that come, go and crash, and a clock that usually goes forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -346,7 +346,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.granted) > 3)
     @rule()
     def restart(self) -> None:
-        """A killed agent: only the persisted token remains."""
+        """The agent is killed: only the token on disk remains."""
         self.session = Session(self.persisted, LIMITS)
         self.active_token = None
         self.started = None

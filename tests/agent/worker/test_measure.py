@@ -1,4 +1,4 @@
-"""The protocol's loop on runtimes with a clock of their own: every figure is exact."""
+"""The loop of the protocol on runtimes with their own clock, so that every value is exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = TimingSettings(warmup_runs=3, warmup_ms=20.0, min_runs=5, max_runs=50
 
 
 class Scripted:
-    """Runs that take as long as a list says; the last entry repeats."""
+    """A runtime whose runs take as long as a list says; the last entry repeats."""
 
     def __init__(self, times_ms: Sequence[float], *, settles: bool = True) -> None:
         self.times: Iterator[float] = iter(times_ms)
@@ -56,7 +56,7 @@ class Scripted:
 
 
 class Log:
-    """Remembers what a loop told its watch."""
+    """A watch that remembers what a loop told it."""
 
     def __init__(self) -> None:
         self.stages: list[tuple[str, int, float]] = []
@@ -82,7 +82,7 @@ def test_a_session_in_its_parts() -> None:
     assert found.first_run_ms == 40.0
     assert found.compile_ms == 3.0
     assert found.load_ms >= 0.0
-    # Two groups of five must agree: 8 4 2 2 2 | 2 2 2 2 2
+    # The medians of two groups of five must agree: 8 4 2 2 2 | 2 2 2 2 2
     assert found.warmup_runs == 10
     assert set(found.runs_ms) == {2.0}
     assert len(found.runs_ms) >= SETTINGS.min_runs
@@ -155,7 +155,7 @@ def test_publish_records_every_so_many_runs_of_a_short_model() -> None:
 
 def test_a_core_that_slows_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Waiting(Scripted):
-        """Real time: the loop beside its runs is as long as the test makes it."""
+        """A probe in real time that is as long as the test says."""
 
         def prepare(self, job: Job) -> Prepared:
             return Prepared(cpu_clock="thread")

@@ -1,4 +1,4 @@
-"""The phone of the tests of phones."""
+"""The same simulated phone as in the tests of phones."""
 
 from __future__ import annotations
 

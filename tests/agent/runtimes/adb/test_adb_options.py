@@ -1,4 +1,4 @@
-"""The configuration of phones: what is wrong is named, with the remedy."""
+"""The configuration of phones: an error names what is wrong and what to do."""
 
 from __future__ import annotations
 

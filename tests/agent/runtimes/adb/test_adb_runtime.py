@@ -1,4 +1,4 @@
-"""The runtime of phones: conformance, each kind of binary, and what goes wrong on a phone."""
+"""The runtime of phones: the conformance suite, each kind of binary, and failures of a phone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Make = typing.Callable[..., Bench]
 
 @pytest.fixture
 def make(phone: FakePhone, tmp_path: Path) -> Iterator[Make]:
-    """Makes a bench on the phone; closes it, and looks what is left."""
+    """Makes benches on the phone, closes them, and checks that no process is left."""
     before = keeper.descendants(os.getpid())
     made: list[Bench] = []
 
@@ -115,7 +115,7 @@ def one_tflite(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def tflite(phone: FakePhone, one_tflite: Bench) -> Bench:
-    """A bench with one platform, on a calm phone."""
+    """A bench with one platform, on a phone in its normal state."""
     return one_tflite
 
 
@@ -127,7 +127,7 @@ def test_a_sample_is_the_median_of_a_calls_runs(
     result = measure(tflite, platform, model)
     assert result.outcome == "ok", result.error_message
     calls = sum("exec 3<&0" in line for line in phone.log())
-    # One to inquire, the session's first, and those that are timed.
+    # One call to inquire, the first run of the session, and the timed runs.
     assert calls == sum(2 + len(session.runs_ms) for session in result.sessions)
     told = result.conditions
     assert told["sample"] == "median of 3 runs of one process"
@@ -228,7 +228,7 @@ def test_a_phone_that_goes_away_while_it_measures(
 def test_a_phone_that_hangs_with_its_binary_is_lost(
     phone: FakePhone, tflite: Bench, model: Path
 ) -> None:
-    """A link that went dead looks like a model that takes for ever; the phone is asked."""
+    """A broken connection looks like a model that hangs, so the phone is asked."""
     platform = platform_of(tflite, RUNTIME)
     phone.behave("hang")
     settings = changed(ONCE, compile_timeout_ms=1000.0)
@@ -255,7 +255,7 @@ def test_pushes_that_fail(
 def test_a_binary_that_was_replaced(
     phone: FakePhone, make: Make, model: Path, tmp_path: Path
 ) -> None:
-    """Its checksum is verified before each push, not only when the agent starts."""
+    """The checksum of a binary is verified before each push, not only when the agent starts."""
     one = entry("tflite-benchmark", "benchmark_model")
     copy = tmp_path / "benchmark_model"
     copy.write_bytes(Path(str(one["path"])).read_bytes())

@@ -1,4 +1,4 @@
-"""What `benchmark_model` prints, in its older and newer forms, and what it must not print."""
+"""The output of `benchmark_model` in older and newer forms, and output that is refused."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_operators_of_the_cpu(chain: Path) -> None:
 
 
 def test_partitions_and_what_they_cover(chain: Path) -> None:
-    """Two partitions, the CPU between them; rows from within a delegate are not counted twice."""
+    """Two partitions with the CPU between them; rows within a delegate are not counted twice."""
     layers = read_layers(
         table(
             ("TfLiteGpuDelegateV2", 2.0, "[b, b]:1]:5"),
