@@ -74,8 +74,8 @@ def test_a_stream_that_ends_early_says_so(kept: int) -> None:
     ("frame", "says"),
     [
         (b"lf\xff\xff\xff\xff", "something else"),
-        (b"lf\x00\x00\x00\x01{", "no JSON"),
-        (b"lf\x00\x00\x00\x02[]", "no JSON object"),
+        (b"lf\x00\x00\x00\x01{", "not JSON"),
+        (b"lf\x00\x00\x00\x02[]", "not a JSON object"),
     ],
 )
 def test_bad_frames(frame: bytes, says: str) -> None:
