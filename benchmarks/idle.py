@@ -1,8 +1,8 @@
-"""What an agent that has nothing to do takes: resident memory and processor time.
+"""Memory and processor time of an idle agent.
 
-An agent behind TLS with a real bench, as a board runs it, after its first look at the board. Then
-the same while a controller holds a lease on it and renews that. Memory is that of the agent's own
-process and of all that it started (keeper and workers), shared pages counted once (PSS).
+The agent runs behind TLS with a real bench, as on a board, and has described its board once. It is
+observed without a lease, and again while a controller holds a lease and renews it. Memory is that
+of the agent's process and of all processes that it started, with shared pages counted once (PSS).
 
     python -m benchmarks.idle --write benchmarks/idle.json
 """
@@ -28,8 +28,13 @@ from latfarm_controller.agents.tls import ControllerTlsFiles
 from benchmarks.fuzz_ports import started, wait_for
 
 MEMORY_LIMIT_BYTES = 60 << 20
+"""Most memory of an idle agent."""
+
 CPU_LIMIT = 0.005
+"""Largest share of one core that an idle agent uses."""
+
 LEASE_MS = 30_000
+"""Duration of the lease, which is renewed three times within it."""
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
@@ -38,7 +43,7 @@ def family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def memory_bytes(process: psutil.Process) -> dict[str, int]:
-    """Resident and proportional memory of the agent itself, and proportional of all."""
+    """Resident and proportional memory of the agent itself, and proportional memory of all."""
     own = process.memory_full_info()
     return {
         "agent_rss_bytes": own.rss,
@@ -49,12 +54,12 @@ def memory_bytes(process: psutil.Process) -> dict[str, int]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Processor time of all, so far."""
+    """Processor time of the process and of all that it started, so far."""
     return sum(sum(one.cpu_times()[:2]) for one in family(process))
 
 
 async def observe(process: psutil.Process, seconds: float) -> dict[str, Any]:
-    """Share of one core over some seconds, and the memory at their end."""
+    """Used share of one core over some seconds, and the memory at their end."""
     before_s, began_s = cpu_s(process), time.monotonic()
     await asyncio.sleep(seconds)
     share = (cpu_s(process) - before_s) / (time.monotonic() - began_s)
@@ -64,7 +69,7 @@ async def observe(process: psutil.Process, seconds: float) -> dict[str, Any]:
 async def leased(
     address: str, tls: ControllerTlsFiles, process: psutil.Process, seconds: float
 ) -> Any:
-    """The same under a lease that is renewed."""
+    """Observe the agent while a client renews a lease on it."""
     async with AgentClient(address, "idle", tls) as client:
         await client.acquire(LEASE_MS)
 
@@ -82,7 +87,7 @@ async def leased(
 
 
 def run(seconds: float, folder: Path, profile: Path | None = None) -> dict[str, Any]:
-    """Start an agent and watch it do nothing."""
+    """Start an agent, and observe it without and with a lease."""
     authority = Authority(folder / "tls")
     authority.init()
     cert = authority.issue("idle", "agent", ["127.0.0.1"])

@@ -1,7 +1,7 @@
-"""How well a measurement repeats on this host, before and after the core's slowness is taken out.
+"""How well measurements repeat on this machine, with and without the correction for a slow core.
 
-Measures a few models again and again, interleaved, each time in one fresh session, and compares the
-spread of the latencies as timed with that of the reported ones.
+A few models are measured repeatedly, in turn, each time in one fresh session. The spread of the
+timed latencies is compared with the spread of the reported ones, which are corrected.
 
     python benchmarks/repeatability.py --rounds 30
 """
@@ -30,6 +30,7 @@ from latfarm_predictors.measurement import Settings
 
 SETTINGS = Settings(sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_ms=100.0)
 LEASE_MS = 600_000
+"""Duration of the lease, which is renewed in each round."""
 
 
 def models() -> dict[str, Graph]:
@@ -52,12 +53,12 @@ def models() -> dict[str, Graph]:
 
 
 def spread(latencies_ms: list[float]) -> float:
-    """Standard deviation of the log latency: a share of the latency for small values."""
+    """Standard deviation of the logarithm of latencies; if small, a share of the latency."""
     return statistics.pstdev([math.log(latency) for latency in latencies_ms])
 
 
 async def measure(rounds: int, address: str) -> dict[str, list[tuple[float, float, float]]]:
-    """For each model and round: latency as timed, as reported, slowdown of the core."""
+    """For each model and round: timed latency, reported latency, and slowdown of the core."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     async with AgentClient(address, "repeatability") as client:
         board = await client.describe()
