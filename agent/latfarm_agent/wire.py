@@ -61,7 +61,7 @@ _RESULT = (
 )
 
 
-class WireError(ValueError):
+class MessageError(ValueError):
     """Bytes or text that hold no message of the expected kind."""
 
 
@@ -200,12 +200,12 @@ def result_from_bytes(payload: bytes) -> BenchResult:
     """A result that the spool kept.
 
     Raises:
-        WireError: the bytes hold no result.
+        MessageError: the bytes hold no result.
     """
     try:
         return result_from_pb(pb.Result.FromString(payload))
     except DecodeError as error:
-        raise WireError(f"no result: {error}") from error
+        raise MessageError(f"no result: {error}") from error
 
 
 def described_json(board: DescribedBoard, runtimes: Sequence[OfferedRuntime]) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def unpacked_request(text: object) -> BenchRequest:
     """The request of a `packed_request`.
 
     Raises:
-        WireError: the text is not such a message.
+        MessageError: the text is not such a message.
     """
     return request_from_pb(_unpack(pb.MeasureRequest, text))
 
@@ -240,7 +240,7 @@ def unpacked_stage(text: object) -> BenchStage:
     """The stage of a `packed_stage`.
 
     Raises:
-        WireError: the text is not such a message.
+        MessageError: the text is not such a message.
     """
     return stage_from_pb(_unpack(pb.Stage, text))
 
@@ -254,7 +254,7 @@ def unpacked_board(text: object) -> DescribedBoard:
     """The board of a `packed_board`.
 
     Raises:
-        WireError: the text is not such a message.
+        MessageError: the text is not such a message.
     """
     return board_from_pb(_unpack(pb.Board, text))
 
@@ -268,7 +268,7 @@ def unpacked_runtime(text: object) -> OfferedRuntime:
     """The runtime of a `packed_runtime`.
 
     Raises:
-        WireError: the text is not such a message.
+        MessageError: the text is not such a message.
     """
     return runtime_from_pb(_unpack(pb.Runtime, text))
 
@@ -282,7 +282,7 @@ def unpacked_result(text: object) -> BenchResult:
     """The result of a `packed_result`.
 
     Raises:
-        WireError: the text is not such a message.
+        MessageError: the text is not such a message.
     """
     return result_from_pb(_unpack(pb.Result, text))
 
@@ -296,7 +296,7 @@ def _unpack(kind: type[_Proto], text: object) -> _Proto:
     try:
         message.ParseFromString(base64.b64decode(str(text), validate=True))
     except (binascii.Error, ValueError, DecodeError) as error:
-        raise WireError(f"a message of the wrong kind: {error}") from error
+        raise MessageError(f"a message of the wrong kind: {error}") from error
     return message
 
 

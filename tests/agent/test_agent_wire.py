@@ -75,9 +75,9 @@ def test_descriptions_survive_the_link(board: DescribedBoard, runtime: OfferedRu
 
 def test_what_is_no_message_is_refused() -> None:
     for text in ("not base64", "////", None, 7):
-        with pytest.raises(wire.WireError):
+        with pytest.raises(wire.MessageError):
             wire.unpacked_result(text)
-    with pytest.raises(wire.WireError):
+    with pytest.raises(wire.MessageError):
         wire.result_from_bytes(b"\xff")
 
 

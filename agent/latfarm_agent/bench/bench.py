@@ -45,7 +45,7 @@ _SCRATCH = "scratch-"
 
 
 @dataclass(frozen=True)
-class _Run:
+class _BenchRun:
     """One measurement: what is asked, and whom to tell how it goes."""
 
     request: BenchRequest
@@ -152,7 +152,7 @@ class Bench:
         def stop() -> bool:
             return self._closing.is_set() or cancelled()
 
-        run = _Run(request, Path(model_path).absolute(), profile, stage, stop)
+        run = _BenchRun(request, Path(model_path).absolute(), profile, stage, stop)
         try:
             with self._lock:
                 self._measure(result, run)
@@ -183,7 +183,7 @@ class Bench:
         wait_s = self._board.limits.busy_wait_s
         return Seat(cores, sensors, Readiness(sensors, cores, wait_s, self._closing))
 
-    def _measure(self, result: BenchResult, run: _Run) -> None:
+    def _measure(self, result: BenchResult, run: _BenchRun) -> None:
         """Fill in `result`.
 
         Raises:
@@ -232,7 +232,7 @@ class Bench:
 
     def _run(
         self,
-        run: _Run,
+        run: _BenchRun,
         platform: Platform,
         settings: TimingSettings,
         watch: RunWatch,
@@ -270,7 +270,7 @@ class Bench:
             energy.close()
             watch.end()
 
-    def _message(self, run: _Run, platform: Platform, settings: TimingSettings) -> Message:
+    def _message(self, run: _BenchRun, platform: Platform, settings: TimingSettings) -> Message:
         """The worker's request, still without the folder and the rail."""
         message: Message = {
             "model_path": str(run.model_path),

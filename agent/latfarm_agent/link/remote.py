@@ -203,7 +203,7 @@ def _result(message: Message) -> BenchResult:
 def _unpacked(read: Callable[[object], _Read], text: object) -> _Read:
     try:
         return read(text)
-    except wire.WireError as error:
+    except wire.MessageError as error:
         raise LinkError(str(error)) from error
 
 

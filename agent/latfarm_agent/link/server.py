@@ -146,7 +146,7 @@ class BenchServer:
     def _measure(self, link: Link, question: Message, file: int) -> BenchResult:
         try:
             request = wire.unpacked_request(question.get("request"))
-        except wire.WireError as error:
+        except wire.MessageError as error:
             raise LinkError(str(error)) from error
         name = str(question.get("name"))
         if not _NAME.fullmatch(name):
