@@ -19,7 +19,7 @@ from latfarm_agent.nvidia.nvml import POWER_CAP, Nvml, open_nvml
 _POLICY_KEPT_S = 5.0
 """How long a policy is kept before it is read again."""
 
-_TOOL_TIMEOUT_S = 5.0
+TOOL_TIMEOUT_S = 5.0
 """How long a tool may take."""
 
 _MHZ = 1e6
@@ -53,7 +53,7 @@ def run_tool(command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_TOOL_TIMEOUT_S,
+            timeout=TOOL_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

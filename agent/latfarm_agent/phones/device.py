@@ -32,7 +32,7 @@ ROOT = "/data/local/tmp/latfarm"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}|\[[0-9A-Fa-f:.%]{2,64}\]:\d{1,5}")
-_LIMIT_BYTES = 4 << 20
+LIMIT_BYTES = 4 << 20
 """Most output of one command."""
 
 _SHOWN = 300
@@ -285,9 +285,9 @@ class AdbDevice:
     ) -> tuple[int | None, str, str]:
         """Run the client: its exit code (None: timed out), standard output and standard error."""
         try:
-            done = converse([self._adb, *arguments], limit_s, _LIMIT_BYTES, keep_input=open)
+            done = converse([self._adb, *arguments], limit_s, LIMIT_BYTES, keep_input=open)
         except OutputTooLargeError as error:
-            raise AdbError(f"{self.serial}: printed more than {_LIMIT_BYTES >> 20} MiB") from error
+            raise AdbError(f"{self.serial}: printed more than {LIMIT_BYTES >> 20} MiB") from error
         except OSError as error:
             raise AdbError(f"{self._adb} cannot be run: {error}") from error
         return done.code, done.out.decode(errors="replace"), done.err.decode(errors="replace")

@@ -32,7 +32,7 @@ _PROBE_UNTIMED = 3
 _PROBE_TIMED = 5
 """How often the probe's work is done untimed and timed, each time that the core is probed."""
 
-_PROBE_EVERY_NS = 1_000_000
+PROBE_EVERY_NS = 1_000_000
 """The core is probed again after a run when the last probe is older than this."""
 
 _CALIBRATION_NS = 250_000_000
@@ -171,7 +171,7 @@ class _Timer:
             own = self._run()
             ended = time.perf_counter_ns()
             cpu_ns = cpu() - cpu_begun
-            if ended - self._probed_ns > _PROBE_EVERY_NS:
+            if ended - self._probed_ns > PROBE_EVERY_NS:
                 self.probe()
         if ended - self._beaten_ns > self._beat_every_ns:
             self._beat()

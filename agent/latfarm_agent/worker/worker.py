@@ -37,7 +37,7 @@ _TAIL_BYTES = 4096
 _READS_AT_ONCE = 16
 """How many times to read what the worker prints before looking at the clock again."""
 
-_END_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 10.0
 """How long a worker may take to end."""
 
 _START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
@@ -157,7 +157,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 process.send_signal(signal.SIGTERM)
             try:
-                process.wait(_END_TIMEOUT_S)
+                process.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 # The keeper does not end: it was stopped, or a process that it kills does not end.
                 for pid in (process.pid, *family(process.pid)):
@@ -283,7 +283,7 @@ class Worker:
         """The pipe was closed during a request: find out how the process ended."""
         try:
             # The keeper first ends what the worker left running, and then ends as the worker did.
-            self._process.wait(_END_TIMEOUT_S)
+            self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
             return WorkerFailure(

@@ -132,7 +132,7 @@ def test_hangs(bench: Bench, folder: Path, at: str, act: str) -> None:
 def test_what_does_not_end_when_asked_is_killed(
     bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch, act: str, code: str, says: str
 ) -> None:
-    monkeypatch.setattr(worker, "_END_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(worker, "END_TIMEOUT_S", 0.2)
     check(bad(bench, folder, "run", act, SHORT), code, says)
 
 
@@ -173,7 +173,7 @@ def test_processes(bench: Bench, folder: Path, act: str, says: str) -> None:
     ("at", "act", "code", "says"),
     [
         ("prepare", "forge_garbage", "MODEL_CRASHED", "corrupted"),
-        ("prepare", "forge_no_json", "MODEL_CRASHED", "no JSON"),
+        ("prepare", "forge_no_json", "MODEL_CRASHED", "not JSON"),
         ("prepare", "forge_an_answer", "MODEL_FAILED", "makes no sense: not 2 sessions"),
         ("prepare", "forge_a_late_answer", "MODEL_CRASHED", "answer to no question"),
         ("run", "forge_patience", "MODEL_CRASHED", "a patience of 1e+18 ms"),

@@ -164,6 +164,6 @@ def test_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_tool(["no-such-tool-anywhere"]) == ""
     assert run_tool([sys.executable, "-c", "print('told')"]) == "told\n"
     assert run_tool([sys.executable, "-c", "raise SystemExit(3)"]) == ""
-    monkeypatch.setattr("latfarm_agent.nvidia.gpu._TOOL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("latfarm_agent.nvidia.gpu.TOOL_TIMEOUT_S", 0.05)
     assert run_tool([sys.executable, "-c", "input(); import time; time.sleep(60)"]) == ""
     assert run_tool([sys.executable, "-c", "import time; time.sleep(60)"]) == ""

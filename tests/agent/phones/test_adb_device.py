@@ -96,7 +96,7 @@ def test_no_answer_in_time(phone: FakePhone, device: AdbDevice) -> None:
 
 
 def test_no_end_of_output(device: AdbDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adb_device, "_LIMIT_BYTES", 1 << 16)
+    monkeypatch.setattr(adb_device, "LIMIT_BYTES", 1 << 16)
     with pytest.raises(AdbError, match="printed more than"):
         device.shell("exec yes")
 

@@ -163,7 +163,7 @@ def test_the_double_is_strict(play: Callable[..., Any]) -> None:
     """What the real package would refuse, crash at or answer wrongly is refused."""
     found = play("""
 import tensorrt as trt
-from latfarm_agent.runtimes.tensorrt.build import Journal, Plan, build, make_logger
+from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, build, make_logger
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 refused = []
 def wrong(what, kind=Exception):
@@ -187,7 +187,7 @@ wrong(lambda: setattr(config, "max_workspace_size", 1))
 wrong(lambda: config.set_flag("FP16"))
 wrong(lambda: setattr(trt.Builder(logger), "num_DLA_cores", 3))
 cuda, device = runtime._cuda, runtime._cuda.device
-built = build(trt, logger, journal, model, Plan("fp32", "strong"), TimingCache(None, "", device))
+built = build(trt, logger, journal, model, EnginePlan("fp32", "strong"), TimingCache(None, "", device))
 context = built.engine.create_execution_context()
 stream = cuda.stream()
 wrong(lambda: context.execute_async_v3(stream))
