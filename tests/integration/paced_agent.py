@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.cli import main
 
 RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
@@ -18,14 +20,10 @@ RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
 
 def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
     """The bench of the board whose profile the command line names."""
-    return Bench(
-        args.name,
-        args.hardware,
-        work_dir,
-        simulate=args.simulate,
-        runtimes=RUNTIMES,
-        search_path=[Path(__file__).parent],
+    options = BenchOptions(
+        args.name, args.hardware, work_dir, runtimes=RUNTIMES, search_path=[Path(__file__).parent]
     )
+    return simulated_bench(options, args.simulate)
 
 
 if __name__ == "__main__":
