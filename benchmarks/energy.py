@@ -27,13 +27,14 @@ from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
+ASKED_AT_ONCE = 32
+"""Number of requests that the campaign is asked for at a time."""
 PROFILE: dict[str, Any] = {
     "platform": "toy",
     "peak_macs_per_ms": 2e7,
@@ -140,8 +141,12 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
             "most_macs": 3e8,
         },
     )
+    requests: list[MeasurementRequest] = []
     try:
-        requests = drive(campaign, measure)
+        while not campaign.done:
+            asked = campaign.ask(ASKED_AT_ONCE)
+            campaign.tell([measure(request) for request in asked])
+            requests += asked
     finally:
         bench.close()
     with DuckDBStore(folder / "store.duckdb") as store:

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown protocols {sorted(unknown)}; known: {', '.join(PROTOCOLS)}")
     if options.networks is None:
-        from latfarm_controller.campaigns.engines.engines import NETWORKS
+        from latfarm_controller.campaigns.engines.campaign import NETWORKS
 
         options.networks = list(NETWORKS)
 

@@ -29,7 +29,7 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.errors import AgentError, BuildError
 from latfarm_predictors.measurement import Measurement, Outcome
 

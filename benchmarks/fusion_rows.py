@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign
 from latfarm_controller.campaigns.fusion.results import PairResult, scored
 
 Load = tuple[float, float]

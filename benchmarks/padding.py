@@ -33,7 +33,8 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.kernels.padding_results import padded_sample
 from latfarm_controller.campaigns.pads.bounds import Interval
 from latfarm_controller.campaigns.profiles.insight import Insight, transfer_beside_pads
-from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.cli.shell.connect import ControllerClient, controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
@@ -189,7 +190,8 @@ def measure(
     rules = FusionRules.from_json(json.loads(fusion.outcome_json)["rules"])
     graphs = networks(most_gmacs, options.per_family, options.seed)
     barred = Excluded.of(graphs, rules, ())
-    kernels = PriorSampler(options.kernels, rules, barred, seed=options.seed).next_batch([])
+    task = SamplingTask(options.kernels, rules, barred, seed=options.seed)
+    kernels = PriorSampler(task).next_batch([])
     config = {
         "graphs": [kernel.graph.to_json() for kernel in kernels],
         "rules": rules.to_json(),

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
 from latfarm_controller.builders import build
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.features.table import as_table
@@ -143,13 +143,10 @@ def characterise(
     sibling: PlatformPredictor | None = None,
 ) -> PlatformPredictor:
     """A predictor of so many kernels."""
+    initial = min(100, max(count // 2, 20))
     drawn = make_sampler(
         sampler,
-        count,
-        RULES,
-        judge.excluded,
-        seed=seed,
-        initial=min(100, max(count // 2, 20)),
+        SamplingTask(count, RULES, judge.excluded, seed=seed, initial=initial),
         guide=guide,
         sibling=None if sibling is None else Sibling.of(sibling.models),
     )

@@ -37,8 +37,13 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, SamplingScope
-from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.base import (
+    Excluded,
+    Sampler,
+    SamplingScope,
+    SamplingTask,
+)
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.evaluate import evaluate
@@ -188,21 +193,16 @@ async def measure(
     """Every sampler's kernels, and the judged ones twice (NaN where they cannot be run)."""
     excluded = Excluded.of([], FusionRules(), [kernel.kernel_id for kernel in judged])
     scope = SamplingScope(frozenset({"conv"}), MOST_MACS)
-    draws: dict[str, Draw] = {
-        name: Draw(
-            make_sampler(
-                name,
-                count,
-                RULES,
-                excluded,
-                seed=seed,
-                initial=min(INITIAL, count),
-                batch=BATCH,
-                scope=scope,
-            )
-        )
-        for name in SAMPLERS
-    }
+    task = SamplingTask(
+        count,
+        RULES,
+        excluded,
+        seed=seed,
+        initial=min(INITIAL, count),
+        batch=BATCH,
+        scope=scope,
+    )
+    draws: dict[str, Draw] = {name: Draw(make_sampler(name, task)) for name in SAMPLERS}
     rounds = math.ceil(count / BATCH)
     passes = np.full((2, len(judged)), np.nan)
     # Two passes over the judged kernels spread over all rounds, so that they see the same drift.

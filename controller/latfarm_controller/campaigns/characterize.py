@@ -9,13 +9,13 @@ from typing import Any
 from latfarm_predictors.kernels.fusion import FusionRules
 from pydantic import Field
 
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels.heads import HeadsCampaign
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS as KERNEL_SETTINGS
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.kernels.padding_profile import WithinPadsCampaign
-from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.kernels.survey import SETTINGS as KERNEL_SETTINGS
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks.campaign import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
     CampaignOptions,
     SettingsChange,
@@ -26,8 +26,8 @@ from latfarm_controller.campaigns.options import (
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
 from latfarm_controller.campaigns.profiles.insight import Asked, InsightChoice, choose
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, StoredSamplerName
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.sampling import SamplerName
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 
 PADDED_FACTOR = 6.0
@@ -70,7 +70,7 @@ class CharacterizeOptions(CampaignOptions):
     budget: int = Field(default=450, ge=1, description="kernels to measure")
     calibration: int = Field(default=20, ge=1)
     seed: int = 0
-    sampler: SamplerName = "prior"
+    sampler: StoredSamplerName = "prior"
     guide: Guide = "variance"
     started_from: StartedFrom | None = None
     rules: dict[str, Any] | None = None

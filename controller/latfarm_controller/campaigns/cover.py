@@ -8,8 +8,8 @@ from typing import Any
 from latfarm_predictors.kernels.kernel import Kernel
 from pydantic import Field
 
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.options import (
     CampaignOptions,
     SettingsChange,

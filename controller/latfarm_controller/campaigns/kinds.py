@@ -9,11 +9,11 @@ from typing import Any
 from latfarm_controller.campaigns.base import Campaign
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
 from latfarm_controller.campaigns.cover import CoverCampaign, CoverOptions
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
-from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks.campaign import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 

@@ -20,7 +20,7 @@ from latfarm_predictors.predict.energy import (
     NetworkEnergySample,
 )
 
-from latfarm_controller.campaigns.networks.energy import energy_sample_of, network_energy
+from latfarm_controller.campaigns.energy import energy_sample_of, network_energy
 from latfarm_controller.campaigns.profiles.insight import layout_share
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.kinds import KINDS, make_campaign
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -23,6 +22,8 @@ from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
+
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 PLATFORM = "sim-board"
 RULES = FusionRules(
@@ -258,7 +259,7 @@ def test_an_unknown_key_is_named_with_those_that_are_known(kind: str) -> None:
         ("kernels", {"settings": {"sessions": 0}}, "key 'settings.sessions'.*at least 1"),
         ("kernels", {"rules": {"pairs": 3}}, "key 'rules'"),
         ("kernels", {"exclude_graphs": [{}]}, "key 'exclude_graphs.0'"),
-        ("kernels", {"sampler": "adaptive", "count": 5}, "initial 100 exceeds count 5"),
+        ("kernels", {"sampler": "latfarm", "count": 5}, "initial 100 exceeds count 5"),
         ("networks", {}, "either graphs or calibration"),
         ("networks", {"graphs": [{"name": 1}]}, "key 'graphs.0'"),
         ("fusion", {"pairs": "some"}, "key 'pairs': "),

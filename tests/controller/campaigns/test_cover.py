@@ -12,8 +12,7 @@ import pytest
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.cover import CoverCampaign, cover_config
 from latfarm_controller.campaigns.kinds import TRAINED, make_campaign
-from latfarm_controller.campaigns.sampling.network_kernels import KernelChoice, choose
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.badly_covered import KernelChoice, choose
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
@@ -31,6 +30,8 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
+
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import offer
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.platforms import offer
 from latfarm_controller.config import load_config
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.kernels.fusion import FusionRules
+
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import offer
-from latfarm_controller.campaigns.testing import drive
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.platforms import offer
 from latfarm_controller.reports.engines import engines
 from latfarm_controller.reports.engines.cost_model import against_mnn
 from latfarm_controller.reports.engines.plot import plot
@@ -22,6 +21,8 @@ from latfarm_controller.reports.pages import svg
 from latfarm_predictors.features.mnn_backends import gpu
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.models.published.mnn_cost import MnnCost
+
+from tests.controller.campaigns.simulated_platform import drive
 
 PLATFORMS = [
     ("pi4-mnn3.6-fp32-1t", "mnn", "3.6.1"),

@@ -10,7 +10,7 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform
 
 UNSTABLE_SPREAD = 0.02
 UNSTABLE_PASSES = 0.05

@@ -159,12 +159,6 @@ def pair_case(first: str, second: str, size_name: str) -> PairCase:
     return PairCase(a, b, size_name)
 
 
-def empty_model() -> Graph:
-    """One op on four numbers: its time is the cost of a call."""
-    b = GraphBuilder("empty")
-    return b.build([b.relu(b.input((1, 4, 1, 1)))])
-
-
 def control_model(size: CaseSize) -> Graph:
     """Three ops that no runtime runs as one kernel: a profile with one layer tells nothing."""
     b = GraphBuilder("control")

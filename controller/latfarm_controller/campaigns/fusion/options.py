@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from latfarm_predictors.measurement import Settings
 from pydantic import Field
 
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 
-SETTINGS = Settings(
-    sessions=1, warmup_runs=3, warmup_ms=5.0, min_runs=10, max_runs=100, max_ms=40.0, precision=0.01
-)
 Method = Literal["latfarm", "paper"]
 
 

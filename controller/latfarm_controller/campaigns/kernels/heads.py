@@ -19,7 +19,7 @@ from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.measurement import Settings
 
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS
+from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.campaigns.pads.models import is_image, padded
 from latfarm_controller.campaigns.profiles.profiled_draw import ProfiledDraw
 from latfarm_controller.zoo.design import RandomDesign

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from random import Random
-from statistics import median
 from typing import Any
 
 from latfarm_predictors.errors import GraphError
@@ -22,13 +21,11 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.samples import KernelSample
 from pydantic import Field, model_validator
 
-from latfarm_controller.campaigns.fusion.cases import empty_model
-from latfarm_controller.campaigns.fusion.fusion import OVERHEAD_REPEATS
-from latfarm_controller.campaigns.fusion.fusion import SETTINGS as FUSION_SETTINGS
+from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.fusion.prior import rules_for
-from latfarm_controller.campaigns.kernels.kernels import PURPOSE as KERNEL
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS, pooled
 from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, padded_sample, verdict
+from latfarm_controller.campaigns.kernels.survey import PURPOSE as KERNEL
+from latfarm_controller.campaigns.kernels.survey import SETTINGS, pooled
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.pads.bounds import (
     Bounds,
@@ -45,7 +42,8 @@ from latfarm_controller.campaigns.pads.models import (
     padding_only,
 )
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
-from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 
 PURPOSE = "padding"
 
@@ -155,10 +153,10 @@ class PaddingCampaign(PlannedCampaign):
             return self._given or [sample.kernel for sample in self._known.values()]
         excluded = Excluded.of(self._held_out, self.rules, options.exclude)
         families = options.families or None
-        sampler = PriorSampler(
+        task = SamplingTask(
             options.count, self.rules, excluded, seed=options.seed, families=families
         )
-        return sampler.next_batch([])
+        return PriorSampler(task).next_batch([])
 
     def _case(self, kernel: Kernel) -> _Case:
         """Between plain pads, as the paper; behind a separator where it would join the pad."""
@@ -174,22 +172,17 @@ class PaddingCampaign(PlannedCampaign):
         return _Case(kernel, refused="fuses with a pad")
 
     def _overhead(self) -> Plan:
-        empty = empty_model()
-        requests = [
-            self.asker.request(empty, "fusion", FUSION_SETTINGS, label="empty")
-            for _ in range(OVERHEAD_REPEATS)
-        ]
+        requests = call_overhead.overhead_requests(self.asker)
         answers = yield Batch("padding", requests, 0, self._planned())
         self._asked += len(requests)
-        times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
-        self.call_overhead_ms = median(times) if times else 0.0
+        self.call_overhead_ms = call_overhead.overhead_ms(answers.values())
 
     def _planned(self) -> int:
         padded_models = sum(case.model is not None for case in self._cases.values())
         models = len(self._graphs) + padded_models
         if not self._options.single:
             return models * self._options.repeats
-        return (models + len(self._cases)) * self._options.repeats + OVERHEAD_REPEATS
+        return (models + len(self._cases)) * self._options.repeats + call_overhead.REPEATS
 
     def _pass(self, cases: Sequence[_Case], random: Random, *, single: bool) -> Plan:
         """Each model of `cases` once."""

@@ -26,7 +26,7 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.samples import KernelSample, mad_of
 
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS
+from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.campaigns.pads.models import Padded, Separator, padded
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.profiled_networks import LEAST_SHARE, with_steps

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from latfarm_predictors.errors import BundleError
 from pydantic import Field
 
-from latfarm_controller.campaigns.engines.offers import offer
 from latfarm_controller.campaigns.options import CampaignOptions
+from latfarm_controller.campaigns.platform_name import PlatformName
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ def _check_alike(sibling: str, platform: str) -> None:
     """Where both names tell (see `offers.offer`), they must tell the same."""
     if sibling == platform:
         return
-    left, right = (
-        offer(name, runtime="", version="", model_format="", dtype="")
-        for name in (sibling, platform)
-    )
+    left, right = PlatformName.parse(sibling), PlatformName.parse(platform)
     if left.dtype and right.dtype:
         if left.dtype != right.dtype:
             raise UsageError(

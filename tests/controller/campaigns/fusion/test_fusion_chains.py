@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.cases import CORE_PAIRS, OrderCase, all_pairs
 from latfarm_controller.campaigns.fusion.chain_models import LINKS, ChainCase, dividers
 from latfarm_controller.campaigns.fusion.chains import ChainRounds, chain_rounds
@@ -17,7 +18,6 @@ from latfarm_controller.campaigns.fusion.decision import (
     student,
     which_order,
 )
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.operators import OPERATORS
 from latfarm_controller.campaigns.fusion.results import (
     chain_answer,
@@ -25,12 +25,12 @@ from latfarm_controller.campaigns.fusion.results import (
     plain_ops,
     sizes_mislead,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.campaigns.fusion.test_fusion_transfers import Board, detect, quality
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 SLOW_CLAMP = FusionRules(
     pairs={("Conv", "Clip"): "fused", ("Conv", "Relu"): "fused"}, multi_inbound=0, multi_outbound=0

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.operators import SIZES
 from latfarm_controller.campaigns.fusion.results import PairResult
 from latfarm_controller.campaigns.fusion.transfers import chains, transfers_of
-from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
+from tests.controller.campaigns.simulated_platform import drive
 
 BOARDS = [("npu", 0), ("gpu", 0), ("cpu", 0), *(("drawn", seed) for seed in (0, 1, 2, 6))]
 RUNS = 20

@@ -25,7 +25,6 @@ from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, pad
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.pads.bounds import TimeEstimate, interval, needed, readings
 from latfarm_controller.campaigns.pads.models import Pad, padded, padding_only
-from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -37,6 +36,8 @@ from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import prepare
+
+from tests.controller.campaigns.simulated_platform import drive
 
 PAIRS = [("Conv", "BatchNormalization"), ("Conv", "Relu"), ("Conv", "Clip"), ("Gemm", "Relu")]
 NPU = BoardProfile(

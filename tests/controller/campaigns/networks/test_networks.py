@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
-from latfarm_controller.campaigns.networks.networks import (
+from latfarm_controller.campaigns.networks.campaign import (
     NetworkCampaign,
     NetworkOptions,
     pooled_network,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome
+
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
 

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns import sentinels
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform
 from latfarm_controller.campaigns.engines.results import Cell, cells_json, pooled
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 from latfarm_controller.campaigns.plans import Asker, Batch, Plan, PlannedCampaign

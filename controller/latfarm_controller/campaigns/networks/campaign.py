@@ -13,8 +13,8 @@ from latfarm_predictors.measurement import NETWORK, Measurement, Settings
 from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
 
+from latfarm_controller.campaigns.energy import energy_story, network_energy
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
-from latfarm_controller.campaigns.networks.energy import energy_story, network_energy
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 

@@ -15,23 +15,17 @@ from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.samples import KernelSample
 from pydantic import Field, model_validator
 
+from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.cases import empty_model
-from latfarm_controller.campaigns.fusion.fusion import OVERHEAD_REPEATS
-from latfarm_controller.campaigns.fusion.fusion import SETTINGS as FUSION_SETTINGS
+from latfarm_controller.campaigns.energy import TRIES, energy_story
 from latfarm_controller.campaigns.fusion.prior import rules_for
-from latfarm_controller.campaigns.networks.energy import TRIES, energy_story
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.insight import layout_share, sample_of
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.by_name import StoredSamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.judge import REGRESSORS, Judge
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.sampling.sampling import (
-    REGRESSORS,
-    Judge,
-    SamplerName,
-    make_sampler,
-)
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
@@ -65,7 +59,7 @@ class KernelOptions(CampaignOptions):
     count: int = Field(default=450, ge=1)
     passes: int = Field(default=2, ge=1)
     seed: int = 0
-    sampler: SamplerName = "prior"
+    sampler: StoredSamplerName = "prior"
     guide: Guide = "variance"
     started_from: StartedFrom | None = None
     board_minutes: float | None = Field(default=None, gt=0)
@@ -84,11 +78,11 @@ class KernelOptions(CampaignOptions):
 
     @model_validator(mode="after")
     def _counts_fit(self) -> KernelOptions:
-        if self.sampler in ("adaptive", "latfarm", "nn-meter") and self.initial > self.count:
+        if self.sampler in ("latfarm", "nn-meter") and self.initial > self.count:
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
         if self.families and self.sampler in ("random", "annette"):
             raise ValueError(f"sampler {self.sampler!r} draws from no families")
-        if self.started_from is not None and self.sampler not in ("adaptive", "latfarm"):
+        if self.started_from is not None and self.sampler != "latfarm":
             raise ValueError(f"sampler {self.sampler!r} starts from no bundle; 'latfarm' does")
         return self
 
@@ -153,8 +147,7 @@ class KernelCampaign(PlannedCampaign):
     def _batches(self) -> Iterator[Sequence[Kernel]]:
         """The sampler's batches, in parts where a target or the boards' time may end them."""
         options = self._options
-        sampler = make_sampler(
-            options.sampler,
+        task = SamplingTask(
             options.count,
             self.rules,
             self._excluded,
@@ -162,6 +155,10 @@ class KernelCampaign(PlannedCampaign):
             families=options.families or None,
             initial=options.initial,
             batch=options.batch,
+        )
+        sampler = make_sampler(
+            options.sampler,
+            task,
             target=options.target,
             guide=options.guide,
             sibling=self._sibling,
@@ -217,22 +214,17 @@ class KernelCampaign(PlannedCampaign):
         yield from self._measure_again()
 
     def _overhead(self) -> Plan:
-        empty = empty_model()
-        requests = [
-            self.asker.request(empty, "fusion", FUSION_SETTINGS, label="empty")
-            for _ in range(OVERHEAD_REPEATS)
-        ]
+        requests = call_overhead.overhead_requests(self.asker)
         answers = yield Batch("kernels", requests, 0, self._planned())
         self._asked += len(requests)
         self._board_ms += sum(m.board_ms for m in answers.values())
-        times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
-        self.call_overhead_ms = median(times) if times else 0.0
+        self.call_overhead_ms = call_overhead.overhead_ms(answers.values())
 
     def _energy_overhead(self) -> Plan:
         """What a call takes, and whether this platform tells energies at all."""
         requests = [
             self.asker.request(graph, SENTINEL, self._settings, label=f"energy of {graph.name}")
-            for graph in (empty_model(), self._sentinel)
+            for graph in (call_overhead.empty_model(), self._sentinel)
             for _ in range(TRIES)
         ]
         answers = yield Batch("kernels", requests, self._asked, self._planned())
@@ -250,7 +242,7 @@ class KernelCampaign(PlannedCampaign):
         kernels = self._options.count * self._options.passes
         sentinels = kernels // self._options.sentinel_every + 2 * self._options.passes
         energy = 2 * TRIES if self._energy_answers or self._settings.energy_ms else 0
-        overhead = OVERHEAD_REPEATS if self._measures_overhead else 0
+        overhead = call_overhead.REPEATS if self._measures_overhead else 0
         return kernels + sentinels + energy + overhead
 
     def _measure(self, kernels: Sequence[Kernel], *, profile: bool = False) -> Plan:

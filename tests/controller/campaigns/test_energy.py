@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.networks.energy import (
+from latfarm_controller.campaigns.energy import (
     energy_sample_of,
     energy_story,
     network_energy,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports import energy as report
 from latfarm_controller.training.energy import collect_energy, fit_energy
@@ -25,6 +24,8 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.predict.answer import EnergyAnswer
+
+from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
 RAIL = "rapl:package-0"

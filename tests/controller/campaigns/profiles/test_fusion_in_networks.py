@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from latfarm_controller.campaigns.profiles.fusion_seen import (
+from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     LEAST_EDGES,
     Seen,
     overruled,

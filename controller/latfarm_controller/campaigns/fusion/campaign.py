@@ -19,18 +19,18 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.call_overhead import PURPOSE, REPEATS, SETTINGS, empty_model
 from latfarm_controller.campaigns.fusion.branches import Branches
 from latfarm_controller.campaigns.fusion.cases import (
     CORE_PAIRS,
     all_pairs,
-    empty_model,
     pair_case,
 )
 from latfarm_controller.campaigns.fusion.chains import Chained, chain_settings
 from latfarm_controller.campaigns.fusion.connections import ConnectionCase, choose_fork, choose_join
 from latfarm_controller.campaigns.fusion.decision import Answer
 from latfarm_controller.campaigns.fusion.operators import SIZES
-from latfarm_controller.campaigns.fusion.options import SETTINGS, FusionOptions
+from latfarm_controller.campaigns.fusion.options import FusionOptions
 from latfarm_controller.campaigns.fusion.profile import Profiled, Profiler
 from latfarm_controller.campaigns.fusion.results import PairResult, score
 from latfarm_controller.campaigns.fusion.rounds import (
@@ -44,10 +44,7 @@ from latfarm_controller.campaigns.fusion.verdicts import FusionEvidence
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
-__all__ = ["SETTINGS", "FusionCampaign", "FusionOptions"]
-
-PURPOSE = "fusion"
-OVERHEAD_REPEATS = 5
+__all__ = ["FusionCampaign", "FusionOptions"]
 
 
 class FusionCampaign(PlannedCampaign):
@@ -119,7 +116,7 @@ class FusionCampaign(PlannedCampaign):
 
     def plan(self) -> Plan:
         """The empty model, profiles, rounds of triples, then a join and a fork."""
-        requests = [self._ask(self._empty, "empty") for _ in range(OVERHEAD_REPEATS)]
+        requests = [self._ask(self._empty, "empty") for _ in range(REPEATS)]
         answers = yield Batch("overhead", requests, 0, len(requests))
         self._empties += _times(requests, answers)
         if self._options.profile:

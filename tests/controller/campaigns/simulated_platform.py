@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
-
-from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 
 
 @dataclass
