@@ -26,7 +26,7 @@ from statistics import median
 from latfarm_predictors.measurement import Settings
 
 from latfarm_controller.campaigns.fusion.chain_models import LINKS, ChainCase, Divider, dividers
-from latfarm_controller.campaigns.fusion.decision import Decision, decide, student
+from latfarm_controller.campaigns.fusion.decision import Decision, Thresholds, decide, student
 from latfarm_controller.campaigns.fusion.operators import OPERATORS
 from latfarm_controller.campaigns.fusion.results import chain_answer, combined
 from latfarm_controller.campaigns.fusion.rounds import (
@@ -75,14 +75,14 @@ class ChainRounds(CaseRounds):
         Nothing where the connected chain takes no longer than its separators alone: the runtime
         took those in, and what it saved is theirs.
         """
-        found = decide(
-            self.plain,
-            alpha=limits.alpha,
+        thresholds = Thresholds(
+            limits.alpha,
             gate=max(_GATE, limits.sureness),
             sureness=max(_SURENESS, limits.sureness) * student(len(self.plain)),
             paired=True,
             least_base_ms=self.least_base_ms,
         )
+        found = decide(self.plain, thresholds)
         if found.answer != "undecided" and found.connected_ms <= self.least_base_ms:
             return replace(found, answer="undecided", log_odds=0.0)
         return found

@@ -17,15 +17,14 @@ from latfarm_controller.campaigns.fusion.cases import (
     PairCase,
     single_second,
 )
-from latfarm_controller.campaigns.fusion.decision import (
-    closest_plan,
+from latfarm_controller.campaigns.fusion.decision import closest_plan, standard_error
+from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, FusionOperator
+from latfarm_controller.campaigns.fusion.profile_layers import (
     merged_branch,
     profile_says_fused,
-    standard_error,
     together,
     work_layers,
 )
-from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, FusionOperator
 
 _SURENESS = 3.0
 _LEAST_SHARE = 0.01  # of the connected model's time: less tells two plans apart by chance

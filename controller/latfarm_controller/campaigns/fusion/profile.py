@@ -15,8 +15,12 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.cases import JoinCase, PairCase, control_model
 from latfarm_controller.campaigns.fusion.connections import ConnectionCase, join_connection
-from latfarm_controller.campaigns.fusion.decision import absorbed, profile_says_fused, work_layers
 from latfarm_controller.campaigns.fusion.operators import SIZES
+from latfarm_controller.campaigns.fusion.profile_layers import (
+    absorbed,
+    profile_says_fused,
+    work_layers,
+)
 from latfarm_controller.campaigns.fusion.rounds import Next
 from latfarm_controller.campaigns.plans import Plan
 from latfarm_controller.campaigns.profiles.layer_names import ACTIVATIONS

@@ -18,7 +18,7 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.decision import Decision, Triple, decide
+from latfarm_controller.campaigns.fusion.decision import Decision, Thresholds, Triple, decide
 from latfarm_controller.campaigns.fusion.operators import FusionOperator
 from latfarm_controller.campaigns.pads.bounds import Model, Sum, needed
 from latfarm_controller.campaigns.pads.models import Separator, padded, padding_only
@@ -177,13 +177,8 @@ class CaseRounds:
                 triples = []
             else:
                 offsets_ms = (known[0] - wide_ms, known[1] - wide_ms, known[2] - wide_ms)
-        return decide(
-            triples,
-            alpha=limits.alpha,
-            gate=limits.gate,
-            sureness=limits.sureness,
-            offsets_ms=offsets_ms,
-        )
+        thresholds = Thresholds(limits.alpha, limits.gate, limits.sureness)
+        return decide(triples, thresholds, offsets_ms)
 
     def worth_repeating(self, limits: DecisionLimits, book: PadBook | None = None) -> bool:
         """Whether the rounds that are left could settle it: errors shrink with their root."""

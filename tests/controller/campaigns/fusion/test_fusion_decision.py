@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from latfarm_controller.campaigns.fusion.cases import CORE_PAIRS, all_pairs, pair_case
 from latfarm_controller.campaigns.fusion.decision import (
     Triple,
-    absorbed,
     closest_plan,
     decide,
-    merged_branch,
     prior_log_odds,
-    profile_says_fused,
     standard_error,
+)
+from latfarm_controller.campaigns.fusion.profile_layers import (
+    absorbed,
+    merged_branch,
+    profile_says_fused,
     together,
     work_layers,
 )
