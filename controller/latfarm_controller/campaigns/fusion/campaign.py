@@ -1,10 +1,10 @@
 """Fusion detection: which pairs of ops a runtime executes as one kernel (nn-Meter, section 4).
 
-A round measures, for every open pair, Op1, (Op1, Op2) and Op2 next to each other, so that a slow
-drift of the board hits all three alike; pairs that the spread leaves open get further rounds. Where
-connecting two ops saves a costly transfer, which would pass for fusion, they are measured between
-pads. Where the runtime can profile, the layers that it really ran are the truth, and the black-box
-answers are scored against it.
+A round measures, for every pair without an answer, Op1, (Op1, Op2) and Op2 one after the other, so
+that a slow drift of the board affects all three alike. Pairs that are undecided because of spread
+get further rounds. Where connecting two ops saves a costly transfer, which looks like fusion, the
+pairs are measured between pads. Where the runtime can profile, the layers that it really ran are
+the truth, and the answers by times alone are scored against it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["FusionCampaign", "FusionOptions"]
 
 
 class FusionCampaign(PlannedCampaign):
-    """Finds the fusion rules of a platform and the cost of a call."""
+    """Finds the fusion rules of a platform and the cost of a call to it."""
 
     kind = "fusion"
     stages = ("overhead", "fusion")
@@ -91,7 +91,7 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def call_overhead_ms(self) -> float:
-        """Time of the empty model: what a call costs before any op."""
+        """The time of the empty model: what a call costs before any op."""
         return median(self._empties) if self._empties else 0.0
 
     @property
@@ -101,7 +101,7 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def profile(self) -> Profiler:
-        """What is known of the runtime's profiler: off, unavailable, opaque or yes."""
+        """What the runtime's profiler shows, see `profile.Profiler`."""
         return self._profiled.profiler
 
     @property
@@ -111,11 +111,11 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def transfers(self) -> Transfers:
-        """Whether what a model's inputs and outputs cost passes for fusion here."""
+        """What transfers of inputs and outputs cost, and whether they look like fusion."""
         return self._transfers
 
     def plan(self) -> Plan:
-        """The empty model, profiles, rounds of triples, then a join and a fork."""
+        """The empty model, profiles, chains, rounds of pairs, then a join and a fork."""
         requests = [self._ask(self._empty, "empty") for _ in range(REPEATS)]
         answers = yield Batch("overhead", requests, 0, len(requests))
         self._empties += _times(requests, answers)
@@ -132,6 +132,7 @@ class FusionCampaign(PlannedCampaign):
         return self.asker.request(graph, PURPOSE, self._chain_settings, label=label)
 
     def _settled(self) -> set[tuple[str, str]]:
+        """Pairs that chains have settled."""
         sized = {
             rule: [c.decision(self._options) for c in cases]
             for rule, cases in self._by_rule.items()
@@ -139,6 +140,7 @@ class FusionCampaign(PlannedCampaign):
         return self._chained.settled(sized)
 
     def _plain_rounds(self) -> Plan:
+        """The pairs without pads, until they are settled or transfers turn out to be costly."""
         options = self._options
         ours = options.method == "latfarm"
         for number in range(options.max_rounds if ours else options.rounds):
@@ -146,7 +148,7 @@ class FusionCampaign(PlannedCampaign):
                 break
             cases = [c for c in self._cases if not c.error]
             if number >= 2:
-                # Where a profile or chains tell, times at a size serve to be compared with them.
+                # Pairs settled by a profile or by chains need only two rounds for comparison.
                 settled = self._settled()
                 if not options.blind:
                     settled |= set(self._profiled.truth)
@@ -179,7 +181,7 @@ class FusionCampaign(PlannedCampaign):
                 self._transfers = transfers_of(self._chains)
 
     def _padded_rounds(self) -> Plan:
-        """The same pairs between pads, until they are settled or no round is left."""
+        """The open pairs between pads, until they are settled or no round is left."""
         options, book = self._options, self._book
         settled = self._settled()
         open_ = [c for c in self._cases if c.case.rule not in settled]
@@ -217,6 +219,7 @@ class FusionCampaign(PlannedCampaign):
         return self.asker.request(graph, PURPOSE, self._settings, label=label, profile=profile)
 
     def _next(self, requests: Sequence[MeasurementRequest], left: int) -> Batch:
+        """A batch of requests; `left` estimates how many requests follow, these included."""
         batch = Batch("fusion", requests, self._asked, self._asked + max(left, len(requests)))
         self._asked += len({r.request_id for r in requests})
         return batch
@@ -225,6 +228,7 @@ class FusionCampaign(PlannedCampaign):
         return self._ask(graph, label, profile=True)
 
     def _connections(self) -> Plan:
+        """A join and a fork of fused pairs: by their profiles where possible, else by times."""
         used = {r.rule for r in self.results() if r.used}
         fused = [
             case
@@ -259,7 +263,7 @@ class FusionCampaign(PlannedCampaign):
         self._fork = fork
 
     def results(self) -> list[PairResult]:
-        """What was found so far of each pair of ops, in the order of the operator list."""
+        """What was found so far about each pair of ops, in the order of the operator list."""
         found = FusionEvidence(
             self._options, self._by_rule, self._chained, self._profiled, self._pads
         )
@@ -270,11 +274,11 @@ class FusionCampaign(PlannedCampaign):
         return self._book if self._transfers.costly else None
 
     def rules(self) -> FusionRules:
-        """The rules to cut kernels by: every pair settled, by the best there is."""
+        """The rules that cut networks into kernels: each pair is settled by the best evidence."""
         return self._rules({r.rule: "fused" if r.used else "separate" for r in self.results()})
 
     def detected(self) -> FusionRules:
-        """The rules as black-box detection found them, `undecided` where it did not."""
+        """The rules by times alone; `undecided` where times have no answer."""
         return self._rules({r.rule: r.time_fused for r in self.results()})
 
     def _rules(self, pairs: Mapping[tuple[str, str], Answer]) -> FusionRules:
@@ -286,7 +290,7 @@ class FusionCampaign(PlannedCampaign):
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """Rules, the evidence for each pair, and how black-box detection fares against profiles."""
+        """The rules, the evidence for each pair, and how times alone compare with profiles."""
         results = self.results()
         return {
             "rules": self.rules().to_json(),
@@ -303,11 +307,12 @@ class FusionCampaign(PlannedCampaign):
 
 
 def _times(requests: Sequence[MeasurementRequest], answers: Answers) -> list[float]:
+    """The latencies of the requests that succeeded, in ms."""
     found = [answers[r.request_id] for r in requests]
     return [m.latency_ms for m in found if m.ok and m.latency_ms is not None]
 
 
 def _latencies(requests: Sequence[MeasurementRequest], answers: Answers) -> dict[str, float]:
-    """Times by hash of the graph, of those that were measured."""
+    """The latencies of the requests that succeeded, in ms, by the hash of the graph."""
     found = {r.graph.hash: answers[r.request_id] for r in requests}
     return {k: m.latency_ms for k, m in found.items() if m.ok and m.latency_ms is not None}
