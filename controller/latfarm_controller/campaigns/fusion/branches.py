@@ -96,7 +96,7 @@ class Branches:
                 return
 
     def _round(self, connections: Sequence[ConnectionCase]) -> Plan:
-        """Measure the models of each connection once, and subtract the cost of the call or the pads."""
+        """Measure the models of each connection once, and subtract the cost of call or pads."""
         book = self.pads
         around: dict[str, Graph] = {}
         models: list[tuple[ConnectionCase, Graph, MeasurementRequest]] = []

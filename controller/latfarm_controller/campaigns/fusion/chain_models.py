@@ -122,7 +122,7 @@ class ChainCase:
 
     @property
     def wide_shape(self) -> tuple[int, ...]:
-        """The shape of every tensor of the chain; a softmax gets long rows, as it is slow on short."""
+        """The shape of every tensor of the chain; a softmax is slow on short rows."""
         if self.first.flat:
             return (_ROWS, _CHANNELS)
         if self.divider == "Softmax":

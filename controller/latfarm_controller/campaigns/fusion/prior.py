@@ -33,7 +33,7 @@ def rules_for(
 
 
 def prior_rules(platform: str) -> FusionRules:
-    """The usual rules: convolutions and matrix products take in a batch-norm or clamp after them."""
+    """The usual rules: convolutions and matrix products fuse with a batch-norm or clamp."""
     pairs: dict[tuple[str, str], Verdict] = {}
     for first, second in CORE_PAIRS:
         rule = rule_of(OPERATORS[first], OPERATORS[second])
