@@ -17,13 +17,12 @@ from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 PLATFORM = "sim-board"
 RULES = FusionRules(

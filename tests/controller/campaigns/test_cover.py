@@ -17,6 +17,7 @@ from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.cover import bases, gather, retrain
 from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
@@ -31,10 +32,7 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
 
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
-
 pytestmark = pytest.mark.slow
-
 PLATFORM = "sim-board"
 RULES = FusionRules(
     pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"},

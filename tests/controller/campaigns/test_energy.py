@@ -17,6 +17,7 @@ from latfarm_controller.campaigns.energy import (
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports import energy as report
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.energy import collect_energy, fit_energy
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -24,8 +25,6 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.predict.answer import EnergyAnswer
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
 RAIL = "rapl:package-0"

@@ -12,9 +12,8 @@ from latfarm_controller.campaigns.engines.platforms import offer
 from latfarm_controller.config import load_config
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,11 +18,10 @@ from latfarm_controller.reports.engines import engines
 from latfarm_controller.reports.engines.cost_model import against_mnn
 from latfarm_controller.reports.engines.plot import plot
 from latfarm_controller.reports.pages import svg
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.features.mnn_backends import gpu
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.models.published.mnn_cost import MnnCost
-
-from tests.controller.campaigns.simulated_platform import drive
 
 PLATFORMS = [
     ("pi4-mnn3.6-fp32-1t", "mnn", "3.6.1"),

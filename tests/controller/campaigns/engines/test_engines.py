@@ -13,10 +13,9 @@ from latfarm_controller.campaigns.engines.campaign import EngineOptions, Engines
 from latfarm_controller.campaigns.engines.platforms import ComparedPlatform, choose, offer
 from latfarm_controller.campaigns.kinds import COMPARING, KINDS, make_campaign
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 VERSIONS = {
     "onnxruntime1.31": "1.31.1",

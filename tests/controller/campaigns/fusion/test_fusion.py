@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules, Verdict
 from latfarm_predictors.measurement import Measurement, Outcome
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 HIDDEN: dict[tuple[str, str], Verdict] = {
     ("Conv", "BatchNormalization"): "fused",

@@ -25,12 +25,12 @@ from latfarm_controller.campaigns.fusion.results import (
     plain_ops,
     sizes_mislead,
 )
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.campaigns.fusion.test_fusion_transfers import Board, detect, quality
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 SLOW_CLAMP = FusionRules(
     pairs={("Conv", "Clip"): "fused", ("Conv", "Relu"): "fused"}, multi_inbound=0, multi_outbound=0

@@ -14,12 +14,11 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, Verdict, split
 from latfarm_predictors.measurement import Measurement
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 BN = "BatchNormalization"
 # Section 4.2: "pool_add": True, "add_relu": True, "pool_conv": False, "conv_bn": True,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from benchmarks.fusion_rows import details, failed_row, keep, line, plain_op, row_of
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 PAIRS = [("conv", "relu"), ("relu", "conv"), ("conv", "concat"), ("conv", "add")]
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"}, multi_inbound=0, multi_outbound=0)

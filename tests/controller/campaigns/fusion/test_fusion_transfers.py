@@ -13,11 +13,11 @@ from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionO
 from latfarm_controller.campaigns.fusion.operators import SIZES
 from latfarm_controller.campaigns.fusion.results import PairResult
 from latfarm_controller.campaigns.fusion.transfers import chains, transfers_of
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
-from tests.controller.campaigns.simulated_platform import drive
 
 BOARDS = [("npu", 0), ("gpu", 0), ("cpu", 0), *(("drawn", seed) for seed in (0, 1, 2, 6))]
 RUNS = 20

@@ -13,12 +13,11 @@ from latfarm_controller.campaigns.kernels import heads as module
 from latfarm_controller.campaigns.kernels.heads import MOST_KERNELS, STEPS, HeadsCampaign, head_of
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.profiles.profiled_draw import PURPOSE
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.measurement import Measurement
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused", ("Conv", "BatchNormalization"): "fused"})
 

@@ -16,13 +16,12 @@ from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
 from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler, pick_uncertain
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.zoo_kernels import network_layers
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.samples import KernelSample
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 RULES = FusionRules(
     pairs={

@@ -28,6 +28,7 @@ from latfarm_controller.campaigns.pads.models import Pad, padded, padding_only
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import drive
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -36,8 +37,6 @@ from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import prepare
-
-from tests.controller.campaigns.simulated_platform import drive
 
 PAIRS = [("Conv", "BatchNormalization"), ("Conv", "Relu"), ("Conv", "Clip"), ("Gemm", "Relu")]
 NPU = BoardProfile(

@@ -10,13 +10,13 @@ import pytest
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.fusion import FusionRules, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from benchmarks import simulated_boards
-from tests.controller.campaigns.simulated_platform import drive
 
 NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 PAIRS = [(first, second) for first, second in NPU.fused_pairs if first != "Add"]

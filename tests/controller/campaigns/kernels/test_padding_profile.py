@@ -21,14 +21,13 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
     in_context,
     with_steps,
 )
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import KernelSample, prepare
-
-from tests.controller.campaigns.simulated_platform import drive
 
 RULES = FusionRules(
     pairs={("Conv", "Relu"): "fused", ("MatMul", "Relu"): "fused", ("Gemm", "Relu"): "fused"}

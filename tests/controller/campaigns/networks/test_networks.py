@@ -19,11 +19,10 @@ from latfarm_controller.campaigns.networks.campaign import (
     pooled_network,
 )
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
 

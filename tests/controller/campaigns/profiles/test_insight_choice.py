@@ -17,6 +17,7 @@ from latfarm_controller.campaigns.pads.models import padded
 from latfarm_controller.campaigns.profiles.insight import choose, insight_story, untold_share
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import drive
 from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import TrainingSet, collect
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -26,7 +27,6 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
-from tests.controller.campaigns.simulated_platform import drive
 
 NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 RULES = FusionRules(pairs=dict.fromkeys(NPU.fused_pairs, "fused"), multi_inbound=2)

@@ -23,12 +23,11 @@ from latfarm_controller.campaigns.sampling.nn_meter import AROUND, NnMeterSample
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
-
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
 
 RULES = FusionRules(
     pairs={

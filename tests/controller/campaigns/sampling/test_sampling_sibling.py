@@ -28,6 +28,7 @@ from latfarm_controller.campaigns.sampling.zoo_kernels import network_layers
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training import train
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -36,10 +37,7 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
-from tests.controller.campaigns.simulated_platform import SimulatedPlatform, drive
-
 pytestmark = pytest.mark.slow
-
 RULES = FusionRules(
     pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"},
 )
