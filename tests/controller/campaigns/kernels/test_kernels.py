@@ -1,4 +1,4 @@
-"""The kernel survey: deterministic, resumable, blind to what is held out, and aware of drift."""
+"""The kernel survey: it is deterministic, resumes, leaves out held-out kernels and sees drift."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_kernel_is_measured_twice_at_different_times() -> None:
 
 
 @pytest.mark.slow
-def test_held_out_networks_give_no_kernel_away() -> None:
+def test_no_kernel_of_a_held_out_network_is_measured() -> None:
     held_out = zoo.build("squeezenet")
     seen = survey(count=40, families=["squeezenet"], seed=3)
     drive(seen, platform().measure)
@@ -155,7 +155,7 @@ def test_a_window_in_which_the_sentinel_shifted_is_measured_again_once() -> None
 
 
 def test_drift_is_judged_board_by_board() -> None:
-    # A board that is twice as fast is no drift.
+    # Boards of different speed are no drift.
     slow = platform(noise=0.005)
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -168,7 +168,7 @@ def test_drift_is_judged_board_by_board() -> None:
     assert campaign.outcome()["void"] == []
 
 
-def test_what_a_platform_cannot_run_is_tried_once() -> None:
+def test_a_kernel_that_the_platform_cannot_run_is_tried_once() -> None:
     def failures(request: MeasurementRequest) -> Outcome | None:
         return Outcome.MODEL_ERROR if "MaxPool" in request.graph.name else None
 
@@ -204,7 +204,7 @@ def test_uncertain_and_heavy_layers_are_picked_first() -> None:
     board = platform()
     families = {name: zoo.families()[name] for name in FAMILIES}
     layers = network_layers(families, RULES)
-    # Everything but the convolutions is known: they are what is picked.
+    # All kernels but the convolutions are measured already, so that convolutions are picked.
     known = [layer for layer in layers if layer.workload.family != "conv"]
     samples = [KernelSample(layer.kernel, board.exact_ms(layer.kernel.graph)) for layer in known]
     left = [*known[::2], *(layer for layer in layers if layer.workload.family == "conv")]
@@ -214,7 +214,7 @@ def test_uncertain_and_heavy_layers_are_picked_first() -> None:
     assert conv >= 10
 
 
-def test_a_prior_that_runs_dry_ends_the_campaign() -> None:
+def test_samplers_end_when_they_have_drawn_enough() -> None:
     sampler = PriorSampler(SamplingTask(10, RULES, families=["squeezenet"]))
     assert len(sampler.next_batch([])) == 10
     assert sampler.next_batch([]) == []

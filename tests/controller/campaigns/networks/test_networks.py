@@ -1,4 +1,4 @@
-"""Whole networks: given ones as they are, calibration networks from many unrelated families."""
+"""Whole networks: given ones, and calibration networks from many unrelated families."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_given_networks_are_measured_in_interleaved_passes() -> None:
     assert campaign.progress().done == 6
 
 
-def test_each_pass_has_its_say_however_many_sessions_it_took() -> None:
+def test_each_pass_counts_the_same_however_many_sessions_it_has() -> None:
     def timed(*sessions_ms: float) -> Measurement:
         return Measurement(
             request_id=f"r{len(sessions_ms)}",

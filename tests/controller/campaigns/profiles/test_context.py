@@ -1,4 +1,4 @@
-"""Networks that are profiled for their kernels."""
+"""Networks that are profiled for the times of their kernels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_network_is_profiled_once_and_lies_within_bounds() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_excluded_is_not_measured() -> None:
+def test_excluded_networks_and_lineages_are_not_measured() -> None:
     first = drive(campaign(), profiling().measure)[0].graph
     assert first.hash not in {
         r.graph.hash for r in drive(campaign(exclude=[first.hash]), profiling().measure)
@@ -80,7 +80,7 @@ def test_what_is_excluded_is_not_measured() -> None:
         assert not any(request.graph.name.startswith(name) for name in line)
 
 
-def test_failures_and_silent_profiles_are_told() -> None:
+def test_failures_and_empty_profiles_are_reported() -> None:
     broken: list[str] = []
 
     def fail(request: MeasurementRequest) -> Outcome | None:
@@ -90,16 +90,20 @@ def test_failures_and_silent_profiles_are_told() -> None:
     drawn = campaign()
     asked = drive(drawn, profiling(failures=fail).measure)
     assert list(drawn.outcome()["failed"]) == broken[:1]
-    assert drawn.outcome()["networks"] == 6, "another took its place"
+    assert drawn.outcome()["networks"] == 6, "another network replaced it"
     assert len({request.graph.hash for request in asked}) == len(asked) == 7
     silent = campaign()
-    assert len(drive(silent, SimulatedPlatform(rules=RULES).measure)) == 6, "no other would tell"
+    assert len(drive(silent, SimulatedPlatform(rules=RULES).measure)) == 6, (
+        "another network would show no layer either"
+    )
     assert silent.outcome()["networks"] == 0
     assert set(silent.outcome()["failed"].values()) == {"the profile shows no layer"}
 
 
 @pytest.mark.slow
-def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: Store) -> None:
+def test_a_characterisation_learns_from_profiled_but_not_from_held_out_networks(
+    store: Store,
+) -> None:
     board = profiling()
     plain = make_campaign("characterize", PLATFORM, {**CONFIG, "context": 0})
     assert not any(r.purpose == "context" for r in drive(plain, board.measure))
@@ -120,7 +124,7 @@ def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: 
     record = CampaignRecord("c1", "c1", "characterize", PLATFORM, config, state="done")
     store.put_campaign(replace(record, outcome=whole.outcome()))
     data = collect(store, PLATFORM, "c1")
-    # none of them calibrates: that is what the six others are for
+    # The profiled networks are not used for calibration; six other networks are.
     assert {s.graph.hash for s in data.networks}.isdisjoint(graph.hash for graph in asked)
     inside = [s for s in data.kernels if s.network in {graph.hash for graph in asked}]
     rules = FusionRules.from_json(whole.outcome()["rules"])

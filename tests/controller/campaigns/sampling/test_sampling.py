@@ -1,4 +1,4 @@
-"""Samplers on equal terms, and when a survey stops."""
+"""All samplers satisfy the same protocol, and surveys stop when they should."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measured(kernels: list[Kernel], board: SimulatedPlatform) -> list[KernelSamp
 
 
 def run(name: SamplerName, count: int, excluded: Excluded | None = None) -> list[list[Kernel]]:
-    """All batches of a sampler that is shown exact latencies."""
+    """All batches of a sampler that sees exact latencies."""
     families = None if name in ("random", "annette") else FAMILIES
     task = SamplingTask(
         count, RULES, excluded or Excluded(), families=families, initial=30, batch=15
@@ -121,7 +121,7 @@ def test_random_draws_are_uniform_in_the_papers_space() -> None:
     assert max(channels) > 1600
 
 
-def test_annette_covers_types_and_orders_of_magnitude_alike() -> None:
+def test_annette_covers_types_and_orders_of_magnitude_equally() -> None:
     kernels = [k for batch in run("annette", 210) for k in batch]
     types = Counter(kernel.type for kernel in kernels)
     assert types["MaxPool"] == types["AveragePool"] == types["Concat"] == types["Gemm"] == 30
@@ -151,15 +151,15 @@ def test_nn_meter_samples_around_what_its_forest_gets_wrong() -> None:
     second = sampler.next_batch(samples)
     assert 0 < len(second) <= 40
     known = {_fixed(kernel): workload(kernel) for kernel in first}
-    for kernel in second:  # all but the channels is as in a layer that was measured
+    for kernel in second:  # it differs from a measured layer in its channels only
         assert _fixed(kernel) in known
     parents = {_fixed(kernel) for kernel in second}
     assert len(parents) <= -(-len(second) // AROUND) + 1
-    # With latencies that any forest gets right, nothing is left to sample around.
+    # With latencies that every forest predicts well, there is nothing to sample around.
     easy = NnMeterSampler(replace(task, initial=150))
     same = [KernelSample(kernel, 1.0) for kernel in easy.next_batch([])]
     assert easy.next_batch(same) == []
-    # A target that is met already ends it, one that is not goes on.
+    # The sampler ends where the target is met already, and goes on where it is not.
     for target, goes_on in ((0.01, False), (0.99, True)):
         other = NnMeterSampler(task, target=target)
         shown = measured(other.next_batch([]), board)
@@ -231,7 +231,7 @@ def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
 
 
 @pytest.mark.slow
-def test_what_judges_is_kept_from_the_sampler() -> None:
+def test_kernels_that_judge_are_not_shown_to_the_sampler() -> None:
     kernels = [k for k in run("prior", 150)[0] if workload(k).family in ("conv", "fc")]
     judge = Judge(0.25, "forest")
     samples = measured(kernels, platform())

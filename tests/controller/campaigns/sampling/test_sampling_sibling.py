@@ -1,4 +1,4 @@
-"""Campaigns that start from a sibling's bundle, and what guides the choice of layers."""
+"""Campaigns that start from the bundle of a sibling platform, and how layers are picked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def survey(sibling: Path, **config: Any) -> KernelCampaign:
     return KernelCampaign(NEW, KernelOptions.model_validate({**options, **config}), RULES)
 
 
-def test_which_bundle_is_told_and_pinned(sibling: Path) -> None:
+def test_the_bundle_is_named_and_no_other_bundle_is_accepted(sibling: Path) -> None:
     found = named(sibling, NEW)
     assert found.platform == KNOWN
     assert found.to_json() == {"bundle": found.bundle, "platform": KNOWN}
@@ -101,7 +101,7 @@ def test_a_bundle_that_cannot_help_is_refused(sibling: Path, tmp_path: Path) -> 
     ):
         with pytest.raises(UsageError, match=told):
             named(sibling, platform)
-    assert named(sibling, "sim-board").platform == KNOWN  # a name that tells neither
+    assert named(sibling, "sim-board").platform == KNOWN  # a name without element type and threads
 
 
 def test_a_bundle_of_another_version_is_refused(sibling: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_configurations_are_checked_before_anything_is_measured(sibling: Path) -
     make_campaign("characterize", NEW, {"started_from": chosen})
 
 
-def test_a_kill_in_mid_round_changes_nothing(sibling: Path) -> None:
+def test_a_crash_within_a_round_changes_nothing(sibling: Path) -> None:
     new_board = board(macs_per_ms=1.2e7, tile=16)
     whole, resumed = survey(sibling), survey(sibling)
     first = drive(survey(sibling), new_board.measure, stop_after=37)
@@ -159,7 +159,7 @@ def test_a_target_is_met_earlier_than_the_budget(sibling: Path) -> None:
     assert outcome["kernels"] < 120
 
 
-def test_the_bundle_tells_what_it_started_from(
+def test_the_new_bundle_names_the_bundle_that_it_started_from(
     sibling: Path, tmp_path: Path, kernels: list[Kernel]
 ) -> None:
     new_board = board(macs_per_ms=1.2e7)
