@@ -57,8 +57,10 @@ def find(name: str) -> tuple[Family, int]:
     if family is None:
         raise UsageError(f"no zoo family {stem!r}; known: {', '.join(FAMILIES)}")
     if at and not (family.drawn and seed.isdecimal()):
-        hint = "is a number" if family.drawn else "is for drawn families (nasbench201, synthetic)"
-        raise UsageError(f"{name!r}: the seed behind @ {hint}")
+        hint = (
+            "must be a number" if family.drawn else "needs a drawn family (nasbench201, synthetic)"
+        )
+        raise UsageError(f"{name!r}: the seed after @ {hint}")
     return family, int(seed) if at else 0
 
 

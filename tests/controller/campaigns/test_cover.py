@@ -145,7 +145,7 @@ def test_layers_and_families_can_be_asked_for(predictor: PlatformPredictor) -> N
     assert choose(predictor, [network()], 10, family="lrn") == KernelChoice(
         (), len(told.badly_covered), 0
     )
-    with pytest.raises(UsageError, match="no layer nowhere; some that there are: "):
+    with pytest.raises(UsageError, match="no layer nowhere; some of the layers: "):
         choose(predictor, [network()], 10, layers=["nowhere"])
     with pytest.raises(UsageError, match="no kernel family 'cnov'"):
         choose(predictor, [network()], 10, family="cnov")

@@ -192,9 +192,9 @@ def test_files_are_read_and_grouped_convolutions_left_out(files: Path) -> None:
     ("name", "text", "message"),
     [
         ("conv.csv", None, "No such file"),
-        ("fc.csv", "model,cin\na,3\n", "no configurations of fc layers"),
-        ("dwconv.csv", "model,input_h,cin,ks,stride\na,7,x,3,1\n", "no configurations of dwconv"),
-        ("pooling.csv", "model,input_h,cin,ks,stride\n", "sizes must be given"),
+        ("fc.csv", "model,cin\na,3\n", "no valid configurations of fc layers"),
+        ("dwconv.csv", "model,input_h,cin,ks,stride\na,7,x,3,1\n", "no valid configurations"),
+        ("pooling.csv", "model,input_h,cin,ks,stride\n", "every size must be given"),
         ("pooling.csv", "model,input_h,cin,ks,stride\na,7,0,2,2\n", "be at least 1"),
     ],
 )

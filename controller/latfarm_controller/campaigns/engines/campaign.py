@@ -99,7 +99,7 @@ class EngineOptions(CampaignOptions):
             except UsageError as error:
                 raise ValueError(str(error)) from error
         if len(set(names)) < len(names):
-            raise ValueError("each network once")
+            raise ValueError("name each network once only")
         return names
 
 

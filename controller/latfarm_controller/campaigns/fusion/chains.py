@@ -199,7 +199,7 @@ class Chained:
         found = set()
         for rule in self._entries:
             answer = chain_answer(list(self.decisions(rule).values()))
-            doubted = combined(sized[rule])[1] and sized[rule][-1].answer == "fused"
-            if answer == "fused" or (answer == "separate" and not doubted):
+            overruled = combined(sized[rule])[1] and sized[rule][-1].answer == "fused"
+            if answer == "fused" or (answer == "separate" and not overruled):
                 found.add(rule)
         return found

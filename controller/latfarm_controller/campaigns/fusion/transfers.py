@@ -116,10 +116,10 @@ def transfers_of(found: Sequence[Chain]) -> Transfers:
     for chain in found:
         if len(chain.saved_ms) >= 2 and median(chain.alone_ms) > 0:
             saved_ms, alone_ms = median(chain.saved_ms), median(chain.alone_ms)
-            doubt_ms = _SURENESS * standard_error(chain.saved_ms)
-            sure = saved_ms - doubt_ms > 0 and saved_ms > COSTLY_SHARE * alone_ms
+            error_ms = _SURENESS * standard_error(chain.saved_ms)
+            sure = saved_ms - error_ms > 0 and saved_ms > COSTLY_SHARE * alone_ms
             rows.append((saved_ms / alone_ms, saved_ms / chain.moved_mb, sure))
-            surely.append((saved_ms - doubt_ms) / alone_ms)
+            surely.append((saved_ms - error_ms) / alone_ms)
     if not rows:
         return Transfers()
     share, ms_per_mb, sure = min(rows)

@@ -95,9 +95,9 @@ class KernelOptions(CampaignOptions):
         if self.sampler in ("latfarm", "nn-meter") and self.initial > self.count:
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
         if self.families and self.sampler in ("random", "annette"):
-            raise ValueError(f"sampler {self.sampler!r} draws from no families")
+            raise ValueError(f"sampler {self.sampler!r} cannot draw from families")
         if self.started_from is not None and self.sampler != "latfarm":
-            raise ValueError(f"sampler {self.sampler!r} starts from no bundle; 'latfarm' does")
+            raise ValueError(f"sampler {self.sampler!r} cannot start from a bundle; 'latfarm' can")
         return self
 
 

@@ -89,7 +89,7 @@ def choose(
     unknown = sorted(set(layers) - {name for each in found for name in each.nodes})
     if unknown:
         some = ", ".join(sorted({min(each.nodes) for each in found if each.nodes})[:8])
-        raise UsageError(f"no layer {', '.join(unknown)}; some that there are: {some}")
+        raise UsageError(f"no layer {', '.join(unknown)}; some of the layers: {some}")
     covered = layer_coverage(measured, [each.workload for each in found])
     bad = badly_covered(covered, np.array([each.width for each in found]))
     if layers or family:

@@ -77,10 +77,10 @@ def opened(path: Path, platform: str, bundle: str = "") -> PlatformPredictor:
     try:
         predictor = load_bundle(path)
     except BundleError as error:
-        raise UsageError(f"cannot start from it: {error}") from error
+        raise UsageError(f"{path}: cannot start from this bundle: {error}") from error
     if bundle and predictor.bundle != bundle:
         raise UsageError(
-            f"{path}: is {predictor.bundle} now, and the campaign started from {bundle}"
+            f"{path}: is {predictor.bundle} now, but the campaign started from {bundle}"
         )
     _check_alike(predictor.platform, platform)
     return predictor

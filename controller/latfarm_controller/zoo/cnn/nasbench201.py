@@ -38,7 +38,7 @@ def cell_from_text(text: str) -> Cell:
     ops = [edge.rpartition("~")[0] for edge in edges]
     sources = [edge.rpartition("~")[2] for edge in edges]
     if sources != ["0", "0", "1", "0", "1", "2"] or any(op not in OPS for op in ops):
-        raise ValueError(f"{text!r} is no cell of NAS-Bench-201")
+        raise ValueError(f"{text!r} is not a cell of NAS-Bench-201")
     return tuple(ops)  # type: ignore[return-value]
 
 

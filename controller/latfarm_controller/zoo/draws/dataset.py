@@ -115,8 +115,8 @@ def family_variants(
             if trouble is not None:
                 raise trouble
             raise UsageError(
-                f"{name} has no {count} distinct variants: {_PATIENCE} draws after the first {made}"
-                " gave none"
+                f"{name} has fewer than {count} distinct variants: {_PATIENCE} draws after the"
+                f" first {made} gave no new one"
             )
         try:
             graph = make(number, f"{name}-{made}")

@@ -121,9 +121,11 @@ def csv_marginals(folder: Path) -> Marginals:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{path}: no configurations of {kind} layers: {error}") from error
+            raise UsageError(
+                f"{path}: contains no valid configurations of {kind} layers: {error}"
+            ) from error
         if not rows[kind] or min(min(row) for row in rows[kind]) < 1:
-            raise UsageError(f"{path}: sizes must be given, and be at least 1")
+            raise UsageError(f"{path}: every size must be given and be at least 1")
     return _columns(rows)
 
 

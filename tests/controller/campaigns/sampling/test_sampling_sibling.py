@@ -85,7 +85,7 @@ def test_the_bundle_is_named_and_no_other_bundle_is_accepted(sibling: Path) -> N
     assert opened(sibling, NEW, found.bundle).platform == KNOWN
     other = sibling.with_name("other.zip")
     save_bundle(load_bundle(sibling), other, {"campaign": "another"})
-    with pytest.raises(UsageError, match=r"is known-\S+ now, and the campaign started from known"):
+    with pytest.raises(UsageError, match=r"is known-\S+ now, but the campaign started from known"):
         opened(other, NEW, found.bundle)
 
 
@@ -93,7 +93,7 @@ def test_a_bundle_that_cannot_help_is_refused(sibling: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"nowhere.zip: no such bundle"):
         named(tmp_path / "nowhere.zip", NEW)
     (tmp_path / "broken.zip").write_bytes(sibling.read_bytes()[:-200])
-    with pytest.raises(UsageError, match="cannot start from it"):
+    with pytest.raises(UsageError, match="cannot start from this bundle"):
         named(tmp_path / "broken.zip", NEW)
     for platform, told in (
         ("x-onnxruntime1.31-int8-1t", "computes in int8, .* in fp32"),
@@ -126,7 +126,7 @@ def test_configurations_are_checked_before_anything_is_measured(sibling: Path) -
                 NEW,
                 {"sampler": "latfarm", "started_from": {**chosen, "path": "/nowhere.zip"}},
             )
-        with pytest.raises(UsageError, match="'random' starts from no bundle"):
+        with pytest.raises(UsageError, match="'random' cannot start from a bundle"):
             make_campaign(kind, NEW, {"sampler": "random", "started_from": chosen})
     with pytest.raises(UsageError, match=r"started_from.bundle"):
         make_campaign("characterize", NEW, {"started_from": {"path": str(sibling)}})
