@@ -254,7 +254,7 @@ def test_nasbench_cells() -> None:
     assert len(cells) > 280
     assert len(cells) < CELLS
     assert ("none",) * 6 not in cells
-    with pytest.raises(ValueError, match="no cell"):
+    with pytest.raises(ValueError, match="not a cell"):
         cell_from_text("|nor_conv_3x3~0|+|none~0|skip_connect~1|")
 
 
