@@ -1,9 +1,10 @@
 """How well energies of unseen networks are predicted, on a simulated board whose truth is known.
 
-The board meters itself (operations, bytes, power while it runs, a counter of 15.3 uJ, 1 % of noise
-a session). It is characterised with its energies, by a real agent's bench, with growing numbers of
-kernels; networks of lineages that took no part are judged against the profile's own arithmetic.
-Simulated time: the host's load changes nothing. Writes `energy.json` beside this file.
+The board computes its energy from operations, bytes and time, with a counter that steps by 15.3 uJ
+and 1 % of noise per session. It is characterised with energies, by the bench of a real agent, with
+growing numbers of kernels. Networks of lineages that were not measured are predicted and compared
+with the exact energies. Time is simulated, so that the load of the host changes nothing. The
+figures are written into `energy.json` beside this file.
 
 Usage: `make bench-energy`, or `python -m benchmarks.energy --kernels 100 450`.
 """
@@ -27,7 +28,6 @@ from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -35,6 +35,8 @@ from latfarm_controller.training.training import train
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
+ASKED_AT_ONCE = 32
+"""Number of requests that the campaign is asked for at a time."""
 PROFILE: dict[str, Any] = {
     "platform": "toy",
     "peak_macs_per_ms": 2e7,
@@ -55,6 +57,7 @@ PROFILE: dict[str, Any] = {
         "step_uj": 15.3,
     },
 }
+"""The simulated board."""
 HELD_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mobilenet-v1", {"width": 0.5, "resolution": 160}),
     ("mobilenet-v2", {"resolution": 96}),
@@ -65,14 +68,16 @@ HELD_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("googlenet", {"resolution": 128}),
     ("shufflenet-v2", {}),
 )
+"""The networks that predictions are judged by."""
 LINEAGES = ("alexnet", "inception", "mobilenet", "resnet", "shufflenet", "squeezenet", "vgg")
+"""Lineages of these networks, which are left out of the characterisation."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Characterise, predict, compare; print and write the figures."""
+    """Characterise, predict and compare; print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, nargs="+", default=[100, 250, 450])
-    parser.add_argument("--networks", type=int, default=12, help="calibration networks")
+    parser.add_argument("--networks", type=int, default=12, help="number of calibration networks")
     parser.add_argument("--write", type=Path, default=Path(__file__).with_suffix(".json"))
     chosen = parser.parse_args(arguments)
     held_out = [zoo.build(name, **options) for name, options in HELD_OUT]
@@ -87,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def judge(kernels: int, networks: int, held_out: Sequence[Graph]) -> dict[str, Any]:
-    """One characterisation, and what it predicts of networks that took no part in it."""
+    """Characterise with so many kernels, and judge the predictions of other networks."""
     with tempfile.TemporaryDirectory(prefix="latfarm-energy-") as name:
         folder = Path(name)
         predictor = train_on(kernels, networks, held_out, folder)
@@ -110,7 +115,7 @@ def judge(kernels: int, networks: int, held_out: Sequence[Graph]) -> dict[str, A
 
 
 def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Path) -> Any:
-    """The predictor of a characterisation with energies, no kernel of `held_out` among them."""
+    """The predictor of a characterisation with energies, without the kernels of `held_out`."""
     profile = folder / "profile.json"
     profile.write_text(json.dumps(PROFILE))
     model = folder / "model"
@@ -143,8 +148,12 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
             "most_macs": 3e8,
         },
     )
+    requests: list[MeasurementRequest] = []
     try:
-        requests = drive(campaign, measure)
+        while not campaign.done:
+            asked = campaign.ask(ASKED_AT_ONCE)
+            campaign.tell([measure(request) for request in asked])
+            requests += asked
     finally:
         bench.close()
     with DuckDBStore(folder / "store.duckdb") as store:
@@ -155,7 +164,7 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
 
 
 def truth_mj(graph: Graph) -> float:
-    """What the profile says, by the agent's own arithmetic."""
+    """The exact energy of a network on the simulated board, in mJ."""
     data = json.loads(builders.build(graph, "graph-json", "fp32"))
     return exact_energy_mj(data, BoardProfile.from_json(PROFILE))
 

@@ -1,12 +1,13 @@
-"""Engines on this machine: MNN's four networks on every runtime and thread count, in one table.
+"""The engines of this machine: MNN's four networks on every runtime and number of threads.
 
     make bench-engines
     make bench-engines BENCH_FLAGS="--networks squeezenet --passes 1 --threads 1,2 --out /tmp/trial"
 
-Measures by our protocol and by that of MNN's paper (section 4.1), then writes `engines.json` beside
-this file and renders `docs/reference/engines.md` with its plot; `--render` only renders again what
-`engines.json` holds. `--out` puts all three files into a folder instead. Measurements are kept
-under --home, so that the same command goes on where it stopped: another --name begins anew.
+It measures by our protocol and by that of MNN's paper (section 4.1), writes `engines.json` beside
+this file, and writes the page `docs/reference/engines.md` with its plot. `--render` writes the page
+again from `engines.json`, without measuring. `--out` writes all three files into a folder instead.
+Measurements are kept under --home, so that the same command continues where it stopped; another
+--name begins again.
 
 Run it on a quiet machine: the page says how many cells shared their cores with other work.
 """
@@ -34,7 +35,7 @@ PROTOCOLS = ("latfarm", "mnn")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The outcome of a campaign for each protocol."""
+    """Run a campaign for each protocol; gives their outcomes."""
     os.environ["LATFARM_HOME"] = str(options.home.absolute())
     os.environ["LATFARM_LOCAL_THREADS"] = options.threads
     os.environ |= {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "ERROR"}  # Ray forks
@@ -65,7 +66,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(outcomes: Mapping[str, Any], clock_mhz: float | None, picture: str) -> str:
-    """The page: our protocol with the plot and MNN's cost model, MNN's protocol below."""
+    """The page: our protocol with the plot and MNN's cost model, then MNN's protocol."""
     first, *others = (outcomes[name] for name in PROTOCOLS if name in outcomes)
     text = engines.markdown(first, against_mnn(first, clock_mhz), "Engines", picture)
     title, _, body = text.partition("\n")
@@ -88,22 +89,33 @@ def render(outcomes: Mapping[str, Any], clock_mhz: float | None, picture: str) -
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", type=lambda text: text.split(","), default=None)
-    parser.add_argument("--platforms", default="*", help="shell pattern of platforms' names")
-    parser.add_argument("--dtypes", default="", help="as fp32,int8; all if empty")
+    parser.add_argument(
+        "--platforms", default="*", help="shell pattern that the names of platforms must match"
+    )
+    parser.add_argument(
+        "--dtypes", default="", help="element types, for example fp32,int8; empty for all"
+    )
     parser.add_argument("--threads", default="1,2,4")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--protocols", type=lambda t: t.split(","), default=list(PROTOCOLS))
-    parser.add_argument("--clock-mhz", type=float, default=None, help="for MNN's cost model")
+    parser.add_argument(
+        "--clock-mhz",
+        type=float,
+        default=None,
+        help="clock of the core in MHz, for MNN's cost model",
+    )
     parser.add_argument("--home", type=Path, default=ROOT / ".cache" / "engines")
     parser.add_argument("--name", default="bench")
-    parser.add_argument("--out", type=Path, default=None, help="write into this folder")
-    parser.add_argument("--render", action="store_true", help="measure nothing")
+    parser.add_argument("--out", type=Path, default=None, help="write all files into this folder")
+    parser.add_argument(
+        "--render", action="store_true", help="write the page again without measuring"
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.protocols) - set(PROTOCOLS)
     if unknown:
         parser.error(f"unknown protocols {sorted(unknown)}; known: {', '.join(PROTOCOLS)}")
     if options.networks is None:
-        from latfarm_controller.campaigns.engines.engines import NETWORKS
+        from latfarm_controller.campaigns.engines.campaign import NETWORKS
 
         options.networks = list(NETWORKS)
 

@@ -1,17 +1,18 @@
-"""Which pairs of ops run as one kernel, told from times alone, against what each runtime says.
+"""Fusion detection by times alone, compared with what each runtime itself says.
 
     make bench-fusion                                    simulated boards and this host's runtimes
     make bench-fusion BENCH_FLAGS="--write --simulate npu --seeds 8 --noise 0.03"
     make bench-fusion BENCH_FLAGS="--write -p local-onnxruntime1.31-fp32-1t"
 
-Each platform's agent is started, and fusion detection driven without a controller. The truth of a
-simulated board is its hidden rules, of a runtime the graph or profile that it shows; neither is
-told to the method: `blind`. A runtime that shows no single layers, or one for all (opaque), has no
-score, and the row says why; so does one whose agent fails, and the others are run all the same.
-Beside ours stands inequation 1 of nn-Meter as printed, from the same measurements.
+The agent of each platform is started, and fusion detection is driven without a controller. The
+truth of a simulated board is its hidden rules; that of a runtime is the graph or profile that it
+shows. The method does not see the truth (`blind`). A runtime that shows no layers, or one for the
+whole model (opaque), has no score, and its row says why. So does the row of a platform whose agent
+fails; the other platforms are run all the same. The table also has the answers of inequation 1 as
+nn-Meter prints it, from the same measurements.
 
-`--write` keeps the rows in `fusion.json`, each with its conditions, and rows of other platforms
-that stand there already.
+`--write` keeps the rows in `fusion.json`, each with its conditions. Rows of other platforms in that
+file stay.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.errors import AgentError, BuildError
 from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.hash import hash_of
@@ -49,13 +50,17 @@ from benchmarks.fusion_rows import (
 
 RESULTS = Path(__file__).with_suffix(".json")
 LEASE_MS = 600_000
+"""Duration of each lease of the board; every measurement renews it."""
 TRIES = 3
+"""How often a measurement is tried that fails because of the infrastructure."""
 HOST_RUNTIMES = ("onnxruntime", "openvino", "litert", "ncnn", "mnn")
+"""Parts of the names of this host's platforms that are measured by default."""
 SIMULATED = ("npu", "gpu", "cpu", "drawn")
+"""The kinds of simulated boards."""
 
 
 class Board:
-    """One leased platform of an agent; builds, uploads and measures what a campaign asks."""
+    """One leased platform of an agent: builds, uploads and measures what a campaign asks for."""
 
     def __init__(self, client: AgentClient, name: str, model_format: str, dtype: str) -> None:
         self.name = name
@@ -66,9 +71,9 @@ class Board:
         self._blobs: dict[str, str] = {}
 
     async def measure(self, request: MeasurementRequest) -> Measurement:
-        """A measurement; what the farm would ask again after a failure of its own is asked again.
+        """Measure a request; infrastructure errors are tried again, as the farm does.
 
-        A graph that cannot be built is a failure of the model, as it is for a campaign.
+        A graph that cannot be built counts as a failure of the model, as it does for a campaign.
         """
         graph = request.graph
         if hash_of(graph) not in self._blobs:
@@ -101,7 +106,7 @@ class Board:
 
 
 async def detect(address: str, wanted: str, options: FusionOptions) -> tuple[FusionCampaign, Board]:
-    """Fusion detection on the platform of an agent whose name holds `wanted`."""
+    """Run fusion detection on the agent's first platform whose name contains `wanted`."""
     async with AgentClient(address, "fusion") as client:
         described = await client.describe()
         target = next((p for p in described.platforms if wanted in p.name), None)
@@ -119,7 +124,11 @@ async def detect(address: str, wanted: str, options: FusionOptions) -> tuple[Fus
 
 
 def run(wanted: str, options: FusionOptions, simulate: Path | None, cpu: int | None) -> Any:
-    """Start an agent, detect, stop it; the campaign, the board and how long it took."""
+    """Start an agent, run fusion detection and stop the agent.
+
+    Returns:
+        The campaign, the board, and the duration in seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         agent = LocalAgentOptions(
             Path(folder) / "agent", Path(folder) / "agent.log", simulate=simulate, cpu=cpu
@@ -131,7 +140,7 @@ def run(wanted: str, options: FusionOptions, simulate: Path | None, cpu: int | N
 
 
 def simulated_row(kind: str, seed: int, noise: float, pairs: str) -> dict[str, Any]:
-    """A simulated board, without any profile, against its hidden rules."""
+    """The row of a simulated board, measured without a profile and scored by its hidden rules."""
     begun = load_average()
     profile = simulated_boards.profile(kind, noise=noise, seed=seed)
     options = FusionOptions.model_validate({"pairs": pairs, "profile": False})
@@ -143,7 +152,7 @@ def simulated_row(kind: str, seed: int, noise: float, pairs: str) -> dict[str, A
 
 
 def real_row(name: str, pairs: str, cpu: int | None) -> dict[str, Any]:
-    """A runtime of this host, its own graph or profile as the truth; why not, where it has none."""
+    """The row of a runtime of this host, scored by its own graph or profile."""
     begun = load_average()
     options = FusionOptions.model_validate({"pairs": pairs, "blind": True})
     try:
@@ -154,16 +163,22 @@ def real_row(name: str, pairs: str, cpu: int | None) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run what was chosen, print a table, keep it."""
+    """Run the chosen platforms, print the table, and keep it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulate", action="append", choices=SIMULATED, default=[])
-    parser.add_argument("-p", "--platform", action="append", default=[], help="or part of its name")
-    parser.add_argument("--seeds", type=int, default=8, help="how many drawn boards")
-    parser.add_argument("--first-seed", type=int, default=0, help="of the drawn boards")
+    parser.add_argument(
+        "-p", "--platform", action="append", default=[], help="its name or a part of it"
+    )
+    parser.add_argument("--seeds", type=int, default=8, help="number of drawn boards")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="random seed of the first drawn board"
+    )
     parser.add_argument("--noise", type=float, action="append", default=[])
     parser.add_argument("--pairs", choices=("core", "all"), default="core")
     parser.add_argument("--cpu", type=int, default=None, help="core to measure on")
-    parser.add_argument("--note", default="", help="about the host, kept beside real runtimes")
+    parser.add_argument(
+        "--note", default="", help="a note about the host, kept in the rows of runtimes"
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if not options.simulate and not options.platform:

@@ -1,4 +1,4 @@
-"""The rows of the fusion benchmark: what is kept of a platform, scored, printed and written."""
+"""The rows of the fusion benchmark: how they are made, printed and written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign
 from latfarm_controller.campaigns.fusion.results import PairResult, scored
 
 Load = tuple[float, float]
-"""Load average of the host over the last minute, when a run began and when it ended."""
+"""The load averages of the host over a minute, when a run began and when it ended."""
 
 HEADER = (
     f"{'platform':38} {'truth':>12} {'prec':>6} {'recall':>6} {'paper':>6} {'recall':>6} "
@@ -24,7 +24,7 @@ HEADER = (
 
 
 class Measured(Protocol):
-    """The board that a campaign was driven on: the slowdown beside each measurement, failures."""
+    """The board that a campaign was driven on, with the core's slowdowns and the failures."""
 
     name: str
     slowdowns: list[float]
@@ -32,17 +32,17 @@ class Measured(Protocol):
 
 
 def load_average() -> float:
-    """Of the last minute: above 1 a core others compute beside us."""
+    """The load average of the last minute; above 1 per core, other programs compute too."""
     return round(os.getloadavg()[0], 1)
 
 
 def plain_op(op: str) -> str:
-    """An op without what rules add to its name: a constant operand, a gate."""
+    """The name of an op without what rules add to it for a constant operand or a gate."""
     return op.partition(":")[0]
 
 
 def is_true(result: PairResult, profile: Mapping[str, Any]) -> bool:
-    """Whether a simulated board's hidden rules, which know ops alone, fuse a pair."""
+    """Whether a simulated board's hidden rules fuse a pair; they contain names of ops only."""
     first, second = result.rule
     return (plain_op(first), plain_op(second)) in {tuple(p) for p in profile["fused_pairs"]}
 
@@ -50,14 +50,20 @@ def is_true(result: PairResult, profile: Mapping[str, Any]) -> bool:
 def of_hidden_rules(
     results: Sequence[PairResult], profile: Mapping[str, Any], *, paper: bool
 ) -> dict[str, Any]:
-    """Precision and recall against a simulated board's own rules."""
+    """Precision and recall compared with a simulated board's hidden rules."""
     return scored([(is_true(r, profile), r.paper if paper else r.time_fused) for r in results])
 
 
 def row_of(campaign: FusionCampaign, board: Measured, seconds: float, load: Load) -> dict[str, Any]:
-    """What is kept of a platform.
+    """The row of a platform.
 
-    `untruthed`: pairs that the runtime's own graph cannot settle, by the reason.
+    Its key `untruthed` has the pairs that the runtime's own graph cannot settle, by the reason.
+
+    Args:
+        campaign: the finished campaign.
+        board: the board that it was driven on.
+        seconds: the duration of the campaign.
+        load: the host's load averages at its beginning and its end.
     """
     outcome = campaign.outcome()
     results = campaign.results()
@@ -102,7 +108,7 @@ def simulated_row_of(
     load: Load,
     profile: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is kept of a simulated board, scored against its hidden rules."""
+    """The row of a simulated board, scored by its hidden rules; see `row_of` for the arguments."""
     results = campaign.results()
     return row_of(campaign, board, seconds, load) | {
         "platform": f"{board.name}, noise {profile['noise']:.0%}",
@@ -121,7 +127,7 @@ def simulated_row_of(
 
 
 def failed_row(name: str, why: str) -> dict[str, Any]:
-    """A platform that gave no result, and why."""
+    """The row of a platform that gave no result, with the reason."""
     nothing = scored([])
     return {
         "platform": name,
@@ -142,7 +148,7 @@ def failed_row(name: str, why: str) -> dict[str, Any]:
 
 
 def cases_of(result: PairResult) -> dict[str, str]:
-    """What each size and chain of a pair says, and the share of the cheaper op that was saved."""
+    """The answer of each size and chain of a pair, and the saved share of the cheaper op's time."""
     return {label: f"{d.answer} {d.ratio:.2f}" for label, d in result.cases.items()}
 
 
@@ -162,7 +168,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def details(row: Mapping[str, Any]) -> list[str]:
-    """Lines below a row: each pair that was not judged rightly, and what has no truth, and why."""
+    """The lines below a row: pairs with a wrong answer, and pairs without a truth and why."""
     found = []
     for wrong in row["wrong"]:
         said = ", ".join(f"{label} {told}" for label, told in wrong["cases"].items())
@@ -173,7 +179,7 @@ def details(row: Mapping[str, Any]) -> list[str]:
 
 
 def keep(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Put rows into the file, in place of older ones of the same platforms."""
+    """Write rows into the file; they replace older rows of the same platforms."""
     known = json.loads(path.read_text())["platforms"] if path.is_file() else []
     named = {row["platform"]: row for row in (*known, *rows)}
     path.write_text(json.dumps({"platforms": list(named.values())}, indent=2) + "\n")

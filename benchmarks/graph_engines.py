@@ -1,7 +1,7 @@
 """Engines that run a model file and give its outputs, each in a process of its own.
 
-An engine that crashes or hangs takes its process with it and nothing else: `Engine.run` then says
-so. Inputs and outputs are float32 or int64 arrays in the Graph's axis order (NCHW).
+An engine that crashes or hangs ends its own process only, and `Engine.run` reports it. Inputs and
+outputs are float32 or int64 arrays in the order of the graph's axes (NCHW).
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = list[NDArray[Any]]
+"""The outputs of a model, in order."""
 Feeds = Mapping[str, NDArray[Any]]
+"""The inputs of a model by name, in order."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the Graph: its shape, and which of its axes each axis that is stored is."""
+    """An output of the graph.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape in the graph.
+        layout: for each axis of the stored tensor the axis of the graph's tensor.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -36,8 +44,11 @@ class Output:
 class Task:
     """A model file to run.
 
-    `feeds` are inputs by name in the Graph's order and axes; `layouts` say for each which axis of
-    the Graph's tensor each stored axis is.
+    Attributes:
+        model: the bytes of the file.
+        feeds: the inputs by name, in the graph's order and with its axes.
+        layouts: for each input, the axis of the graph's tensor of each axis of the stored one.
+        outputs: the outputs.
     """
 
     model: bytes
@@ -47,8 +58,10 @@ class Task:
 
 
 Runner = Callable[[Task], Arrays]
+"""Runs a task and gives its outputs."""
 
 _MNN_WINOGRAD_LEVEL = 3
+"""MNN's number of the hint that limits the tiles of Winograd convolutions."""
 
 
 class EngineError(Exception):
@@ -56,7 +69,7 @@ class EngineError(Exception):
 
 
 def run_onnxruntime(task: Task) -> Arrays:
-    """One thread of the CPU."""
+    """Run onnxruntime on one thread of the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -67,7 +80,7 @@ def run_onnxruntime(task: Task) -> Arrays:
 
 
 def run_openvino(task: Task) -> Arrays:
-    """OpenVINO on one thread of the CPU, in float32."""
+    """Run OpenVINO on one thread of the CPU, in float32."""
     import openvino
 
     core = openvino.Core()
@@ -78,7 +91,7 @@ def run_openvino(task: Task) -> Arrays:
 
 
 def run_litert(task: Task) -> Arrays:
-    """LiteRT on one thread; integer models are fed and read through their scales."""
+    """Run LiteRT on one thread; inputs and outputs of integer models are scaled."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter: Any = Interpreter(model_content=task.model, num_threads=1)
@@ -96,7 +109,7 @@ def run_litert(task: Task) -> Arrays:
 
 
 def run_ncnn(task: Task) -> Arrays:
-    """Ncnn in float32 on one thread; its blobs have no batch."""
+    """Run ncnn in float32 on one thread; its blobs have no batch axis."""
     import ncnn
 
     with (
@@ -127,7 +140,7 @@ def run_ncnn(task: Task) -> Arrays:
 
 
 def _token_blobs(param: str) -> set[str]:
-    """Blobs that reach a table: those alone hold integers in ncnn."""
+    """The blobs that an embedding reads: only these contain integers in ncnn."""
     found: set[str] = set()
     for line in reversed(param.splitlines()[2:]):
         kind, _, bottoms, tops, *rest = line.split()
@@ -140,16 +153,17 @@ def _token_blobs(param: str) -> set[str]:
 
 
 def _blob(ncnn: Any, array: NDArray[Any], whole: bool) -> Any:
-    """A blob of its own memory; the array must live until it is cloned."""
+    """A blob with a copy of the array; the array must live until the blob is cloned."""
     inner = array[0] if array.ndim > 1 else array
     data = np.ascontiguousarray(inner, np.int32 if whole else np.float32)
     return ncnn.Mat(data).clone()
 
 
 def run_mnn(task: Task) -> Arrays:
-    """MNN in high precision on one thread of the CPU.
+    """Run MNN in high precision on one thread of the CPU.
 
-    The hint keeps to small Winograd tiles: through a deep network the largest lose three digits.
+    A hint limits Winograd convolutions to small tiles: the largest lose three digits in a deep
+    network.
     """
     from MNN import expr, nn
 
@@ -181,7 +195,6 @@ def run_mnn(task: Task) -> Arrays:
 
 
 ENGINES: Mapping[str, tuple[str, str, Runner]] = {
-    # name: model format, element type, what runs it
     "onnxruntime-fp32": ("onnx", "fp32", run_onnxruntime),
     "onnxruntime-fp16": ("onnx", "fp16", run_onnxruntime),
     "onnxruntime-int8": ("onnx", "int8", run_onnxruntime),
@@ -191,10 +204,11 @@ ENGINES: Mapping[str, tuple[str, str, Runner]] = {
     "ncnn-fp32": ("ncnn", "fp32", run_ncnn),
     "mnn-fp32": ("mnn", "fp32", run_mnn),
 }
+"""Each engine's model format, element type and function that runs it."""
 
 
 class Engine:
-    """A process that runs models one after the other, begun anew after a crash."""
+    """A process that runs models one after the other; a new one is started after a crash."""
 
     def __init__(self, name: str, timeout_s: float = 180.0) -> None:
         self.name = name
@@ -204,10 +218,11 @@ class Engine:
         self._pipe: Any = None
 
     def run(self, task: Task) -> Arrays:
-        """Outputs of the task's model.
+        """The outputs of the task's model.
 
         Raises:
-            EngineError: refused, crashed or too late; says which.
+            EngineError: the engine refused the model, crashed or took too long; the message says
+                which.
         """
         if self._process is None:
             self._pipe, theirs = self._context.Pipe()
@@ -240,8 +255,9 @@ class Engine:
 
 
 def _serve(name: str, pipe: Any) -> None:
+    """Run the tasks that come through the pipe, in the engine's own process."""
     runner = ENGINES[name][2]
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # MNN greets on standard output
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # MNN writes a greeting to standard output
     while True:
         try:
             task = pipe.recv()
@@ -254,7 +270,7 @@ def _serve(name: str, pipe: Any) -> None:
 
 
 def _stored(data: NDArray[Any], detail: Mapping[str, Any]) -> NDArray[Any]:
-    """An input as the model wants it: its element type and scale."""
+    """An input with the element type and the scale that the model needs."""
     if detail["dtype"] is np.int8:
         scale, zero = detail["quantization"]
         data = np.clip(np.rint(data / scale) + zero, -128, 127)
@@ -262,7 +278,7 @@ def _stored(data: NDArray[Any], detail: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _read(array: NDArray[Any], detail: Mapping[str, Any]) -> NDArray[Any]:
-    """An output, dequantised."""
+    """An output as real numbers."""
     if detail["dtype"] is not np.int8:
         return array
     scale, zero = detail["quantization"]

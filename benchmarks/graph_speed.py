@@ -3,9 +3,9 @@
     python benchmarks/graph_speed.py
     python benchmarks/graph_speed.py --kernels 100
 
-Reading: ONNX files of their real size, weights included, made from the light models of the onnx
-package. Hashing: the Graph alone, exact and canonical. Building: kernels as the joint prior draws
-them, in every format. Medians; prints JSON.
+It reads ONNX files of real size with weights, which are made from the light models of the onnx
+package. It hashes graphs, exactly and by their normal form. It builds kernels of the joint prior in
+every format. The figures are medians, printed as JSON.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from latfarm_predictors.kernels.fusion import FusionRules
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NETWORKS = ("resnet50", "inception_v2", "densenet121", "squeezenet")
+"""Names of the light models that are read."""
 REPEATS = 9
-# Inputs are float32 in each; MNN's converter works in a process of its own: wall time is told.
+"""Number of repetitions whose median is reported."""
 FORMATS = (
     ("onnx", "fp32"),
     ("onnx", "fp16"),
@@ -44,10 +45,12 @@ FORMATS = (
     ("ncnn", "fp32"),
     ("mnn", "fp32"),
 )
+"""Formats and element types of models. Inputs are float32 in each. MNN's converter works in another
+process, so that its figure is wall time."""
 
 
 def median_ms(work: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """Median processor time of `work` in milliseconds, after one run that is not counted."""
+    """The median processor time of `work` in ms, after one run that is not counted."""
     work()
     times = []
     for _ in range(repeats):
@@ -58,12 +61,12 @@ def median_ms(work: Callable[[], Any], repeats: int = REPEATS) -> float:
 
 
 def fresh(graph: Graph) -> Graph:
-    """The same graph without anything computed before."""
+    """A copy of the graph without cached results."""
     return replace(graph)
 
 
 def reading(name: str, folder: Path) -> dict[str, float]:
-    """Reading and hashing of one network from a file with all its weights."""
+    """The times of reading and hashing one network, from a file with all its weights."""
     graph = read_onnx(LIGHT / f"light_{name}.onnx")
     file = folder / f"{name}.onnx"
     file.write_bytes(builders.build(graph, "onnx", "fp32"))
@@ -80,7 +83,7 @@ def reading(name: str, folder: Path) -> dict[str, float]:
 
 
 def building(count: int) -> dict[str, dict[str, float]]:
-    """Kernel models a second of one core, in each format."""
+    """The number of kernel models that are built per second on one core, in each format."""
     graphs = [kernel.graph for kernel in KernelPrior(seed=11).draw(count, FusionRules.none())]
     found = {}
     for model_format, dtype in FORMATS:
@@ -103,7 +106,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kernels", type=int, default=300, help="kernel models of each format")
+    parser.add_argument(
+        "--kernels", type=int, default=300, help="number of kernel models in each format"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         networks = {name: reading(name, Path(folder)) for name in NETWORKS}

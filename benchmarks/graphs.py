@@ -1,13 +1,13 @@
-"""Does every network of the zoo, and of the onnx package, run everywhere, and compute the same?
+"""Runs every network of the zoo and of the onnx package in every runtime, and compares results.
 
-Each network is built from its Graph with noise weights for every runtime, run, and compared with
-onnxruntime's float32: largest difference over the largest output for float formats, and
-signal-to-quantisation-noise ratio (dB) for int8. What cannot be built or run stands in the table
-with its reason.
+Each network is built from its graph with random weights for every runtime, run, and compared with
+onnxruntime's float32. The figure of float formats is the largest difference divided by the largest
+output; that of int8 is the signal-to-quantisation-noise ratio in dB. Networks that cannot be built
+or run are in the table with the reason.
 
-    python -m benchmarks.graphs            all, about half an hour on two cores
+    python -m benchmarks.graphs            all networks, about half an hour on two cores
     python -m benchmarks.graphs --networks resnet18,yolov5n --engines ncnn-fp32
-    python -m benchmarks.graphs --write    and write the results into the project
+    python -m benchmarks.graphs --write    all networks, with the results written into the project
 """
 
 from __future__ import annotations
@@ -39,24 +39,37 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "reference" / "graphs.md"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 REFERENCE = "onnxruntime-fp32"
+"""The engine that all others are compared with."""
 LARGEST_ERROR = 1e-3
+"""Largest difference of a float32 engine that agrees, divided by the largest output."""
 LEAST_SQNR_DB = 20.0
+"""Least signal-to-quantisation-noise ratio of an fp16 or int8 engine that agrees, in dB."""
 REASONS = {
     ("mobilevit-xs", "litert-int8"): "one scale for each tensor of the residual stream: its"
     " transformer blocks lose 1 to 3 dB each, and this network's draw of weights starts lower than"
     " that of its siblings",
 }
-"""Why a network that runs falls short."""
+"""Why a network that runs differs, by network and engine."""
 PACKAGES = ("onnxruntime", "ai-edge-litert", "openvino", "ncnn", "MNN", "onnx", "numpy")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One network on one engine. `error` is relative to the largest output; `sqnr_db` for int8."""
+    """One network on one engine.
+
+    Attributes:
+        network: the network's name.
+        engine: the engine's name.
+        verdict: "agrees", "differs", "not built" or "not run".
+        error: largest difference, divided by the largest output.
+        sqnr_db: signal-to-quantisation-noise ratio in dB.
+        reason: why the network was not built or run.
+        build_s: time to build the model, in seconds.
+    """
 
     network: str
     engine: str
-    verdict: str  # "agrees", "differs", "not built", "not run"
+    verdict: str
     error: float | None = None
     sqnr_db: float | None = None
     reason: str = ""
@@ -64,7 +77,7 @@ class Row:
 
 
 def networks(names: str) -> Iterator[tuple[str, Graph]]:
-    """The zoo as published (drawn families: their first), then the light models."""
+    """The networks of the zoo as published, and then the light models of the onnx package."""
     wanted = set(names.split(",")) if names else None
     for name, family in zoo.families().items():
         if wanted is None or name in wanted:
@@ -76,7 +89,7 @@ def networks(names: str) -> Iterator[tuple[str, Graph]]:
 
 
 def compare(found: Arrays, reference: Arrays) -> tuple[float, float]:
-    """Largest relative error and SQNR in dB, the worst over the outputs."""
+    """The largest relative error and the least SQNR in dB of all outputs."""
     errors, ratios = [], []
     for mine, theirs in zip(found, reference, strict=True):
         wanted = theirs.astype(np.float64)
@@ -91,7 +104,7 @@ def compare(found: Arrays, reference: Arrays) -> tuple[float, float]:
 
 
 def logits(graph: Graph) -> Graph:
-    """The graph without a last softmax: eight bits leave little of probabilities near 0."""
+    """The graph without a last softmax, whose small probabilities eight bits cannot represent."""
     outputs = []
     for tensor in graph.outputs:
         node = graph.producers.get(tensor)
@@ -103,7 +116,7 @@ def logits(graph: Graph) -> Graph:
 
 
 def task_of(graph: Graph, model_format: str, dtype: str, feeds: Feeds) -> Task:
-    """The model in a format, and how its inputs and outputs lie.
+    """The model in a format, with the layouts of its inputs and outputs.
 
     Raises:
         BuildError: the format cannot express the graph.
@@ -142,7 +155,7 @@ def judge(name: str, graph: Graph, engine: Engine, feeds: Feeds, reference: Arra
 
 
 def run(names: str, engines: list[str]) -> list[Row]:
-    """All rows; engines' processes are ended whatever happens."""
+    """Run all networks on all engines; their processes are ended whatever happens."""
     rows: list[Row] = []
     running = {name: Engine(name) for name in {REFERENCE, *engines}}
     try:
@@ -166,7 +179,7 @@ def run(names: str, engines: list[str]) -> list[Row]:
 
 
 def document(rows: list[Row], conditions: Mapping[str, Any]) -> str:
-    """The table as Markdown."""
+    """The page with the table, as Markdown."""
     engines = [name for name in ENGINES if any(row.engine == name for row in rows)]
     cells = {(row.network, row.engine): row for row in rows}
     lines = [
@@ -205,7 +218,7 @@ def _cell(row: Row | None, notes: dict[str, int]) -> str:
 
 
 def main() -> int:
-    """Run, print JSON; exit code 1 when something differs that float arithmetic cannot explain."""
+    """Run, print JSON; the exit code is 1 if a float32 engine differs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

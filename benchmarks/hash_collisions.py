@@ -1,12 +1,13 @@
-"""Does any network hash stand for two networks? Over variants of all families of the zoo.
+"""Looks for collisions of network hashes among variants of all families of the zoo.
 
     python benchmarks/hash_collisions.py                  100,000 variants, two processes
     python benchmarks/hash_collisions.py --count 2000
 
-Each variant's normal form is also told a second way that shares nothing with the hash: SHA-256 of a
-text in which every operand is a place in an order of its own. Two normal forms of one network hash
-must be told alike (else: a collision), and two told alike must have one hash (else: a split).
-Prints JSON; the exit status is 1 after a collision or a split. Needs no data and no board.
+A second digest of each variant's normal form shares nothing with the hash: it is the SHA-256 of a
+text in which every operand is a place in an order of its own. Two normal forms with the same hash
+must have the same digest (otherwise it is a collision). Two with the same digest must have the same
+hash (otherwise it is a split). The benchmark prints JSON; its exit code is 1 after a collision or a
+split. It needs no data and no board.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from latfarm_predictors.graph.graph import Graph, Node, Weight
 from latfarm_predictors.graph.hash import hash_of
 
 COUNT = 100_000
+"""Number of variants by default."""
 CHUNK = 50
-# Ops whose operands have no order; told apart from the hash's own table on purpose.
+"""Number of variants in a piece of work."""
 UNORDERED = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
+"""Ops whose operands have no order; on purpose not the table that the hash uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant: its network hash (that of its normal form), and what tells its structure."""
+    """One variant, with the hash of its normal form (`network`) and the second digest (`told`)."""
 
     family: str
     seed: int
@@ -46,10 +49,11 @@ class Row:
 
 
 def told(graph: Graph) -> str:
-    """SHA-256 of a graph as text: each op with its operands' places in an order of their own.
+    """The second digest: SHA-256 of a text with each op and the places of its operands.
 
-    The order is that of a walk from the outputs. Where it may choose (outputs, operands without
-    order), it goes by what a tensor is computed from, then by what it is used for.
+    Places are the order of a walk from the outputs. Where the walk may choose (among outputs, and
+    among operands without order), it goes by what a tensor is computed from, and then by what it is
+    used for.
     """
     ranks = _ranks(graph)
     places: dict[str, int] = {}
@@ -83,7 +87,7 @@ def told(graph: Graph) -> str:
 
 
 def _ranks(graph: Graph) -> dict[str, tuple[str, str]]:
-    """For each tensor, digests of what it is computed from and of what it is used for."""
+    """For each tensor the digests of what it is computed from and of what it is used for."""
     below: dict[str, str] = {t: _sha(_typed(graph, t)) for t in (*graph.inputs, *graph.weights)}
     for node in graph.nodes:
         operands = [below[t] if t else "" for t in node.inputs]
@@ -113,7 +117,7 @@ def _ordered(node: Node, ranks: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def _inline(graph: Graph, tensor: str) -> bool:
-    """A constant vector or scalar has no identity; a matrix may be shared."""
+    """Whether a tensor is a constant vector or scalar: these have no identity of their own."""
     weight = graph.weights.get(tensor)
     return weight is not None and sum(size > 1 for size in weight.type.shape) < 2
 
@@ -134,13 +138,13 @@ def _sha(value: object) -> str:
 
 
 def draw(job: tuple[str, int, int]) -> list[Row]:
-    """Variants of a family by the seeds from first to last; those that cannot be built miss."""
+    """The variants of a family for a range of seeds, without those that cannot be built."""
     family, first, last = job
     rows = []
     for seed in range(first, last):
         try:
             graph = variant(family, seed)
-        except GraphError:  # drawn kernels may outgrow their maps
+        except GraphError:  # a drawn kernel is larger than its map
             continue
         normal = normal_form(graph)
         rows.append(Row(family, seed, hash_of(normal), told(normal)))
@@ -148,7 +152,7 @@ def draw(job: tuple[str, int, int]) -> list[Row]:
 
 
 def jobs(count: int) -> Iterator[tuple[str, int, int]]:
-    """The work, all families in turn, in pieces."""
+    """The pieces of the work: a family, its first seed and the end of its seeds, in turn."""
     names = list(families())
     shares = [count // len(names) + (index < count % len(names)) for index in range(len(names))]
     for first in range(0, max(shares), CHUNK):
@@ -158,7 +162,7 @@ def jobs(count: int) -> Iterator[tuple[str, int, int]]:
 
 
 def judge(rows: Sequence[Row]) -> dict[str, object]:
-    """Count what is distinct; name pairs that agree in one way and differ in the other."""
+    """Count distinct networks, and list the pairs for which hash and digest disagree."""
     by_hash: dict[str, Row] = {}
     by_told: dict[str, Row] = {}
     collisions, splits = [], []
@@ -182,8 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=COUNT, help="variants in all")
-    parser.add_argument("--processes", type=int, default=2, help="1 keeps to this one")
+    parser.add_argument("--count", type=int, default=COUNT, help="number of variants")
+    parser.add_argument(
+        "--processes", type=int, default=2, help="number of processes; 1 for this process only"
+    )
     options = parser.parse_args(arguments)
     start = time.monotonic()
     rows: list[Row] = []

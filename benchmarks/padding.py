@@ -1,20 +1,21 @@
-"""Smart padding beside single layers and the profiler: errors of networks, and of kernels.
+"""Smart padding compared with single layers and the profiler: errors of networks and of kernels.
 
     make bench-padding                                                    the simulated NPU
     make bench-padding BENCH_FLAGS="--write -p local-onnxruntime1.31-fp32-1t"
 
-As Tables 3 to 5 of Wess et al. (2024): the same kernels are measured alone, between pads and, where
-the runtime can, with its profiler; a predictor is trained on each kind of times, with nothing else
-changed and no network measured to correct it; whole networks are predicted and measured. No exact
-kernel of a judged network is among the measured ones. The fusion rules are those that the runtime's
-profile or its times tell.
+The benchmark follows Tables 3 to 5 of Wess et al. (2024). The same kernels are measured alone,
+between pads and, where the runtime can, with its profiler. A predictor is trained on each kind of
+times, with nothing else changed and without calibration networks. Then whole networks are predicted
+and measured. No kernel of a judged network is among the measured kernels. The fusion rules are
+those that the runtime's profile or its times show.
 
-The networks are the paper's (YOLOv5, YOLOv8, MobileNet-v1, Inception-v4) as far as they stay below
-`--most-gmacs`, smaller where they must, and variants of the zoo's families. On simulated boards
-nothing computes, so that all ten of the paper are judged as published.
+The networks are those of the paper (YOLOv5, YOLOv8, MobileNet-v1, Inception-v4) and variants of the
+zoo's families. The paper's networks have smaller images where this keeps them below `--most-gmacs`.
+On simulated boards nothing computes, so that all ten networks of the paper are judged as published.
 
-Beside it: Pearson's correlation of padded times with the profiler's (the paper: 0.975), and that of
-times alone. Everything is kept under --home; `--write` keeps the figures in `padding.json`.
+The table also has Pearson's correlation of padded times with the profiler's (0.975 in the paper),
+and that of times alone. Measurements are kept under --home; `--write` keeps the figures in
+`padding.json`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.kernels.padding_results import padded_sample
 from latfarm_controller.campaigns.pads.bounds import Interval
 from latfarm_controller.campaigns.profiles.insight import Insight, transfer_beside_pads
-from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.cli.shell.connect import ControllerClient, controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
@@ -54,12 +56,17 @@ PAPER = (
     *("yolov8n", "yolov8s", "yolov8m", "yolov8l", "yolov8x"),
     *("mobilenet-v1", "inception-v4"),
 )
+"""The networks of the paper, by their names in the zoo."""
 RESOLUTIONS = (None, 320, 256, 160)
-"""As published, else the largest at which a network is small enough."""
+"""Heights and widths of images to try, in pixels; None: as published."""
 COLUMNS: tuple[Insight, ...] = ("single", "padded", "profile")
+"""The kinds of times, in the order of the table's columns."""
 MOST_PADDED, MOST_APART, LEAST_CORRELATION = 6.0, 1.0, 0.975
+"""The targets: largest mean error with padded times on simulated boards, in percent; largest excess
+over the error with the profiler's times, in percentage points; least correlation with these."""
 
 HANDED_ON = ("noise", "kernels", "most_repeats", "per_family", "most_gmacs", "seed", "home")
+"""The options that are passed on to the process of each platform."""
 
 
 def networks(most_gmacs: float, per_family: int, seed: int) -> list[Graph]:
@@ -76,7 +83,7 @@ def networks(most_gmacs: float, per_family: int, seed: int) -> list[Graph]:
 
 
 def label_of(graph: Graph) -> str:
-    """A network's name, and its resolution where that is not the published one."""
+    """A network's name, with its resolution where it is not the published one."""
     side = graph.type_of(graph.inputs[0]).shape[-1]
     published = {name: zoo.find(name)[0].resolution for name in PAPER}
     return graph.name if published.get(graph.name, side) == side else f"{graph.name} {side} px"
@@ -85,9 +92,9 @@ def label_of(graph: Graph) -> str:
 def labels(
     outcome: Mapping[str, Any], kernels: Sequence[Kernel]
 ) -> dict[Insight, dict[str, KernelSample]]:
-    """Each kernel's sample by the kind of insight, by its id.
+    """The kernels' samples by the kind of times, then by the kernel's id.
 
-    Padded ones are the best that padding knows: what it rejects is taken as measured alone.
+    A kernel that padding rejects has its time alone among the padded times.
     """
     found: dict[Insight, dict[str, KernelSample]] = {name: {} for name in COLUMNS}
     for kernel in kernels:
@@ -113,7 +120,7 @@ def labels(
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
-    """Pearson's, of the times and of their logarithms."""
+    """Pearson's correlations of the times and of their logarithms, and the median error."""
     if len(first) < 3:
         return None
     a, b = np.array(first), np.array(second)
@@ -127,7 +134,7 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> dict[str, fl
 def against_profiler(
     outcome: Mapping[str, Any], samples: Mapping[Insight, Mapping[str, KernelSample]]
 ) -> dict[str, Any]:
-    """How padded times, and times alone, agree with the profiler's, kernel by kernel."""
+    """How padded times and times alone agree with the profiler's times of the same kernels."""
     overhead_ms = outcome.get("call_overhead_ms", 0.0)
     truth = samples["profile"]
     padded = [k for k in truth if outcome["times"][k]["insight"] == "padded"]
@@ -160,7 +167,7 @@ def predictors(
     overhead_ms: float,
     samples: Mapping[Insight, Mapping[str, KernelSample]],
 ) -> dict[Insight, PlatformPredictor]:
-    """One trained on each kind of times; what kernels take longer alone is the transfers' cost."""
+    """A predictor for each kind of times; the extra time of kernels alone counts as transfers."""
     made: dict[Insight, PlatformPredictor] = {}
     for name in COLUMNS:
         if not samples[name]:
@@ -193,7 +200,8 @@ def measure(
     rules = FusionRules.from_json(json.loads(fusion.outcome_json)["rules"])
     graphs = networks(most_gmacs, options.per_family, options.seed)
     barred = Excluded.of(graphs, rules, ())
-    kernels = PriorSampler(options.kernels, rules, barred, seed=options.seed).next_batch([])
+    task = SamplingTask(options.kernels, rules, barred, seed=options.seed)
+    kernels = PriorSampler(task).next_batch([])
     config = {
         "graphs": [kernel.graph.to_json() for kernel in kernels],
         "rules": rules.to_json(),
@@ -249,7 +257,7 @@ def _means(rows: Any, trained: Mapping[Insight, Any], mean: Any) -> dict[str, fl
 
 
 def targets(found: Mapping[str, Any], *, is_simulated: bool) -> dict[str, bool]:
-    """What was aimed at, and whether it was reached."""
+    """The targets, and whether each was reached."""
     errors, agreement = found["mean_abs_percent"], found["against_profiler"]
     reached = {
         "padded is nearer than single layers": errors["padded"] < errors["single"],
@@ -298,8 +306,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
     parser.add_argument("--kernels", type=int, default=300)
     parser.add_argument("--most-repeats", type=int, default=4)
-    parser.add_argument("--per-family", type=int, default=2, help="of the zoo's twelve")
-    parser.add_argument("--most-gmacs", type=float, default=3.0, help="of a network that is run")
+    parser.add_argument(
+        "--per-family", type=int, default=2, help="variants of each of twelve families"
+    )
+    parser.add_argument(
+        "--most-gmacs",
+        type=float,
+        default=3.0,
+        help="largest network that is run, in 1e9 multiply-adds",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--home", type=Path, default=Path(".cache/bench-padding"))
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")

@@ -1,8 +1,9 @@
 """How a pool of boards scales: the same campaign on 1, 2, 4 and 8 simulated boards.
 
-Each board is an agent process of its own, reached over loopback like any board, whose simulated
-runtime takes real time to measure. The campaign goes the whole way: driver, scheduler, builders and
-board shard on Ray, agent, DuckDB store. Writes `pool.json` beside this file.
+Each board is an agent process of its own, which is reached over loopback like any board, and whose
+simulated runtime takes real time to measure. The campaign uses the whole system: driver, scheduler,
+builders and board shard on Ray, agent, and the DuckDB store. The figures are written into
+`pool.json` beside this file.
 
 Usage: `make bench-pool`, or `python benchmarks/pool.py --measure-ms 50 500 --boards 1 2 4 8`.
 """
@@ -37,13 +38,17 @@ from latfarm_predictors.measurement import Measurement, Settings
 QUICK = Settings(
     sessions=1, warmup_runs=1, warmup_ms=0.0, min_runs=3, max_runs=3, max_ms=1.0, precision=0.0
 )
+"""How each request is measured: as quickly as possible."""
 REQUESTS = {50: 640}
+"""Number of requests, by the duration of a measurement in ms."""
 DEFAULT_REQUESTS = 160
+"""Number of requests for other durations."""
 JOIN_S = 60.0
+"""Longest time in seconds until all boards have joined the pool."""
 
 
 class Flat:
-    """A campaign that knows all its requests from the start."""
+    """A campaign whose requests are all known from the start."""
 
     kind = "flat"
 
@@ -53,12 +58,12 @@ class Flat:
         self._told = 0
 
     def ask(self, count: int) -> list[MeasurementRequest]:
-        """The next ones."""
+        """The next requests."""
         asked, self._left = self._left[:count], self._left[count:]
         return asked
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Count them; a failure ends the benchmark."""
+        """Count the measurements; a failure ends the benchmark."""
         for measurement in measurements:
             if not measurement.ok:
                 raise RuntimeError(f"{measurement.error_code} {measurement.error_message}")
@@ -66,20 +71,20 @@ class Flat:
 
     @property
     def done(self) -> bool:
-        """Whether all were told."""
+        """Whether all requests are answered."""
         return self._told == self._total
 
     def progress(self) -> Progress:
-        """How many were told."""
+        """How many requests are answered."""
         return Progress("measuring", self._told, self._total)
 
     def outcome(self) -> Mapping[str, Any]:
-        """Nothing to find."""
+        """Nothing, since nothing is looked for."""
         return {}
 
 
 def conv_graph(channels: int, width: int) -> Graph:
-    """A small convolution; other numbers give another graph, so that nothing is built before."""
+    """A small convolution; other numbers give another graph, which was not built before."""
     builder = GraphBuilder(f"conv{channels}x{width}")
     x = builder.input((1, 8, width, width))
     return builder.build([builder.relu(builder.conv(x, channels, 3))])
@@ -88,7 +93,7 @@ def conv_graph(channels: int, width: int) -> Graph:
 def start_agents(
     stack: ExitStack, folder: Path, measure_ms: int, count: int
 ) -> tuple[str, list[BoardEntry]]:
-    """Agents of simulated boards of one platform; gives the platform and where they answer."""
+    """Start agents of simulated boards of one platform; gives the platform and the boards."""
     platform = f"simulated-{measure_ms}ms"
     profile = folder / f"{platform}.json"
     text = json.dumps({"platform": platform, "noise": 0.01, "measure_ms": measure_ms})
@@ -112,7 +117,7 @@ def start_agents(
 async def measure(
     farm: Farm, store: DuckDBStore, platform: str, measure_ms: int, boards: int, count: int
 ) -> dict[str, float]:
-    """One campaign on the boards that are connected now."""
+    """Run one campaign on the boards that are connected now; gives its figures."""
     requests = [
         MeasurementRequest(conv_graph(index + 1, 8 + boards), platform, "bench", QUICK)
         for index in range(count)
@@ -138,7 +143,7 @@ async def measure(
 async def run(
     delays_ms: Sequence[int], sizes: Sequence[int], requests: int
 ) -> list[dict[str, Any]]:
-    """All combinations, one after the other, with one Ray."""
+    """Run all combinations one after the other, with one Ray."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="latfarm-bench-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -166,7 +171,7 @@ async def run(
 
 
 def add_speed_up(row: dict[str, Any], earlier: Sequence[Mapping[str, Any]]) -> None:
-    """Against the smallest pool of the same delay, a board's share of it."""
+    """Add the speed-up over the smallest pool of the same duration, and its share of linear."""
     base = next((r for r in earlier if r["measure_ms"] == row["measure_ms"]), row)
     speed_up = base["boards"] * base["wall_s"] / row["wall_s"]
     row["speed_up"] = round(speed_up, 3)

@@ -1,15 +1,17 @@
-"""What a sibling's bundle and the choice of measurements are worth, on boards whose truth is known.
+"""What a sibling's bundle and the choice of kernels gain, on boards whose latencies are known.
 
     python -m benchmarks.sampling_boards --write
 
-Siblings: a bundle of the `npu` board from N kernels starts a board that is 1.7 times slower, with
-other tiles, and one that is no sibling at all (`cpu`): N / 4 kernels with the bundle, N / 4 and N
-without. Guides: what sampler `latfarm` picks layers of networks by (predictive variance, CM_O,
-both, or none), on all three boards.
+The experiment "siblings" makes a bundle of the `npu` board from N kernels. Two other boards start
+from it: one that is 1.7 times slower and has other tiles, and one that is not alike at all (`cpu`).
+Each is characterised with N / 4 kernels and the bundle, and with N / 4 and N kernels without it.
+The experiment "guides" compares how the sampler `latfarm` picks layers of networks: by predictive
+variance, by CM_O, by both, or not at all, on all three boards.
 
-Judged are kernels of the prior that nobody draws, and networks as the sums of their kernels: shares
-within 10 %, medians over the seeds and their range. Measurements have 3 % of noise. Nothing is
-measured in real time: the boards' cost model is asked directly.
+Predictions are judged by kernels of the prior that no sampler draws, and by networks as the sums of
+their kernels. The figures are shares within 10 %: medians over the seeds, and their range.
+Measurements have 3 % of noise. They take no real time, because the cost model of the boards is
+asked directly.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from typing import Any
 import numpy as np
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
 from latfarm_controller.builders import build
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.features.table import as_table
@@ -52,15 +54,20 @@ RULES = FusionRules(
     }
 )
 SLOWER = 1.7
+"""By how much the board `slower-npu` is slower than `npu`."""
 NOISE = 0.03
+"""Relative standard deviation of a measurement."""
 JUDGED, NETWORKS = 300, 40
+"""Numbers of kernels and of networks that judge."""
 FAMILIES = ("mobilenet-v2", "resnet18", "vgg16", "squeezenet", "densenet121", "mnasnet-a1")
 GUIDES: tuple[Guide, ...] = ("variance", "coverage", "both", "spread")
+"""How layers of networks are picked, in the order of the table."""
 PRIOR: SamplerName = "prior"
+"""The sampler that all guides are compared with."""
 
 
 def slower_npu() -> dict[str, Any]:
-    """The `npu` profile, 1.7 times slower, its tiles a little larger or smaller."""
+    """The profile of `npu`, 1.7 times slower and with slightly other tiles."""
     found = dict(simulated_boards.PROFILES["npu"])
     for name in ("peak_macs_per_ms", "vector_ops_per_ms", "bandwidth_bytes_per_ms"):
         found[name] = found[name] / SLOWER
@@ -78,7 +85,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Board:
-    """A simulated board asked without an agent: a kernel alone, the call's cost taken off."""
+    """A simulated board without an agent, which gives the times of kernels without the call."""
 
     name: str
     seed: int
@@ -88,7 +95,7 @@ class Board:
         self._profile = BoardProfile.from_json({"platform": self.name, **PROFILES[self.name]})
 
     def exact_ms(self, kernel: Kernel) -> float:
-        """Without noise."""
+        """The exact latency of a kernel."""
         key = kernel.kernel_id
         if key not in self._exact:
             graph = json.loads(build(kernel.graph, "graph-json", "fp32"))
@@ -97,20 +104,20 @@ class Board:
         return self._exact[key]
 
     def sample(self, kernel: Kernel) -> KernelSample:
-        """Measured: the same kernel has the same noise."""
+        """A measurement of a kernel; the same kernel always has the same noise."""
         factor = float(np.exp(Random(f"{self.seed} {kernel.kernel_id}").gauss(0.0, NOISE)))
         exact = self.exact_ms(kernel)
         return KernelSample(kernel, exact * factor, exact * NOISE * 0.5)
 
 
 def networks() -> list[Graph]:
-    """Variants of a few families."""
+    """The networks that judge: variants of a few families."""
     each = -(-NETWORKS // len(FAMILIES))
     return [variant(name, 7000 + number) for name in FAMILIES for number in range(each)]
 
 
 class Judge:
-    """Kernels and networks that nobody may measure."""
+    """The kernels and networks that judge, which no sampler may draw."""
 
     def __init__(self) -> None:
         self.kernels = KernelPrior(seed=990_001).draw(JUDGED, RULES)
@@ -122,7 +129,7 @@ class Judge:
         )
 
     def judge(self, predictor: PlatformPredictor, board: Board) -> tuple[float, float]:
-        """Percent within 10 %: kernels, and networks."""
+        """The percentages of kernels and of networks that are predicted within 10 %."""
         table = as_table([workload(kernel) for kernel in self.kernels])
         truth = np.array([board.exact_ms(kernel) for kernel in self.kernels])
         kernels = np.abs(predictor.models.predict(table).latency_ms / truth - 1.0) <= 0.1
@@ -140,19 +147,15 @@ def characterise(
     count: int,
     seed: int,
     *,
-    sampler: SamplerName = "latfarm",
-    guide: Guide = "variance",
+    guide: Guide | None = "variance",
     sibling: PlatformPredictor | None = None,
 ) -> PlatformPredictor:
-    """A predictor of so many kernels."""
+    """A predictor from so many kernels of a board; without a guide by the sampler `prior`."""
+    initial = min(100, max(count // 2, 20))
     drawn = make_sampler(
-        sampler,
-        count,
-        RULES,
-        judge.excluded,
-        seed=seed,
-        initial=min(100, max(count // 2, 20)),
-        guide=guide,
+        PRIOR if guide is None else "latfarm",
+        SamplingTask(count, RULES, judge.excluded, seed=seed, initial=initial),
+        guide=guide or "variance",
         sibling=None if sibling is None else Sibling.of(sibling.models),
     )
     samples: list[KernelSample] = []
@@ -164,17 +167,17 @@ def characterise(
 
 
 def sibling_rows(judge: Judge, count: int, seeds: int) -> list[dict[str, Any]]:
-    """The first experiment."""
+    """The experiment "siblings"."""
     arms: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
-        elder = characterise(Board("npu", 1000 + seed), judge, count, 500 + seed)
+        known = characterise(Board("npu", 1000 + seed), judge, count, 500 + seed)
         for name in ("slower-npu", "cpu"):
             board = Board(name, seed)
             quarter = count // 4
             for label, size, source in (
                 ("without", count, None),
                 ("without", quarter, None),
-                ("from npu", quarter, elder),
+                ("from npu", quarter, known),
             ):
                 made = characterise(board, judge, size, seed, sibling=source)
                 found = judge.judge(made, board)
@@ -184,12 +187,12 @@ def sibling_rows(judge: Judge, count: int, seeds: int) -> list[dict[str, Any]]:
 
 
 def guide_rows(judge: Judge, count: int, seeds: int) -> list[dict[str, Any]]:
-    """The second experiment; `prior` is what all of them stand beside."""
+    """The experiment "guides", with the sampler `prior` for comparison."""
     arms: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
         for name in PROFILES:
             board = Board(name, seed)
-            made = characterise(board, judge, count, seed, sampler=PRIOR)
+            made = characterise(board, judge, count, seed, guide=None)
             arms.setdefault(f"{name}|prior|{count}", []).append(judge.judge(made, board))
             for guide in GUIDES:
                 made = characterise(board, judge, count, seed, guide=guide)
@@ -215,8 +218,10 @@ def _row(key: str, found: Sequence[tuple[float, float]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", type=int, default=400, help="N of the siblings")
-    parser.add_argument("--guided", type=int, default=150, help="kernels of each guide's run")
+    parser.add_argument("--kernels", type=int, default=400, help="N of the experiment siblings")
+    parser.add_argument(
+        "--guided", type=int, default=150, help="number of kernels in the experiment guides"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=("siblings", "guides"))
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")

@@ -1,19 +1,20 @@
-"""Samplers x regressors on fresh measurements of this machine's runtimes: who is right, and when?
+"""Compares samplers and regressors on new measurements of this machine's runtimes.
 
     make bench-sampling-fresh
     python -m benchmarks.sampling_fresh --runtime onnxruntime --write
 
-Convolutions (with what is fused behind them) as models of one kernel, measured by the real agent.
-Four samplers draw up to --count of them each; all are judged on the same kernels, that none of them
-may draw: half from the joint prior of the zoo's networks (where `latfarm` samples), half from
-nn-Meter's marginal prior (where Algorithm 2 does). What is judged is measured twice, at different
-times: the second time judges, and how often the first is within 10 % of it is the ceiling that no
-predictor can pass. Samplers take turns, batch by batch, so that drift hits all of them alike.
+Convolutions, with the ops that are fused with them, are measured as models of one kernel by the
+real agent. Four samplers draw up to --count of them each. All samplers are judged by the same
+kernels, which none of them may draw: half of these are from the joint prior of the zoo's networks,
+from which `latfarm` samples, and half from nn-Meter's marginal prior, from which Algorithm 2
+samples. These kernels are measured twice, at different times. The second time is the truth. The
+share of first times within 10 % of it is the ceiling that no predictor can exceed. The samplers
+take turns, batch by batch, so that drift affects all of them alike.
 
-Every answer is kept in a file under LATFARM_HOME (default .cache/sampling-fresh) as soon as it is
-there: stopped at any point, the same command goes on where it stopped. `--write` keeps the figures
-in `sampling_fresh.json` and `sampling_fresh.svg` beside this file, a runtime at a time. Nothing
-else should run.
+Every answer is kept at once in a file under LATFARM_HOME (by default .cache/sampling-fresh), so
+that the same command continues where it was stopped. `--write` keeps the figures of each runtime in
+`sampling_fresh.json` and `sampling_fresh.svg` beside this file. Nothing else should run on the
+machine.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, SamplingScope
-from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.base import (
+    Excluded,
+    Sampler,
+    SamplingScope,
+    SamplingTask,
+)
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
 from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
@@ -64,6 +70,7 @@ RULES = FusionRules(
     }
 )
 RUNTIMES = ("onnxruntime", "litert", "ncnn")
+"""Names of the runtimes that are measured by default."""
 SAMPLERS: tuple[SamplerName, ...] = ("random", "nn-meter", "annette", "latfarm")
 REGRESSORS: dict[str, Callable[[], Regressor]] = {
     "forest": Forest,
@@ -71,20 +78,26 @@ REGRESSORS: dict[str, Callable[[], Regressor]] = {
     "GP stack": Stack,
 }
 COUNTS = (60, 100, 150, 250, 500)
+"""Numbers of kernels after which all regressors are judged."""
 JUDGED = 300
+"""Number of kernels that judge."""
 MOST_MACS = 3e8
-"""The samplers of the papers know no limit; at their largest, one kernel takes seconds."""
+"""Most multiply-adds of a kernel. The papers' samplers have no limit: their largest kernels take
+seconds."""
 SETTINGS = Settings(
     sessions=1, warmup_runs=2, warmup_ms=5.0, min_runs=5, max_runs=60, max_ms=40.0, cold_runs=0
 )
 INITIAL, BATCH = 60, 45
+"""Numbers of kernels before the first iteration, and in each iteration."""
 LEASE_MS = 600_000
+"""Duration of each lease of the board."""
 LEAST_ROWS = 20
+"""Number of samples from which regressors are judged."""
 
 
 @dataclass
 class Answers:
-    """What was measured, in a file that grows by a line an answer."""
+    """The answers so far, in a file that grows by one line per answer."""
 
     path: Path
     known: dict[str, float | None] = field(default_factory=dict)
@@ -95,19 +108,19 @@ class Answers:
         for line in self.path.read_text().splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:  # cut off in the middle of its last line
+            except ValueError:  # the last line was cut off
                 continue
             self.known[row["question"]] = row["latency_ms"]
 
     def keep(self, question: str, latency_ms: float | None) -> None:
-        """Add one; None: the model could not be run."""
+        """Add an answer; None: the model could not be run."""
         self.known[question] = latency_ms
         with self.path.open("a") as stream:
             stream.write(json.dumps({"question": question, "latency_ms": latency_ms}) + "\n")
 
 
 class Bench:
-    """One platform of one agent, asked one kernel at a time."""
+    """One platform of an agent that measures one kernel at a time."""
 
     def __init__(self, client: AgentClient, platform: Any, answers: Answers) -> None:
         self._client = client
@@ -117,7 +130,7 @@ class Bench:
         self.asked = 0
 
     async def latency_ms(self, kernel: Kernel, label: str) -> float | None:
-        """Median latency of a model of this kernel; None where it cannot be run or repeated."""
+        """The median latency of a model of this kernel; None where the measurement failed."""
         question = f"{label} {kernel.kernel_id}"
         if question not in self._answers.known:
             self._answers.keep(question, await self._ask(kernel, label))
@@ -139,10 +152,10 @@ class Bench:
 
 @asynccontextmanager
 async def bench(runtime: str, home: Path) -> AsyncIterator[tuple[Bench, str, dict[str, str]]]:
-    """The first fp32 platform of a runtime on this machine with one thread.
+    """The first fp32 platform with one thread of a runtime on this machine.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: there is no such platform.
     """
     options = LocalAgentOptions(home / "agent", home / "agent.log")
     with LocalAgent(options) as agent:
@@ -164,7 +177,7 @@ async def bench(runtime: str, home: Path) -> AsyncIterator[tuple[Bench, str, dic
 
 
 def judged_kernels(count: int, seed: int) -> tuple[list[Kernel], int]:
-    """Kernels to judge by, mixed, and how many are of the joint prior (they come first)."""
+    """The kernels that judge, and how many of them are from the joint prior; these come first."""
     scope = {"conv": 1.0}
     joint = KernelPrior(seed=880_000 + seed, shares=scope, max_macs=int(MOST_MACS))
     found = joint.draw(count - count // 2, RULES)
@@ -175,7 +188,7 @@ def judged_kernels(count: int, seed: int) -> tuple[list[Kernel], int]:
 
 @dataclass
 class Draw:
-    """A sampler and what it has had measured so far, failures left out."""
+    """A sampler and its measured kernels so far, without failures."""
 
     sampler: Sampler
     samples: list[KernelSample] = field(default_factory=list)
@@ -186,24 +199,19 @@ class Draw:
 async def measure(
     device: Bench, count: int, judged: Sequence[Kernel], seed: int
 ) -> tuple[dict[str, Draw], Array, Array]:
-    """Every sampler's kernels, and the judged ones twice (NaN where they cannot be run)."""
+    """Measure every sampler's kernels once, and the judging ones twice (NaN: cannot be run)."""
     excluded = Excluded.of([], FusionRules(), [kernel.kernel_id for kernel in judged])
     scope = SamplingScope(frozenset({"conv"}), MOST_MACS)
-    draws: dict[str, Draw] = {
-        name: Draw(
-            make_sampler(
-                name,
-                count,
-                RULES,
-                excluded,
-                seed=seed,
-                initial=min(INITIAL, count),
-                batch=BATCH,
-                scope=scope,
-            )
-        )
-        for name in SAMPLERS
-    }
+    task = SamplingTask(
+        count,
+        RULES,
+        excluded,
+        seed=seed,
+        initial=min(INITIAL, count),
+        batch=BATCH,
+        scope=scope,
+    )
+    draws: dict[str, Draw] = {name: Draw(make_sampler(name, task)) for name in SAMPLERS}
     rounds = math.ceil(count / BATCH)
     passes = np.full((2, len(judged)), np.nan)
     # Two passes over the judged kernels spread over all rounds, so that they see the same drift.
@@ -235,7 +243,7 @@ def judge(
     truth: Array,
     counts: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """Every sampler with every regressor at every count."""
+    """The accuracy of every sampler with every regressor after every number of kernels."""
     known = np.flatnonzero(np.isfinite(truth))
     table = as_table([workload(judged[place]) for place in known.tolist()])
     rows: list[dict[str, Any]] = []
@@ -318,7 +326,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def lines(found: dict[str, Any]) -> list[Line]:
-    """Each sampler with the regressor of its makers, and with ours."""
+    """The lines of the plot: each sampler with the regressor of its authors, and with ours."""
     own = {"random": "forest", "nn-meter": "forest", "annette": "annette", "latfarm": "GP stack"}
     pairs = sorted({(name, own[name]) for name in own} | {(name, "GP stack") for name in own})
     return [
@@ -335,7 +343,7 @@ def lines(found: dict[str, Any]) -> list[Line]:
 
 
 def write(found: dict[str, Any]) -> None:
-    """Keep a runtime's figures, and draw all of them."""
+    """Keep a runtime's figures, and draw those of all runtimes."""
     path = Path(__file__).with_name("sampling_fresh.json")
     kept = json.loads(path.read_text()) if path.is_file() else {}
     kept = dict(sorted({**kept, found["platform"]: found}.items()))
@@ -347,7 +355,7 @@ def write(found: dict[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", action="append", default=[], help=", ".join(RUNTIMES))
-    parser.add_argument("--count", type=int, default=500, help="kernels of each sampler")
+    parser.add_argument("--count", type=int, default=500, help="number of kernels of each sampler")
     parser.add_argument("--judged", type=int, default=JUDGED)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="keep the figures beside this file")

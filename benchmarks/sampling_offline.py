@@ -1,23 +1,25 @@
-"""Samplers x regressors on 19,100 real convolution timings: who is right within 10 %, and when?
+"""Compares samplers and regressors on 19,100 measured convolutions.
 
     make bench-sampling
 
-All draw from the same measured pools (conv + relu, ncnn, one thread; LATFARM_BENCH_DATA names the
-folder) and are judged on `test_prior.csv`, which nothing is drawn from or chosen on.
+All samplers draw from the same measured rows (convolution and ReLU, ncnn, one thread; the folder is
+given by LATFARM_BENCH_DATA). They are judged by `test_prior.csv`, from which nothing is drawn, and
+by which nothing is chosen.
 
-- random: uniform over the prior's pool.
-- nn-meter: Algorithm 2. At 16,000 rows the exact set that it collected; below, 10/16 of the rows
-  from the prior and, for the rest, the fine-grained rows nearest to prior rows that a forest gets
-  wrong by more than 10 %, trained on the other half: an approximation, for the fine-grained rows
-  were drawn around the errors of a forest of 10,000 rows.
-- latfarm: 100 rows of 2,500 draws of the prior or more that, by their places alone, tell most about
-  all of them (`models.gp_design`), then batches of which half are like that and half the draws that
-  the Gaussian process is least sure of: as the sampler is by default. There are no networks here
-  whose layers its other half would be.
-- spread, coverage, both: all like the first hundred; or with the draws in place of the others that
-  are farthest from what was measured by CM_O, or that are both.
+- random: uniform draws from the rows of the prior.
+- nn-meter: Algorithm 2. With 16,000 rows it is the exact set that the algorithm collected. With
+  fewer, 10/16 of the rows are from the prior. The others are the fine-grained rows nearest to rows
+  of the prior that a forest, trained on the other half, predicts with an error above 10 %. This is
+  an approximation, since the fine-grained rows were drawn around the errors of a forest of 10,000
+  rows.
+- latfarm: first 100 rows of at least 2,500 draws of the prior, those that tell most about all of
+  them by their features alone (`models.gaussian.design`). In each later batch, half of the rows are
+  chosen in the same way, and half are the draws that the Gaussian process is least sure of, as by
+  default. There are no networks here from which layers could be taken.
+- spread, coverage, both: the same sampler with other guides: all rows like the first hundred, or
+  half of them by the distance CM_O, or by distance and variance together.
 
-Writes `sampling_offline.json` beside this file: medians over the seeds, and their range.
+`--write` writes `sampling_offline.json` beside this file: medians over the seeds, and their range.
 """
 
 from __future__ import annotations
@@ -53,18 +55,30 @@ REGRESSORS: dict[str, Callable[[], Regressor]] = {
     "stack": Stack,
 }
 COUNTS = (60, 100, 150, 250, 500, 1000)
+"""Numbers of rows that samplers draw."""
 PUBLISHED = 16_000
+"""Number of rows that nn-Meter's Algorithm 2 collected."""
 FEATURES = ("in_h", "in_channels", "out_channels", "kernel_h", "stride_h")
+"""The features by which fine-grained rows are near to a row."""
 INITIAL, BATCH, CANDIDATES, REFERENCE = 100, 45, 2_500, 500
+"""Of the sampler `latfarm`: rows before the first batch and in each batch, draws to choose from,
+and draws that stand for the whole prior."""
 
 
 class Pools:
-    """The rows that may be drawn: `prior` and `fine` hold their numbers in `table`."""
+    """The rows that may be drawn.
+
+    Attributes:
+        table: all rows, with their latencies in `latency_ms`.
+        prior: the numbers of the rows that were drawn from the prior.
+        fine: the numbers of the fine-grained rows.
+        judged: the rows that judge, with their latencies in `judged_ms`.
+    """
 
     def __init__(self, folder: Path, *, judge_pool: bool = False) -> None:
         judged, self.judged_ms = read(folder / "test_prior.csv")
         works, latency = read(folder / "pool_nn_meter_16000.csv")
-        if judge_pool:  # what choices are made by: the test set is for the final figures alone
+        if judge_pool:  # for choices between methods; the test set is for the final figures only
             judged, self.judged_ms = works[8_000:10_000], latency[8_000:10_000]
         self.judged = as_table(judged)
         held_out = {work for work in judged}
@@ -80,12 +94,12 @@ Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def random_rows(pools: Pools, count: int, seed: int) -> Rows:
-    """Uniform over the prior's pool."""
+    """Uniform draws from the rows of the prior."""
     return np.random.default_rng(seed).permutation(pools.prior)[:count]
 
 
 def nn_meter_rows(pools: Pools, count: int, seed: int) -> Rows:
-    """Algorithm 2's, see the module."""
+    """The rows of Algorithm 2, as described above."""
     if count >= len(pools.prior) + len(pools.fine):
         return np.concatenate([pools.prior, pools.fine])
     first = random_rows(pools, count * 10 // 16, seed)
@@ -96,14 +110,14 @@ def nn_meter_rows(pools: Pools, count: int, seed: int) -> Rows:
     while len(chosen) < count - len(first):
         centre = pools.log[random.choice(wrong)]
         gaps = np.abs(pools.log[left] - centre)
-        # Fine-grained draws keep the map, kernel and stride and move the channels.
+        # Fine-grained draws keep the map, the kernel size and the stride, and change the channels.
         near = np.argsort(gaps[:, 1:3].sum(axis=1) + 100.0 * gaps[:, (0, 3, 4)].sum(axis=1))
         chosen += [int(left.pop(at)) for at in sorted(near[:10], reverse=True)]
     return np.concatenate([first, np.array(chosen[: count - len(first)], dtype=np.intp)])
 
 
 def _wrong(pools: Pools, rows: Rows, seed: int) -> Rows:
-    """Rows that a forest of the other half predicts wrong by more than 10 %."""
+    """The rows that a forest, trained on the other half, predicts with an error above 10 %."""
     mixed = np.random.default_rng(seed + 1).permutation(rows)
     halves = (mixed[::2], mixed[1::2])
     found = []
@@ -116,12 +130,12 @@ def _wrong(pools: Pools, rows: Rows, seed: int) -> Rows:
 
 
 def latfarm_rows(pools: Pools, count: int, seed: int) -> Rows:
-    """Spread over the prior at first, then half where the process is unsure."""
+    """The rows of the sampler `latfarm` with its default guide."""
     return guided_rows(pools, count, seed, "variance")
 
 
 def guided_rows(pools: Pools, count: int, seed: int, guide: Guide) -> Rows:
-    """Spread over the prior; half of each batch by a guide, where there is one."""
+    """The rows of the sampler `latfarm` with a guide, as described above."""
     order = np.random.default_rng(seed).permutation(pools.prior)
     reach = max(CANDIDATES, 3 * count)
     candidates, reference = order[:reach], pools.table.take(order[:REFERENCE])
@@ -137,14 +151,14 @@ def guided_rows(pools: Pools, count: int, seed: int, guide: Guide) -> Rows:
     while len(taken) < count:
         size = min(BATCH, count - len(taken))
         left = candidates[~np.isin(candidates, taken)]
-        scores = _doubts(pools, np.array(taken), left, guide)
+        scores = _uncertainties(pools, np.array(taken), left, guide)
         taken.extend(left[np.argsort(-scores, kind="stable")[: size // 2]].tolist())
         add_spread(size - size // 2)
     return np.array(taken[:count])
 
 
-def _doubts(pools: Pools, known: Rows, left: Rows, guide: Guide) -> Array:
-    """What `sampling_latfarm` weighs layers by, here of single draws."""
+def _uncertainties(pools: Pools, known: Rows, left: Rows, guide: Guide) -> Array:
+    """How unsure the model is of each row, as `sampling.latfarm.uncertainty` measures it."""
     table = pools.table.take(left)
     model = RooflineGP().fit(pools.table.take(known), pools.latency_ms[known])
     deviation = model.predict(table)[1]
@@ -164,11 +178,11 @@ GUIDES: dict[str, Callable[[Pools, int, int], Rows]] = {
     guide: partial(guided_rows, guide=guide) for guide in ("spread", "coverage", "both")
 }
 GUIDED = (150, 500)
-"""Where the guides are compared, by the Gaussian process alone."""
+"""Numbers of rows at which the guides are compared, with the Gaussian process only."""
 
 
 def score(make: Callable[[], Regressor], pools: Pools, rows: Rows) -> tuple[float, float]:
-    """Share of the judged rows within 10 %, and the time to fit in s."""
+    """The share of judged rows within 10 %, and the time to fit in seconds."""
     began = time.perf_counter()
     model = make().fit(pools.table.take(rows), pools.latency_ms[rows])
     fit_s = time.perf_counter() - began
@@ -202,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if chosen.regressor and regressor not in chosen.regressor:
                     continue
                 if count == PUBLISHED and regressor in ("GP", "stack"):
-                    continue  # a process of 16,000 rows takes hours
+                    continue  # a Gaussian process of 16,000 rows takes hours
                 if sampler in GUIDES and regressor != "GP":
                     continue
                 found = [score(make, pools, rows) for rows in drawn]

@@ -1,4 +1,4 @@
-"""Accuracy against the number of measurements as a plot: SVG text, light and dark."""
+"""A plot of accuracy by the number of measurements, as SVG for light and dark pages."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 460, 340
+"""Size of a panel in pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 40
+"""Margins of a panel in pixels."""
 LEGEND = 16
+"""Height of a line of the legend in pixels."""
 COLOURS = ("#3b7dd8", "#d8573b", "#2f9e62", "#9a57c9", "#c98f1e", "#14919b", "#7a7f87")
+"""Colours of the lines."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What one way reaches: (measurements, percent within 10 %)."""
+    """A line of the plot, with points of (number of measurements, percent within 10 %)."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def plot(panels: Mapping[str, tuple[Sequence[Line], float | None]]) -> str:
-    """One panel beside the other, each with its lines and the ceiling that noise sets.
+    """The plot: panels side by side, each with its lines and the ceiling that noise sets.
 
     Args:
-        panels: by title: lines, and percent of kernels that repeat within 10 %, where known.
+        panels: for each title the lines, and the percentage of kernels that repeat within 10 %,
+            where known.
     """
     names = list(dict.fromkeys(line.name for lines, _ in panels.values() for line in lines))
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Simulated boards: their truth is known, so that nothing excuses a miss."""
+"""The simulated boards of the benchmarks and tests, whose latencies are known exactly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from random import Random
 from typing import Any
 
 NOISE = 0.03
+"""Relative standard deviation of a run, by default."""
 _CLAMPS = [["Conv", "BatchNormalization"], ["Conv", "Relu"], ["Conv", "Clip"]]
 
 PROFILES: dict[str, dict[str, Any]] = {
-    # Wide tiles, cheap arithmetic, expensive transfers.
+    # This board has wide tiles, fast arithmetic and slow transfers.
     "npu": {
         "peak_macs_per_ms": 1e9,
         "vector_ops_per_ms": 4e7,
@@ -47,7 +48,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 
 def profile(kind: str, *, noise: float = NOISE, seed: int = 0) -> dict[str, Any]:
-    """A board's profile: one of `PROFILES`, or "drawn": its tiles and rates drawn by `seed`."""
+    """A board's profile: one of `PROFILES`, or "drawn", with tiles and rates drawn by `seed`."""
     if kind == "drawn":
         draw = Random(f"board {seed}")
         found = dict(PROFILES[draw.choice(sorted(PROFILES))])
@@ -65,7 +66,7 @@ def profile(kind: str, *, noise: float = NOISE, seed: int = 0) -> dict[str, Any]
 
 
 def write(kind: str, path: Path, *, noise: float = NOISE, seed: int = 0) -> str:
-    """Write a profile for an agent; the platform's name."""
+    """Write a profile for an agent; gives the platform's name."""
     found = profile(kind, noise=noise, seed=seed)
     path.write_text(json.dumps(found))
     return str(found["platform"])

@@ -1,10 +1,11 @@
-"""How fast graphs are made: nn-Meter's dataset, in processor seconds of one core.
+"""How fast the graphs of nn-Meter's dataset are built, in processor seconds of one core.
 
     python benchmarks/zoo_speed.py            a sample of each family
     python benchmarks/zoo_speed.py --all      all 26,000
 
-For each family: graphs a second made and checked, the same with the hash of each, and as
-`zoo.dataset` yields them, no two alike. Prints JSON. Needs no data and no board.
+For each family it measures the graphs per second that are built and checked, the same with the hash
+of each graph, and the distinct graphs per second that the dataset yields. It prints JSON, and needs
+no data and no board.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.hash import hash_of
 
 TARGET_PER_S = 150
+"""Graphs per second, of all families together, below which the benchmark fails."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What making `graphs` graphs of a family took, in processor seconds."""
+    """The processor seconds that so many graphs of a family took."""
 
     family: str
     graphs: int
@@ -39,17 +41,17 @@ class Speed:
 
 
 def time_family(name: str, count: int) -> Speed:
-    """Make `count` variants of a family, hash them, and make as many that differ."""
+    """Build `count` variants of a family, hash them, and build as many distinct ones."""
     made_s = hashed_s = 0.0
     nodes = graphs = 0
-    variant(name, count, rule="nn-meter")  # loads its module
+    variant(name, count, rule="nn-meter")  # loads the module of the family
     for number in itertools.count():
         if graphs == count:
             break
         start = time.process_time()
         try:
             graph = variant(name, number, rule="nn-meter")
-        except GraphError:  # drawn kernels that outgrow their maps cost their time too
+        except GraphError:  # the time of graphs that cannot be built counts too
             made_s += time.process_time() - start
             continue
         between = time.process_time()
@@ -66,7 +68,7 @@ def time_family(name: str, count: int) -> Speed:
 
 
 def summary(speeds: Sequence[Speed]) -> dict[str, object]:
-    """Rates of each family and of the dataset, in which all families have the same share."""
+    """The rates of each family and of the dataset, in which all families have the same share."""
     rows = [
         {
             "family": one.family,
@@ -99,7 +101,7 @@ def summary(speeds: Sequence[Speed]) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; exit code 1 where graphs are made more slowly than the target."""
+    """Run the benchmark; the exit code is 1 where graphs are built more slowly than the target."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--per-family", type=int, default=60, help="graphs of each family")
     parser.add_argument("--all", action="store_true", help=f"{PER_FAMILY} of each family")

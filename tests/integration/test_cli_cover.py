@@ -104,7 +104,7 @@ def test_a_bundle_of_old_says_how_to_gain_confidence(shell: Any, farm: Any, mode
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--layer", "nowhere"], "no layer nowhere; some that there are: "),
+        (["--layer", "nowhere"], "no layer nowhere; some of the layers: "),
         (["--family", "cnov"], "no kernel family 'cnov'; known: conv, "),
     ],
 )

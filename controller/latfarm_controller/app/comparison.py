@@ -7,8 +7,8 @@ from typing import Any
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
-from latfarm_controller.campaigns.engines.engines import EngineOptions
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform, choose, offer
+from latfarm_controller.campaigns.engines.campaign import EngineOptions
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform, choose, offer
 from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 

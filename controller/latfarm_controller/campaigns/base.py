@@ -1,8 +1,9 @@
-"""The interface of a campaign: an ask/tell plan of measurements with a goal.
+"""The interface of a campaign: a plan with a goal that asks for measurements and is told them.
 
-A campaign knows neither Ray, gRPC nor a database. It is a deterministic function of its
-configuration and of what it was told: after a crash a fresh one is made from the same
-configuration, asked again, and told the stored measurements of the requests already answered.
+A campaign knows neither Ray, gRPC nor a database. What it asks depends on its configuration and on
+what it was told, and on nothing else. So it resumes after a crash: a new campaign is made from the
+same configuration, is asked again, and is told the stored measurements of the requests that were
+answered before.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ from latfarm_predictors.measurement import SURVEY, Measurement, Settings, reques
 class MeasurementRequest:
     """One question to a platform: how long does this graph take?
 
-    `purpose` says what the answer is for (fusion, kernel, network, sentinel, query) and is stored
-    with it; `repeat` tells apart deliberate repetitions at different times; `label` is for people.
-    `board` is the id of the one board to ask, where platforms are compared with each other; empty:
-    any board that offers the platform.
+    Attributes:
+        graph: what is measured.
+        platform: the platform that is asked.
+        purpose: what the answer is for, for example fusion, kernel, network, sentinel or query; it
+            is stored with the answer.
+        settings: how it is measured.
+        repeat: distinguishes deliberate repetitions of the same question.
+        label: a name for people.
+        profile: whether the times of layers are asked for.
+        board: the id of the one board to ask, where platforms of one board are compared; empty: any
+            board that offers the platform.
     """
 
     graph: Graph
@@ -38,7 +46,7 @@ class MeasurementRequest:
 
     @cached_property
     def request_id(self) -> str:
-        """The same question has the same id."""
+        """The id of the question; the same question always has the same id."""
         purpose = f"{self.purpose}+profile" if self.profile else self.purpose
         purpose = f"{purpose}@{self.board}" if self.board else purpose
         return request_id(hash_of(self.graph), self.platform, purpose, self.settings, self.repeat)
@@ -46,7 +54,14 @@ class MeasurementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a campaign stands: `total` of the stage is an estimate that may change."""
+    """Where a campaign stands.
+
+    Attributes:
+        stage: the stage that is running.
+        done: number of measurements of this stage that are done.
+        total: number of measurements of this stage, an estimate that may change.
+        stages: all stages in their order.
+    """
 
     stage: str
     done: int
@@ -55,30 +70,31 @@ class Progress:
 
 
 class Campaign(Protocol):
-    """Plan of measurements. Not thread-safe: one driver owns it."""
+    """A plan of measurements with a goal. It is not thread-safe: one driver owns it."""
 
     kind: str
 
     def ask(self, count: int) -> list[MeasurementRequest]:
-        """At most `count` requests to measure next; empty while waiting to be told, or when done.
+        """At most `count` requests to measure next.
 
-        A request is handed out once; the driver retries infrastructure errors itself.
+        The list is empty while the campaign waits for answers, and when it is done. Each request is
+        given out once; the driver repeats it after infrastructure errors.
         """
         ...
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Take results of requests that were handed out, in any order, failures included."""
+        """Take the results of requests that were given out, in any order, failures included."""
         ...
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will be asked."""
+        """Whether the campaign will ask nothing more."""
         ...
 
     def progress(self) -> Progress:
-        """Where the campaign stands."""
+        """The stage that is running, and how far it is."""
         ...
 
     def outcome(self) -> Mapping[str, Any]:
-        """What was found so far, as plain JSON types: rules, counts, figures."""
+        """What was found so far, for example rules, counts and figures, as plain JSON types."""
         ...

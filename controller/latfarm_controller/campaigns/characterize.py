@@ -10,13 +10,13 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from pydantic import Field
 
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels.heads import HeadsCampaign
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS as KERNEL_SETTINGS
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.kernels.padding_profile import WithinPadsCampaign
-from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.kernels.survey import SETTINGS as KERNEL_SETTINGS
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks.campaign import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
     CampaignOptions,
     SettingsChange,
@@ -27,51 +27,69 @@ from latfarm_controller.campaigns.options import (
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
 from latfarm_controller.campaigns.profiles.insight import Asked, InsightChoice, choose
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, StoredSamplerName
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.sampling import SamplerName
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 
 PADDED_FACTOR = 6.0
-"""About how much board time a kernel takes with pads, and what they take alone, over its own."""
+"""Board time of a kernel alone and between pads, with its padding-only models, over that of the
+kernel alone: a rough estimate."""
 
 FIRST, FIRST_FROM_SIBLING = 100, 50
-"""Representative kernels before the first batch of a sampler that has batches."""
+"""Representative kernels before the first batch of a sampler that has batches: without a sibling
+platform, and with one, which makes some of them unnecessary."""
 
 KERNELS_A_NETWORK, MOST_NETWORKS = 7, 60
-"""By default one network is profiled for so many kernels, up to so many."""
+"""By default, one network is profiled for each so many kernels in the budget, up to so many
+networks."""
 MOST_HEADS = 400
-"""And a head for each kernel, up to so many: it takes about as long as one does."""
+"""By default, one head is profiled for each kernel in the budget, up to so many. A head takes about
+as long as a kernel."""
 
 
 class CharacterizeOptions(CampaignOptions):
     """Configuration of a characterisation.
 
-    `rules` (as JSON) are taken for the platform's instead of detecting them. The kernels' budget is
-    `budget` of them and, where given, `board_minutes`; with a `target` they end as soon as that
-    share of some kept back is predicted within 10 %. `held_out` are networks (as JSON) that the
-    predictor will be judged on: none of their exact kernels is measured. `exclude_lineages` keeps
-    their relatives out of the calibration networks. The parts' own configurations (`fusion`,
-    `kernels`, `networks`) hold what is not named here.
-
-    `insight`: how kernels are isolated; "auto": the best that the platform offers, see `insight`.
-    Between pads each is measured once alone, too, and `padding` holds how often between pads.
-
-    `started_from` names the bundle of a sibling board: its latencies choose the kernels (by sampler
-    `latfarm`), and are scaled and put right by what is measured. `guide` says what that sampler
-    picks layers of networks by.
-
-    Where the platform's profile tells kernels apart, `context` networks are drawn and profiled too:
-    each tells what some twenty kernels take where they run in earnest. Where, besides, kernels
-    alone were seen to be another thing than between pads, so are the `heads` of others (`heads`).
-
-    With `energy_ms` each kernel and network also runs back to back for so long, so that the power
-    rails of a board tell what it takes.
+    Attributes:
+        budget: largest number of kernels to measure.
+        calibration: number of calibration networks.
+        seed: random seed of all draws and of the order of measurements.
+        sampler: the sampler that chooses the kernels.
+        guide: how the sampler `latfarm` picks layers of networks.
+        started_from: the bundle of a sibling platform. Its latencies choose the kernels (with the
+            sampler `latfarm`), and the measurements correct them.
+        rules: fusion rules in JSON form, used instead of detecting the platform's own.
+        board_minutes: largest time that the boards may measure kernels; None: no limit.
+        target: measuring kernels ends when this share of some kernels that are kept back is
+            predicted within 10 %; None: never for this reason.
+        held_out: networks, in JSON form, that the predictor will be judged by; none of their
+            kernels is measured.
+        exclude_kernels: ids of kernels that must not be measured.
+        exclude_lineages: lineages whose families are left out of drawn networks.
+        fusion: the configuration of fusion detection.
+        kernel_passes: how often each kernel is measured.
+        kernel_settings: changes of the settings for kernels.
+        insight: how the times of kernels are obtained; "auto": the best that the platform offers,
+            see `profiles.insight`. If this is between pads, each kernel is measured once alone as
+            well.
+        context: number of networks that are drawn and profiled if the platform's profile shows
+            single kernels; None: depending on the budget. Each gives the times of about twenty
+            kernels as networks run them.
+        heads: number of heads of networks that are profiled if, besides, kernels alone differ from
+            kernels between pads; None: depending on the budget.
+        padding: how kernels are measured between pads.
+        network_passes: how often each calibration network is measured.
+        network_settings: changes of the settings for networks.
+        least_macs: least multiply-adds of a drawn network.
+        most_macs: most multiply-adds of a drawn network.
+        energy_ms: for each kernel and network, the duration in ms of running it back to back, so
+            that a board's power rails show its energy; 0: no energies.
     """
 
-    budget: int = Field(default=450, ge=1, description="kernels to measure")
+    budget: int = Field(default=450, ge=1, description="largest number of kernels to measure")
     calibration: int = Field(default=20, ge=1)
     seed: int = 0
-    sampler: SamplerName = "prior"
+    sampler: StoredSamplerName = "prior"
     guide: Guide = "variance"
     started_from: StartedFrom | None = None
     rules: dict[str, Any] | None = None
@@ -95,36 +113,36 @@ class CharacterizeOptions(CampaignOptions):
 
     @property
     def profiled_networks(self) -> int:
-        """How many networks are profiled: what is asked for, or as the budget."""
+        """How many networks are profiled: as asked for, or depending on the budget."""
         usual = min(self.budget // KERNELS_A_NETWORK, MOST_NETWORKS)
         return usual if self.context is None else self.context
 
     @property
     def profiled_heads(self) -> int:
-        """How many heads are profiled: what is asked for, or as the budget."""
+        """How many heads are profiled: as asked for, or depending on the budget."""
         usual = min(self.budget, MOST_HEADS)
         return usual if self.heads is None else self.heads
 
     @property
     def chosen_sampler(self) -> SamplerName:
-        """The sampler; only ours can start from a sibling."""
+        """The sampler: with a sibling platform `latfarm` replaces `prior`, which cannot use one."""
         started = self.started_from is not None and self.sampler == "prior"
         return "latfarm" if started else self.sampler
 
     @property
     def first_kernels(self) -> int:
-        """Representative kernels before the first batch: a sibling tells some of it already."""
+        """Representative kernels before the first batch; fewer with a sibling platform."""
         return FIRST if self.started_from is None else FIRST_FROM_SIBLING
 
     def with_energy(self, change: SettingsChange) -> SettingsChange:
-        """A part's settings, asking for energies where this does and the part says nothing."""
+        """A stage's settings, which ask for energies if this configuration does."""
         if not self.energy_ms or change.energy_ms is not None:
             return change
         return change.model_copy(update={"energy_ms": self.energy_ms})
 
 
 class CharacterizeCampaign(PlannedCampaign):
-    """The stages one after the other; each is planned from what the one before found."""
+    """Runs the stages one after the other; each is planned from what the earlier ones found."""
 
     kind = "characterize"
     stages: tuple[str, ...] = ("overhead", "fusion", "kernels", "networks")
@@ -137,10 +155,10 @@ class CharacterizeCampaign(PlannedCampaign):
         self._rules = None if options.rules is None else read_rules(self.kind, options.rules)
         fusion = options.fusion
         if self._rules is not None:
-            # What a call costs and whether the runtime profiles is still to be found out.
+            # The cost of a call, and whether the runtime profiles, must still be found out.
             fusion = fusion.model_copy(update={"pairs": []})
         self.fusion = FusionCampaign(platform, fusion)
-        # Both are checked now, before anything is measured, not when their turn comes.
+        # The options of later stages are checked now, before anything is measured.
         network_options = read_options(
             NetworkOptions,
             self.kind,
@@ -183,7 +201,7 @@ class CharacterizeCampaign(PlannedCampaign):
         self._insight: InsightChoice | None = None
 
     def plan(self) -> Plan:
-        """Fusion (with the overhead), then kernels cut by its rules, then networks."""
+        """Fusion with the call overhead, then kernels as its rules cut them, then networks."""
         yield from self.fusion.plan()
         self._insight = choose(
             self._options.insight,
@@ -210,7 +228,7 @@ class CharacterizeCampaign(PlannedCampaign):
             yield from self._padding(self.kernels)
         elif profile:
             yield from self._within_pads(self.kernels)
-        # A profiler that cannot tell a kernel's own call can tell the shares of a whole network.
+        # A profile that does not explain a kernel's own call may still show a network's shares.
         whole = self.fusion.profiles and self._options.insight in ("auto", "profile")
         if whole:
             yield from self._in_context()
@@ -223,6 +241,7 @@ class CharacterizeCampaign(PlannedCampaign):
         yield from self.networks.plan()
 
     def _padding(self, kernels: KernelCampaign) -> Plan:
+        """The kernels that were measured alone, between pads."""
         self.padding = PaddingCampaign(
             self.platform, self._options.padding, self._used_rules(), kernels.samples()
         )
@@ -230,7 +249,7 @@ class CharacterizeCampaign(PlannedCampaign):
         yield from self.padding.plan()
 
     def _within_pads(self, kernels: KernelCampaign) -> Plan:
-        """Profiles of kernels between pads, where those of kernels alone are not the same."""
+        """Profiles of kernels between pads, if those of kernels alone differ."""
         self.within_pads = WithinPadsCampaign(
             self.platform,
             self._used_rules(),
@@ -243,7 +262,7 @@ class CharacterizeCampaign(PlannedCampaign):
         yield from self.within_pads.plan()
 
     def _in_context(self) -> Plan:
-        """Profiles of whole networks; see `context`."""
+        """Profiles of whole networks, see `profiles.context`."""
         options = self._options
         count = options.profiled_networks
         if not count:
@@ -260,7 +279,7 @@ class CharacterizeCampaign(PlannedCampaign):
         yield from self.context.plan()
 
     def _heads(self) -> Plan:
-        """Profiles of heads, where what stands around a kernel was seen to matter."""
+        """Profiles of heads, if kernels between pads were found to differ from kernels alone."""
         options = self._options
         within = self.within_pads
         count = options.profiled_heads
@@ -278,12 +297,12 @@ class CharacterizeCampaign(PlannedCampaign):
         yield from self.heads.plan()
 
     def _before_networks(self, stage: str) -> None:
-        """One stage more, the last before the calibration networks."""
+        """Add a stage before the last one, the calibration networks."""
         *earlier, last = self.stages
         self.stages = (*earlier, stage, last)
 
     def _insights(self) -> dict[str, str]:
-        """What the time of each kernel rests on, by its id."""
+        """The insight that the time of each kernel rests on, by the kernel's id."""
         source = self.padding or self.kernels
         samples = [] if source is None else source.samples()
         return {sample.kernel.kernel_id: sample.insight for sample in samples}
@@ -294,7 +313,7 @@ class CharacterizeCampaign(PlannedCampaign):
         return replace(self._rules, platform=self.platform)
 
     def outcome(self) -> Mapping[str, Any]:
-        """Rules, call overhead, counts and sentinels on top; each stage's own outcome below."""
+        """Rules, call overhead, counts and sentinels; then the outcome of each stage."""
         fusion = self.fusion.outcome()
         kernels = self.kernels.outcome() if self.kernels is not None else {}
         networks = self.networks.outcome()

@@ -1,4 +1,4 @@
-"""Cover: given kernels, measured to add to what an earlier campaign knows of the platform."""
+"""Cover: measures given kernels, to add them to what an earlier campaign found on the platform."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from latfarm_predictors.kernels.kernel import Kernel
 from pydantic import Field
 
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.options import (
     CampaignOptions,
     SettingsChange,
@@ -22,12 +22,19 @@ from latfarm_controller.campaigns.profiles.insight import Insight, InsightChoice
 
 
 class CoverOptions(CampaignOptions):
-    """Configuration.
+    """Configuration of a campaign that measures given kernels.
 
-    `kernels` (graphs as JSON) are measured in as many `passes`. `base` is the campaign whose
-    kernels and networks the new bundle is made from as well; `rules`, `call_overhead_ms` and
-    `insight` are what it found or chose. Between pads each kernel is measured once alone, too, and
-    `padding` holds how often between pads.
+    Attributes:
+        base: id of the earlier campaign, whose kernels and networks the new bundle contains too.
+        kernels: the kernels, as graphs in JSON form.
+        rules: the fusion rules that the earlier campaign found, in JSON form.
+        call_overhead_ms: latency of an empty model, as the earlier campaign found it.
+        insight: how the earlier campaign obtained the times of kernels. If it was between pads,
+            each kernel is measured once alone as well.
+        passes: how often each kernel is measured.
+        seed: random seed of the order of measurements.
+        settings: changes of the measurement settings.
+        padding: how kernels are measured between pads.
     """
 
     base: str = Field(min_length=1)
@@ -42,7 +49,7 @@ class CoverOptions(CampaignOptions):
 
 
 class CoverCampaign(KernelCampaign):
-    """A kernel survey whose kernels are given, and the same kernels between pads where asked."""
+    """A kernel survey of given kernels, which are measured between pads as well if asked for."""
 
     kind = "cover"
     stages: tuple[str, ...] = ("kernels",)
@@ -69,12 +76,12 @@ class CoverCampaign(KernelCampaign):
             self.stages = ("kernels", "padding")
 
     def _batches(self) -> Iterator[Sequence[Kernel]]:
-        """All at once: nothing depends on an answer."""
+        """All kernels at once, since nothing depends on an answer."""
         yield self._given
         self._stopped = "count"
 
     def plan(self) -> Plan:
-        """The kernels alone, then between pads."""
+        """The kernels alone, then between pads if asked for."""
         yield from super().plan()
         if self._cover.insight == "padded":
             self._padding = PaddingCampaign(
@@ -84,7 +91,7 @@ class CoverCampaign(KernelCampaign):
             yield from self._padding.plan()
 
     def outcome(self) -> Mapping[str, Any]:
-        """As of a kernel survey, with the insight, and what it adds to."""
+        """The outcome of a kernel survey, with the insight and the earlier campaign."""
         source = self._padding or self
         insight = InsightChoice("auto", self._cover.insight, f"as campaign {self._cover.base}")
         found = {sample.kernel.kernel_id: sample.insight for sample in source.samples()}
@@ -99,16 +106,16 @@ class CoverCampaign(KernelCampaign):
 def cover_config(
     base: str, outcome: Mapping[str, Any], kernels: Sequence[Kernel]
 ) -> dict[str, Any]:
-    """The configuration that measures kernels as a campaign measured its own.
+    """The configuration that measures kernels as an earlier campaign measured its own.
 
     Args:
-        base: the campaign's id.
-        outcome: of it, finished.
-        kernels: what to measure.
+        base: the earlier campaign's id.
+        outcome: its outcome.
+        kernels: the kernels to measure.
     """
     insight = chosen_insight(outcome)
     if insight is None:
-        # Before the choice was recorded, a profile was taken wherever there was one.
+        # Campaigns from before the choice was recorded used a profile wherever there was one.
         insight = "profile" if outcome.get("fusion", {}).get("profile") == "yes" else "single"
     return {
         "base": base,

@@ -1,4 +1,4 @@
-"""Kinds of campaigns by name."""
+"""The kinds of campaigns by their names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from latfarm_controller.campaigns.base import Campaign
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
 from latfarm_controller.campaigns.cover import CoverCampaign, CoverOptions
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
-from latfarm_controller.campaigns.networks.networks import NetworkCampaign, NetworkOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks.campaign import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 
 Config = Mapping[str, Any]
+"""A campaign's configuration as plain JSON types."""
 
 
 def _fusion(platform: str, config: Config) -> Campaign:
@@ -60,20 +61,20 @@ KINDS: Mapping[str, Callable[[str, Config], Campaign]] = MappingProxyType(
         "engines": _engines,
     }
 )
-
+"""Makes a campaign of each kind from a platform and a configuration."""
 
 TRAINED = frozenset({"characterize", "cover"})
-"""Kinds that end in a bundle."""
+"""Kinds of campaigns whose results are trained into a bundle."""
 
 COMPARING = frozenset({"engines"})
-"""Kinds that measure several platforms of one board: their platform is a pattern of names."""
+"""Kinds that compare several platforms of one board; their platform is a pattern of names."""
 
 
 def make_campaign(kind: str, platform: str, config: Config) -> Campaign:
-    """A fresh campaign; the same arguments and answers make it ask the same questions.
+    """A new campaign; with the same arguments and answers it asks the same questions.
 
     Raises:
-        UsageError: an unknown kind, or a configuration that is wrong: names the key.
+        UsageError: the kind is unknown, or the configuration is wrong; the message names the key.
     """
     maker = KINDS.get(kind)
     if maker is None:

@@ -1,4 +1,4 @@
-"""Configuration of campaigns: strict pydantic models whose complaints name the bad key."""
+"""The configuration of campaigns: strict pydantic models whose errors name the wrong key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from latfarm_controller.errors import UsageError
 
 
 class CampaignOptions(BaseModel):
-    """Base of all campaign configurations: immutable, unknown keys are an error."""
+    """Base of all campaign configurations: they are immutable, and unknown keys are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +25,7 @@ Chosen = TypeVar("Chosen", bound=CampaignOptions)
 
 
 class SettingsChange(CampaignOptions):
-    """The settings that a campaign changes from its default; see `measurement.Settings`."""
+    """The settings in which a campaign differs from its defaults; see `measurement.Settings`."""
 
     tier: str | None = None
     sessions: int | None = None
@@ -62,9 +62,9 @@ def read_options(model: type[Chosen], kind: str, config: Mapping[str, Any]) -> C
     try:
         return model.model_validate(dict(config))
     except ValidationError as error:
-        # A misspelt key leaves another one missing: it is the one to be told of.
+        # A misspelt key leaves another key missing: the misspelt one is reported first.
         first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-        # Alternatives of a type stand in the place as "literal['a']" or "list[...]".
+        # The place also names alternatives of a type, as "literal['a']" or "list[...]": left out.
         place = [str(part) for part in first["loc"] if "[" not in str(part)]
         key = ".".join(place)
         if first["type"] == "extra_forbidden":
@@ -78,7 +78,7 @@ def read_options(model: type[Chosen], kind: str, config: Mapping[str, Any]) -> C
 
 
 def _owner(model: type[BaseModel], place: Sequence[str]) -> type[BaseModel]:
-    """The model that a nested key belongs to."""
+    """The model that the keys at a nested place belong to."""
     for name in place:
         field = model.model_fields.get(name)
         if field is None or not isinstance(field.annotation, type):
@@ -91,7 +91,7 @@ def read_graph(kind: str, key: str, data: Any) -> Graph:
     """A graph from its JSON form.
 
     Raises:
-        UsageError: it is none; names the key.
+        UsageError: the data is no graph; the message names the key.
     """
     try:
         return Graph.from_json(data)
@@ -103,7 +103,7 @@ def read_graphs(kind: str, key: str, data: Sequence[Any]) -> list[Graph]:
     """Graphs from their JSON forms.
 
     Raises:
-        UsageError: one is none; names the key and its place.
+        UsageError: one of them is no graph; the message names the key and its place.
     """
     return [read_graph(kind, f"{key}.{index}", item) for index, item in enumerate(data)]
 
@@ -112,7 +112,7 @@ def read_rules(kind: str, data: Mapping[str, Any]) -> FusionRules:
     """Fusion rules from their JSON form.
 
     Raises:
-        UsageError: they are none.
+        UsageError: the data is not in the form of rules.
     """
     try:
         return FusionRules.from_json(data)

@@ -1,9 +1,8 @@
-"""Batch-synchronous campaigns: a plan is a generator of batches, sent the answers to each.
+"""Campaigns as plans: a plan is a generator that yields batches and is sent the answers to each.
 
-What a plan does next depends on a whole batch and never on the order in which its answers came, so
-that a campaign is a deterministic function of its configuration and of what it was told, whatever
-boards answered first. A plan that needs no answer yet yields one large batch and keeps every board
-of a pool busy.
+What a plan does next depends on the answers to a whole batch, and never on the order in which they
+came. So a campaign asks the same requests whichever board answers first. A plan that needs no
+answers in between yields one large batch, which keeps all boards of a pool busy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,14 @@ from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests that are handed out together; `done` and `total` place it in its stage."""
+    """Requests that are given out together.
+
+    Attributes:
+        stage: the stage that the batch belongs to.
+        requests: the requests.
+        done: number of requests of earlier batches of the stage.
+        total: number of requests of the whole stage, an estimate.
+    """
 
     stage: str
     requests: Sequence[MeasurementRequest]
@@ -35,12 +41,15 @@ Answers = Mapping[str, Measurement]
 """The measurements of one batch by request id, in the order in which they were asked."""
 
 Plan = Generator[Batch, Answers, None]
+"""Yields batches, and is sent the answers to each."""
 
 
 class Asker:
     """Makes a campaign's requests, so that each deliberate repetition has an id of its own.
 
-    `board`: the id of the one board that is asked; empty: any that offers the platform.
+    Args:
+        platform: the platform that is asked.
+        board: the id of the one board that is asked; empty: any board that offers the platform.
     """
 
     def __init__(self, platform: str, board: str = "") -> None:
@@ -57,7 +66,7 @@ class Asker:
         label: str = "",
         profile: bool = False,
     ) -> MeasurementRequest:
-        """The next repetition of a question."""
+        """A request; the same arguments again give a repetition with another id."""
         key = (hash_of(graph), purpose, settings, profile)
         repeat = self._asked[key]
         self._asked[key] += 1
@@ -74,7 +83,10 @@ class Asker:
 
 
 class PlannedCampaign(ABC):
-    """A campaign (see `Campaign`) driven by `plan`. Not thread-safe: one driver owns it."""
+    """A campaign (see `Campaign`) whose requests come from `plan`.
+
+    It is not thread-safe: one driver owns it.
+    """
 
     kind: str
     stages: tuple[str, ...]
@@ -92,7 +104,7 @@ class PlannedCampaign(ABC):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """The batches to measure; each `yield` is sent the batch's answers, failures included."""
+        """The batches to measure; the plan is sent the answers to each batch, failures included."""
 
     @abstractmethod
     def outcome(self) -> Mapping[str, Any]:
@@ -110,7 +122,7 @@ class PlannedCampaign(ABC):
         return requests
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """See `Campaign.tell`; an answer to nothing that is open is left aside."""
+        """See `Campaign.tell`; answers to requests that are not open are ignored."""
         for measurement in measurements:
             if measurement.request_id in self._waiting:
                 self._waiting.discard(measurement.request_id)
@@ -136,8 +148,8 @@ class PlannedCampaign(ABC):
         return Progress(batch.stage, done, max(batch.total, done), self.stages)
 
     def _start(self) -> None:
-        # Not in the constructor: drawing kernels takes seconds, and `latfarm campaign list` makes
-        # campaigns that it never asks.
+        # The constructor does not start the plan: drawing kernels takes seconds, and
+        # `latfarm campaign list` makes campaigns that are never asked.
         if self._running is None:
             self._running = self.plan()
             self._advance(None)

@@ -1,4 +1,4 @@
-"""One question to a platform: the campaign of a single measurement."""
+"""The campaign of a single measurement, for a question about the true latency of a network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 
 
 class QueryCampaign:
-    """Measures one graph once. `answer` is the measurement, a failure included; None before.
+    """Measures one graph once.
 
-    Each one has a `nonce`: asked again it is measured again, whatever the store knows.
+    Each campaign is measured, whatever the store knows: its random `nonce` is part of the request.
+
+    Attributes:
+        platform: the platform that is asked.
+        nonce: makes the request different from all earlier ones.
+        answer: the measurement, which may have failed; None before.
     """
 
     kind = "query"
@@ -42,11 +47,11 @@ class QueryCampaign:
 
     @property
     def done(self) -> bool:
-        """Whether it was answered."""
+        """Whether the request was answered."""
         return self.answer is not None
 
     def progress(self) -> Progress:
-        """One step."""
+        """The one measurement, done or not."""
         return Progress("measuring", int(self.done), 1)
 
     def outcome(self) -> Mapping[str, Any]:

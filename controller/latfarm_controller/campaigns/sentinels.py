@@ -1,6 +1,6 @@
-"""Sentinels: a reference kernel measured through a campaign, to see a board drift.
+"""Sentinels: a reference kernel that is measured again and again, to notice that a board drifts.
 
-A shift of the sentinel voids the measurements around it, which are asked once more.
+Where the sentinel shifts, the measurements around it become void and are asked for once more.
 """
 
 from __future__ import annotations
@@ -18,19 +18,34 @@ from latfarm_predictors.measurement import Measurement
 T = TypeVar("T")
 
 PURPOSE = "sentinel"
+"""The purpose, in the store, of the sentinel's measurements."""
 LEAST_SHIFT = 0.03
-"""A shift below this share voids nothing, however steady the sentinel is."""
+"""A shift below this share of the median makes nothing void, however steady the sentinel is."""
+_SPREADS = 3.0
+"""A shift above so many spreads makes measurements void."""
+_NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+_LEAST_COUNT = 4
+"""Number of sentinels on a board from which its measurements are judged."""
 
 
 def sentinel_kernel() -> Graph:
-    """A 3x3 convolution and its activation: 7 million multiply-adds, some 0.5 MB of tensors."""
+    """The sentinel: a 3x3 convolution with its activation, 7 million multiply-adds, 0.5 MB."""
     b = GraphBuilder("sentinel")
     return b.build([b.relu(b.conv(b.input((1, 32, 28, 28)), 32, 3))])
 
 
 @dataclass(frozen=True, slots=True)
 class BoardDrift:
-    """How one board's sentinel behaved: shares of its median."""
+    """How the sentinel behaved on one board.
+
+    Attributes:
+        board_id: the board.
+        count: number of good measurements.
+        median_ms: their median.
+        spread: 1.4826 times their median absolute deviation, as a share of the median.
+        drift: change from the first to the last third, as a share of the median.
+    """
 
     board_id: str
     count: int
@@ -40,11 +55,11 @@ class BoardDrift:
 
     @property
     def limit(self) -> float:
-        """The shift above which a window is void."""
-        return max(LEAST_SHIFT, 3.0 * self.spread)
+        """The shift above which a window is void, as a share of the median."""
+        return max(LEAST_SHIFT, _SPREADS * self.spread)
 
     def to_json(self) -> dict[str, Any]:
-        """For the campaign's outcome."""
+        """The drift as plain JSON types, for the campaign's outcome."""
         return {
             "board_id": self.board_id,
             "count": self.count,
@@ -61,22 +76,22 @@ def _by_board(measurements: Iterable[Measurement]) -> Mapping[str, list[Measurem
         if measurement.ok:
             boards.setdefault(measurement.board_id, []).append(measurement)
     for found in boards.values():
-        # By time, then by what was asked first: a simulated board may not keep time.
+        # Sorting keeps the order of requests at equal times: a simulated board may have no clock.
         found.sort(key=lambda m: m.measured_at_s)
     return dict(sorted(boards.items()))
 
 
 def drift_of(sentinels: Sequence[Measurement]) -> list[BoardDrift]:
-    """Spread and drift of the sentinel on each board.
+    """The spread and the drift of the sentinel on each board.
 
-    Spread is 1.4826 times the median absolute deviation; drift compares the medians of the last and
-    the first third.
+    Args:
+        sentinels: all measurements of the sentinel, in the order in which they were asked.
     """
     found = []
     for board_id, measured in _by_board(sentinels).items():
         times = [m.latency_ms or 0.0 for m in measured]
         middle = median(times)
-        spread = 1.4826 * median(abs(t - middle) for t in times) / middle
+        spread = _NORMAL_MAD * median(abs(t - middle) for t in times) / middle
         third = max(1, len(times) // 3)
         drift = (median(times[-third:]) - median(times[:third])) / middle
         found.append(BoardDrift(board_id, len(times), middle, spread, drift))
@@ -86,13 +101,14 @@ def drift_of(sentinels: Sequence[Measurement]) -> list[BoardDrift]:
 def void_shifts(
     sentinels: Sequence[Measurement], measured: Sequence[Measurement]
 ) -> dict[str, float]:
-    """Request ids of the measurements whose window is void, in the order given, with its shift.
+    """The request ids of the measurements in void windows, each with the shift of its window.
 
-    A window lies between two neighbouring sentinels of a board, and is judged by their mean; the
-    ends have one neighbour. Fewer than four sentinels on a board judge nothing.
+    A window lies between two neighbouring sentinels of a board and is judged by their mean; the
+    first and the last window have one neighbour only. Boards with fewer than four sentinels are not
+    judged. The ids are in the order of `measured`.
 
     Args:
-        sentinels: in the order in which they were asked.
+        sentinels: measurements of the sentinel, in the order in which they were asked.
         measured: the measurements to judge.
     """
     drifts = {d.board_id: d for d in drift_of(sentinels)}
@@ -101,7 +117,7 @@ def void_shifts(
     void = {}
     for measurement in measured:
         drift = drifts.get(measurement.board_id)
-        if drift is None or drift.count < 4 or not measurement.ok:
+        if drift is None or drift.count < _LEAST_COUNT or not measurement.ok:
             continue
         place = bisect_right(times[measurement.board_id], measurement.measured_at_s)
         marks = boards[measurement.board_id][max(0, place - 1) : place + 1]
@@ -113,7 +129,7 @@ def void_shifts(
 
 
 def interleave(items: Sequence[T], marks: Iterable[T], every: int) -> list[T]:
-    """`items` with a mark before each `every` of them and one at the end."""
+    """`items` with a mark before each group of `every` items, and one at the end."""
     source = iter(marks)
     mixed: list[T] = []
     for index, item in enumerate(items):

@@ -1,9 +1,10 @@
-"""How much a runtime feels of a slow core, learned from what a campaign measured twice.
+"""How much a slow core slows a runtime, learned from models that a campaign measured repeatedly.
 
-A latency is told as on an undisturbed core: what was timed is divided by the core's slowdown to a
-power that is a guess for all runtimes (`agents.statistics.exponent`). Code that keeps a core's
-units less busy than the probe does feels less of a busy sibling. Where the same model was timed at
-slowdowns that differ, the platform itself tells by how much the guess is off.
+Latencies are reported as on an undisturbed core: the measured time is divided by the core's
+slowdown, to the power of an exponent that is a guess for all runtimes
+(`agents.statistics.exponent`). Code that uses a core's units less than the probe of the slowdown
+does is slowed less by a busy neighbour on the same core. Where the same model was measured at
+different slowdowns, the measurements show by how much the exponent is wrong for the platform.
 """
 
 from __future__ import annotations
@@ -18,21 +19,30 @@ import numpy as np
 from latfarm_predictors.measurement import Measurement
 
 LEAST_PAIRS = 30
+"""Number of pairs of measurements from which the exponent is corrected."""
 LEAST_APART = 0.25
-"""Two timings tell something where the logarithms of their slowdowns differ by this much."""
+"""Least difference of the logarithms of two slowdowns for which two measurements make a pair."""
 MOST_SHIFT = 0.5
+"""Largest correction of the exponent, up or down."""
 STANDARD_ERRORS = 3.0
-"""A shift closer to zero than so many is none."""
+"""A correction closer to 0 than so many standard errors counts as 0."""
 _FAR_OFF = 1.0
-"""Latencies further apart than by this, in logarithms, differ by something else."""
+"""Largest difference of the logarithms of two latencies in a pair; more has another cause."""
+_NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+_MEDIAN_ERROR = 1.2533
+"""Standard error of the median of normal samples over that of their mean: sqrt(pi / 2)."""
 
 
 @dataclass(frozen=True)
 class SlowCore:
-    """What repeats say of a platform.
+    """The correction of a platform's exponent.
 
-    `shift`: to be added to the exponent of `agents.statistics.exponent`; 0 where repeats do not
-    tell. `error`: its standard error. `pairs`: how many timings at different slowdowns it is from.
+    Attributes:
+        shift: what to add to the exponent of `agents.statistics.exponent`; 0 where the measurements
+            do not say.
+        error: standard error of the shift.
+        pairs: number of pairs of measurements at different slowdowns that it is from.
     """
 
     shift: float = 0.0
@@ -40,18 +50,18 @@ class SlowCore:
     pairs: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """For a bundle's provenance."""
+        """The correction as plain JSON types, for a bundle's provenance."""
         return {"shift": round(self.shift, 4), "error": round(self.error, 4), "pairs": self.pairs}
 
     @classmethod
     def from_json(cls, told: Any) -> SlowCore:
-        """As `to_json` gave it; that of a bundle without one says nothing."""
+        """The correction that `to_json` gave; none where a bundle's provenance has none."""
         if not isinstance(told, dict):
             return cls()
         return cls(float(told["shift"]), float(told["error"]), int(told["pairs"]))
 
     def settled(self, measurement: Measurement) -> Measurement:
-        """A measurement with this taken into account; cold runs stay as they are."""
+        """A measurement with corrected latencies; cold runs stay as they are."""
         slowdown = slowdown_of(measurement)
         if not self.shift or slowdown <= 1.0:
             return measurement
@@ -72,11 +82,11 @@ class SlowCore:
 
 
 AS_TOLD = SlowCore()
-"""Nothing is taken out beyond what latencies are told with."""
+"""No correction: latencies stay as they were reported."""
 
 
 def slowdown_of(measurement: Measurement) -> float:
-    """The core's median slowdown beside a measurement; 1 where the board could not tell."""
+    """The core's median slowdown during a measurement; 1 where the board does not know it."""
     try:
         told = float(measurement.conditions.get("slowdown", "1"))
     except ValueError:
@@ -85,16 +95,16 @@ def slowdown_of(measurement: Measurement) -> float:
 
 
 def felt(measurements: Iterable[Measurement]) -> SlowCore:
-    """What was measured again, against the slowdown then and now.
+    """The correction of the exponent, from repeated measurements at different slowdowns.
 
-    Each pair of timings gives a slope, the change of the log latency over that of the log slowdown;
-    their median, each weighted by how far apart its slowdowns are, is how much too much or too
-    little was taken out (least absolute deviations through the origin). It counts where there are
-    enough pairs and it is further from zero than `STANDARD_ERRORS` of its standard errors.
+    Each pair of measurements gives a slope: the change of the latency's logarithm over that of the
+    slowdown's. The median of the slopes, weighted by the differences of the slowdowns, is the error
+    of the exponent (least absolute deviations through the origin). It is used if there are enough
+    pairs and it is further from 0 than `STANDARD_ERRORS` of its standard errors.
 
     Args:
-        measurements: of one platform; only those of one model, board and fingerprint are compared,
-            each with the next.
+        measurements: measurements of one platform. Those of the same model, board and fingerprint
+            are compared, each with the next one.
     """
     runs: dict[tuple[str, str, str], list[Measurement]] = {}
     for m in sorted(measurements, key=lambda m: (m.measured_at_s, m.request_id)):
@@ -113,7 +123,7 @@ def felt(measurements: Iterable[Measurement]) -> SlowCore:
     order = np.argsort(slopes)
     told, weight = np.asarray(slopes)[order], np.asarray(apart)[order]
     middle = float(told[np.searchsorted(np.cumsum(weight), weight.sum() / 2.0)])
-    spread = 1.4826 * float(np.median(np.abs(told - middle)))
-    error = 1.2533 * spread / math.sqrt(len(told))
+    spread = _NORMAL_MAD * float(np.median(np.abs(told - middle)))
+    error = _MEDIAN_ERROR * spread / math.sqrt(len(told))
     shift = middle if abs(middle) > STANDARD_ERRORS * error else 0.0
     return SlowCore(float(np.clip(shift, -MOST_SHIFT, MOST_SHIFT)), error, len(told))

@@ -16,7 +16,7 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.energy import KernelEnergySample, NetworkEnergySample
 
-from latfarm_controller.campaigns.networks.energy import energy_sample_of, network_energy
+from latfarm_controller.campaigns.energy import energy_sample_of, network_energy
 from latfarm_controller.campaigns.profiles.insight import layout_share
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from latfarm_predictors.learned.network_correction import boundary_mb
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
-from latfarm_controller.campaigns.kernels import kernels
+from latfarm_controller.campaigns.kernels import survey as kernels
 from latfarm_controller.campaigns.kernels.padding_profile import within_samples
 from latfarm_controller.campaigns.kernels.padding_results import padded_samples, with_cold
-from latfarm_controller.campaigns.networks import networks
+from latfarm_controller.campaigns.networks import campaign as networks
 from latfarm_controller.campaigns.profiles import profiled_draw
-from latfarm_controller.campaigns.profiles.fusion_seen import (
+from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     Pair,
     Seen,
     overruled,
@@ -38,7 +38,7 @@ from latfarm_controller.campaigns.profiles.insight import (
     transfer_ms_per_mb,
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import accounts_for, in_context
-from latfarm_controller.campaigns.sampling.samplers import Excluded
+from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.campaigns.slow_core import SlowCore, felt
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store

@@ -1,9 +1,9 @@
-"""Model families as short Graph builders: published networks, and synthetic ones.
+"""The zoo: families of networks, published and synthetic, each built by a short function.
 
 ```
 build("mobilenet-v2")                              as published
-build("mobilenet-v2", width=0.5, resolution=160)   thinner, smaller
-build("synthetic@17")                              the 17th network of a drawn family
+build("mobilenet-v2", width=0.5, resolution=160)   half the channels, smaller images
+build("synthetic@17")                              the network that seed 17 draws
 ```
 """
 
@@ -21,12 +21,16 @@ __all__ = ["Family", "build", "calibration_families", "families", "find"]
 
 
 def families() -> Mapping[str, Family]:
-    """All families by name."""
+    """All families by their names."""
     return FAMILIES
 
 
 def calibration_families(exclude_lineages: Collection[str] = ()) -> Mapping[str, Family]:
-    """The `sampled` families that share no line with `exclude_lineages` ("vgg", "resnet", ...).
+    """The `sampled` families without those of some lineages.
+
+    Args:
+        exclude_lineages: names of lineages, for example "vgg" or "resnet"; a family that belongs to
+            one of them is left out.
 
     Raises:
         UsageError: no family is left.
@@ -43,26 +47,34 @@ def calibration_families(exclude_lineages: Collection[str] = ()) -> Mapping[str,
 
 
 def find(name: str) -> tuple[Family, int]:
-    """A family and a seed from "family" or "family@seed".
+    """The family and the seed that a name stands for: "family" or "family@seed".
 
     Raises:
-        UsageError: no such family, or the seed is no number.
+        UsageError: there is no such family, or the seed is no number, or the family is not drawn.
     """
     stem, at, seed = name.partition("@")
     family = FAMILIES.get(stem)
     if family is None:
         raise UsageError(f"no zoo family {stem!r}; known: {', '.join(FAMILIES)}")
     if at and not (family.drawn and seed.isdecimal()):
-        hint = "is a number" if family.drawn else "is for drawn families (nasbench201, synthetic)"
-        raise UsageError(f"{name!r}: the seed behind @ {hint}")
+        hint = (
+            "must be a number" if family.drawn else "needs a drawn family (nasbench201, synthetic)"
+        )
+        raise UsageError(f"{name!r}: the seed after @ {hint}")
     return family, int(seed) if at else 0
 
 
 def build(name: str, *, width: float = 1.0, resolution: int | None = None, batch: int = 1) -> Graph:
-    """A network of the zoo, as published unless width or resolution say otherwise.
+    """A network of the zoo, as published unless the arguments say otherwise.
+
+    Args:
+        name: "family", or "family@seed" for drawn families.
+        width: factor on the numbers of channels.
+        resolution: height and width of the image in pixels, or tokens of a sequence.
+        batch: batch size of the input.
 
     Raises:
-        UsageError: no such family.
+        UsageError: there is no such family.
         GraphError: the resolution is too small for the network.
     """
     family, seed = find(name)

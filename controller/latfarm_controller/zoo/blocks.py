@@ -1,4 +1,4 @@
-"""Blocks that many families share, written over GraphBuilder."""
+"""Blocks of layers that several families share."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from latfarm_predictors.graph.builder import GraphBuilder, Pads
 from latfarm_controller.zoo.design import divisible
 
 Activation = Callable[[GraphBuilder, str], str]
+"""Adds an activation that reads a tensor; gives the name of the result."""
 Size = int | tuple[int, int]
+"""Height and width of a window, or one number for both."""
 
 
 def relu(b: GraphBuilder, x: str) -> str:
-    """max(x, 0)."""
+    """ReLU: max(x, 0)."""
     return b.relu(x)
 
 
 def relu6(b: GraphBuilder, x: str) -> str:
-    """Clip to 0..6."""
+    """ReLU6: x clipped to the range from 0 to 6."""
     return b.relu6(x)
 
 
@@ -29,7 +31,7 @@ def hard_swish(b: GraphBuilder, x: str) -> str:
 
 
 def swish(b: GraphBuilder, x: str) -> str:
-    """EfficientNet's x * sigmoid(x)."""
+    """EfficientNet's swish: x * sigmoid(x)."""
     return b.mul(x, b.sigmoid(x))
 
 
@@ -39,17 +41,17 @@ def leaky(b: GraphBuilder, x: str) -> str:
 
 
 def hard_sigmoid(b: GraphBuilder, x: str) -> str:
-    """Gate of MobileNetV3's and GhostNet's squeeze-and-excite."""
+    """The gate in the squeeze-and-excite blocks of MobileNetV3 and GhostNet."""
     return b.hard_sigmoid(x)
 
 
 def sigmoid(b: GraphBuilder, x: str) -> str:
-    """Gate of EfficientNet's squeeze-and-excite."""
+    """The gate in the squeeze-and-excite blocks of EfficientNet."""
     return b.sigmoid(x)
 
 
 def centred(kernel: Size) -> Pads:
-    """PyTorch's padding k // 2 on all sides; TensorFlow's is "same"."""
+    """PyTorch's padding, k // 2 on all sides; TensorFlow's padding is called "same"."""
     high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
     return (high // 2, wide // 2, high // 2, wide // 2)
 
@@ -65,7 +67,7 @@ def conv_bn(
     act: Activation | None = relu,
     pads: Pads | None = None,
 ) -> str:
-    """Conv, batch norm, activation; padding is centred unless given."""
+    """Convolution, batch norm and activation; the padding is centred unless `pads` is given."""
     x = b.conv(x, channels, kernel, stride, centred(kernel) if pads is None else pads, groups)
     x = b.batch_norm(x)
     return x if act is None else act(b, x)
@@ -80,7 +82,7 @@ def depthwise_bn(
     act: Activation | None = relu,
     pads: Pads | None = None,
 ) -> str:
-    """Depthwise conv, batch norm, activation."""
+    """Depthwise convolution, batch norm and activation."""
     return conv_bn(
         b,
         x,
@@ -94,14 +96,22 @@ def depthwise_bn(
 
 
 def channels_of(b: GraphBuilder, x: str) -> int:
-    """Size of axis 1."""
+    """The number of channels of a tensor: the size of axis 1."""
     return b.type_of(x).shape[1]
 
 
 def squeeze_excite(
     b: GraphBuilder, x: str, squeezed: int, act: Activation = relu, gate: Activation = hard_sigmoid
 ) -> str:
-    """Squeeze-and-excite (Hu et al. 2018): two biased 1x1 convs on the mean, and a product."""
+    """Squeeze-and-excite (Hu et al. 2018): two 1x1 convolutions on the mean, then a product.
+
+    Args:
+        b: where to build.
+        x: the tensor to read.
+        squeezed: number of channels after the first convolution.
+        act: activation after the first convolution.
+        gate: activation after the second convolution.
+    """
     s = b.global_avg_pool(x)
     s = act(b, b.conv(s, squeezed, 1, bias=True))
     s = gate(b, b.conv(s, channels_of(b, x), 1, bias=True))
@@ -110,9 +120,14 @@ def squeeze_excite(
 
 @dataclass(frozen=True, slots=True)
 class Excite:
-    """How the squeeze of an inverted residual is sized and gated.
+    """The squeeze-and-excite part of an inverted residual.
 
-    `ratio` is of the block's expanded channels, or of its input where `of_input`.
+    Attributes:
+        ratio: squeezed channels as a share of the block's expanded channels.
+        of_input: `ratio` is a share of the block's input channels instead.
+        divisor: what the squeezed channels are rounded to multiples of.
+        act: activation after the first convolution.
+        gate: activation after the second convolution.
     """
 
     ratio: float
@@ -134,9 +149,20 @@ def inverted_residual(
     pads: Pads | None = None,
     excite: Excite | None = None,
 ) -> str:
-    """MBConv (MobileNetV2, section 3.3): expand, depthwise, squeeze, project, add where it fits.
+    """MBConv (MobileNetV2, section 3.3): expand, depthwise, squeeze-and-excite, project, add.
 
-    No expansion layer when `expanded` is the input's channel count.
+    The input is added where shapes agree.
+
+    Args:
+        b: where to build.
+        x: the tensor to read.
+        expanded: channels after the expansion, which is left out if the input has as many.
+        channels: channels of the result.
+        kernel: kernel size of the depthwise convolution.
+        stride: stride of the depthwise convolution.
+        act: activation of expansion and depthwise convolution.
+        pads: padding of the depthwise convolution; None: centred.
+        excite: the squeeze-and-excite part; None: there is none.
     """
     inside = channels_of(b, x)
     y = x if expanded == inside else conv_bn(b, x, expanded, act=act)
@@ -150,27 +176,27 @@ def inverted_residual(
 
 
 def classifier(b: GraphBuilder, x: str, classes: int, *, softmax: bool = False) -> str:
-    """Global average pool, flatten, fully connected, softmax if wanted."""
+    """Global average pool, flatten and fully connected layer, with a softmax if wanted."""
     x = b.fc(b.flatten(b.global_avg_pool(x)), classes)
     return b.softmax(x) if softmax else x
 
 
 def hidden_layers(b: GraphBuilder, x: str, widths: Sequence[int]) -> str:
-    """Fully connected layers, each with its ReLU."""
+    """Fully connected layers of these widths, each with a ReLU."""
     for width in widths:
         x = b.relu(b.fc(x, width))
     return x
 
 
 def shortcut(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
-    """The input of a residual block itself where shapes agree, else projected by a 1x1 conv."""
+    """The shortcut of a residual block: its input, through a 1x1 convolution if shapes differ."""
     if stride == 1 and channels_of(b, x) == channels:
         return x
     return conv_bn(b, x, channels, 1, stride, act=None)
 
 
 def pool_to(b: GraphBuilder, x: str, size: int) -> str:
-    """Average pool to `size` x `size`, adaptive pooling as exporters write it; small maps stay."""
+    """Average pool to `size` x `size`, as exporters write adaptive pooling; small maps stay."""
     edges = b.type_of(x).shape[2:]
     if max(edges) <= size:
         return x
@@ -182,13 +208,13 @@ def pool_to(b: GraphBuilder, x: str, size: int) -> str:
 
 
 def max_pool_up(b: GraphBuilder, x: str, kernel: int, stride: int) -> str:
-    """Max pool whose output size is rounded up, Caffe's way, by padding the end of each axis."""
+    """Max pool whose output size is rounded up, as in Caffe, by padding the end of each axis."""
     ends = [(kernel - size) % stride for size in b.type_of(x).shape[2:]]
     return b.max_pool(x, kernel, stride, (0, 0, *ends))
 
 
 def channel_shuffle(b: GraphBuilder, x: str, groups: int) -> str:
-    """ShuffleNet's shuffle: reshape, transpose, reshape."""
+    """ShuffleNet's channel shuffle: reshape, transpose, reshape."""
     n, c, h, w = b.type_of(x).shape
     y = b.reshape(x, (n, groups, c // groups, h, w))
     return b.reshape(b.transpose(y, (0, 2, 1, 3, 4)), (n, c, h, w))

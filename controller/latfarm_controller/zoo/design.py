@@ -1,8 +1,8 @@
-"""Design: how the published configuration of a family is bent before it is built.
+"""How the published configuration of a family is changed before it is built.
 
-A family asks `design.channels(64)` once for every group of layers that must agree (the two ends of
-a residual add, a stage) and `design.kernel(3)` once for every kernel size that is free to change,
-so that a variant is consistent by construction.
+A family calls `design.channels(64)` once for every group of layers that must have equal channels
+(both operands of a residual add, or a stage), and `design.kernel(3)` once for every kernel size
+that may change. So every variant is consistent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import random
 from collections.abc import Sequence
 
 KERNEL_SIZES = (1, 3, 5, 7, 9)
+"""Heights and widths of a window that variants draw from, as in nn-Meter's dataset."""
 
 
 def divisible(value: float, divisor: int, *, floor: float = 0.9) -> int:
-    """`value` rounded to a multiple of `divisor`, never less than `floor` of it (MobileNetV2)."""
+    """`value` rounded to a multiple of `divisor`, at least `floor` times it (MobileNetV2)."""
     found = max(divisor, int(value + divisor / 2) // divisor * divisor)
     return found + divisor if found < floor * value else found
 
@@ -22,8 +23,13 @@ def divisible(value: float, divisor: int, *, floor: float = 0.9) -> int:
 class Design:
     """Channels times `width`, rounded to multiples of `divisor`; kernel sizes as published.
 
-    With width 1 nothing is rounded: the published counts stay as they are. `seed` is for families
-    that are drawn (NAS cells, synthetic networks).
+    With width 1 nothing is rounded, so that the published numbers stay as they are.
+
+    Args:
+        width: factor on the numbers of channels.
+        divisor: what numbers of channels are rounded to multiples of.
+        classes: number of outputs of the classifier; None: as published.
+        seed: random seed of families that are drawn (NAS cells, synthetic networks).
     """
 
     def __init__(
@@ -37,22 +43,22 @@ class Design:
         self._classes = classes
 
     def classes(self, published: int = 1000) -> int:
-        """Number of outputs of the classifier."""
+        """The number of outputs of the classifier, in place of the published one."""
         return published if self._classes is None else self._classes
 
     def channels(self, base: int, multiple: int = 1) -> int:
-        """Channel count in place of `base`, a multiple of `multiple`."""
+        """The number of channels in place of `base`, a multiple of `multiple`."""
         return self._round(base, self.width, multiple)
 
     def kernel(self, base: int) -> int:
-        """Kernel size in place of `base`."""
+        """The kernel size in place of `base`."""
         return base
 
     def _round(self, base: int, factor: float, multiple: int) -> int:
         if factor == 1.0 and base % multiple == 0:
             return base
         step = multiple
-        while step % self.divisor:  # lcm: both the caller's and the rounding's multiple
+        while step % self.divisor:  # the least common multiple of `multiple` and the divisor
             step += multiple
         # Rounding to 8 would turn the few channels of a squeeze into far too many.
         step = step if base * factor >= step else multiple
@@ -62,8 +68,13 @@ class Design:
 class RandomDesign(Design):
     """A model variant as in nn-Meter (section 6.1): each layer's channels and kernel are redrawn.
 
-    Channels are scaled by a factor from `scale`, uniformly; a kernel size is redrawn from `kernels`
-    with probability `change`.
+    Args:
+        seed: random seed of all draws.
+        scale: range of the factors on numbers of channels, drawn uniformly.
+        kernels: kernel sizes to draw from.
+        change: probability that a kernel size is redrawn.
+        divisor: what numbers of channels are rounded to multiples of.
+        classes: number of outputs of the classifier; None: as published.
     """
 
     def __init__(
@@ -83,11 +94,11 @@ class RandomDesign(Design):
         self._change = change
 
     def channels(self, base: int, multiple: int = 1) -> int:
-        """`base` times a factor drawn anew."""
+        """The number of channels: `base` times a newly drawn factor, rounded."""
         return self._round(base, self._random.uniform(*self._scale), multiple)
 
     def kernel(self, base: int) -> int:
-        """`base`, or one of the sizes."""
+        """The kernel size: `base`, or one that is drawn."""
         if self._random.random() < self._change:
             return self._random.choice(self._kernels)
         return base

@@ -1,4 +1,4 @@
-"""The table of families: every catalogue in one."""
+"""The table of all families, from the catalogues of all folders."""
 
 from __future__ import annotations
 
@@ -22,3 +22,4 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         )
     }
 )
+"""All families by their names, in the order of the catalogues."""

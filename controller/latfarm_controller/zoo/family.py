@@ -1,4 +1,4 @@
-"""Family: one network of the zoo with its publication, and how to build it bent by a Design."""
+"""A family of the zoo: a network with its publication, and how to build variants of it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_controller.zoo.design import Design
 
 Builder = Callable[[GraphBuilder, str, Design], str | tuple[str, ...]]
+"""Adds a network that reads an input tensor; gives the name of its output, or of its outputs."""
 Task = Literal["classification", "detection", "language"]
+"""What a network is for."""
 
 _PACKAGE = "latfarm_controller.zoo"
+"""The package that the modules of families belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the publication, or else its named reference implementation, says of a network's size.
+    """The size of a network, as its publication or a named reference implementation says.
 
-    `parameters` counts what is trained (of a batch norm its scale and bias); `macs` counts
-    multiply-adds of convolutions and matrix products at the family's resolution and batch 1, None
-    where no source gives them. Tolerances are relative: 0.01, or the rounding of the figure if that
-    is coarser (0 for an exact count).
+    Tolerances are relative: 0.01, or the rounding of the figure if that is coarser; 0 for an exact
+    count.
+
+    Attributes:
+        parameters: number of trained parameters; of a batch norm these are scale and bias.
+        parameters_tolerance: tolerance of `parameters`.
+        macs: multiply-adds of convolutions and matrix products at the family's resolution and batch
+            size 1; None where no source gives them.
+        macs_tolerance: tolerance of `macs`.
+        source: where the figures come from.
     """
 
     parameters: float
@@ -39,12 +48,21 @@ class Published:
 class Family:
     """A family of networks.
 
-    `lineage` names the lines that it belongs to: a campaign that must not see any relative of a
-    network leaves out all families that share a line with it. `drawn` families make another
-    network from every seed. `resolution` is that of the publication: pixels a side, or tokens of a
-    sequence for `task` "language", whose one input is int64 token ids (N, tokens) instead of a
-    float image (N, 3, side, side). `sampled` families are what priors and calibration draw from
-    unless told otherwise: larger siblings of a family add cost and little news.
+    Attributes:
+        name: the family's name.
+        source: its publication.
+        lineage: names of the lineages that it belongs to. A campaign that must not see any relative
+            of a network leaves out all families that share a lineage with it.
+        module: module of the function that builds it, relative to the zoo.
+        function: name of this function.
+        resolution: resolution of the publication: height and width of the image in pixels, or
+            tokens of a sequence for the task "language".
+        drawn: whether every seed gives another network.
+        task: what the network is for. The input of the task "language" is int64 token ids of shape
+            (N, tokens); that of the others is a float image (N, 3, side, side).
+        sampled: whether priors and calibration draw from the family by default. Larger members of a
+            family are left out: they take more time and have few new kernels.
+        published: its size as published; None where no source gives it.
     """
 
     name: str
@@ -68,7 +86,15 @@ class Family:
         design: Design | None = None,
         label: str = "",
     ) -> Graph:
-        """A network of this family; `design` overrides width and seed, `label` the graph's name.
+        """A network of this family.
+
+        Args:
+            width: factor on the numbers of channels.
+            resolution: height and width of the image, or tokens; None: as published.
+            batch: batch size of the input.
+            seed: random seed, for drawn families.
+            design: how the published configuration is changed, instead of `width` and `seed`.
+            label: the graph's name, instead of one that tells the arguments.
 
         Raises:
             GraphError: the resolution is too small for the network.
@@ -101,7 +127,11 @@ def family(
     sampled: bool = True,
     drawn: bool = False,
 ) -> Family:
-    """A row of a catalogue: `module`.`name` (with underscores) builds it."""
+    """A row of a catalogue, built by the function of its name in `module`.
+
+    Dashes and dots of the name are underscores in the function's name. See `Family` for the
+    arguments.
+    """
     return Family(
         name,
         source,

@@ -1,4 +1,4 @@
-"""What a network is made of: its stages, one for each size of map, and their sums."""
+"""A summary of a network: its stages, one for each size of map, with their sums."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import WINDOWED
 from latfarm_predictors.graph.totals import node_macs
 
-# Only these begin a stage. The four axes of attention's heads, say, are no map.
 _RESIZING = WINDOWED | {"GlobalAveragePool", "Resize", "Gemm", "Flatten"}
+"""Ops that may begin a stage. Others may change the shape of a tensor that is no map, for example
+of the heads of attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkStage:
     """Consecutive nodes on maps of one size.
 
-    `size` is height and width of their maps, or what they have instead: the positions of a
-    sequence, nothing for vectors. `output` is the shape of the last node's first result.
+    Attributes:
+        size: height and width of the maps; the positions of a sequence; empty for vectors.
+        first: name of the first node.
+        last: name of the last node.
+        ops: number of nodes by op.
+        output: shape of the last node's first result.
+        parameters: number of trained parameters.
+        macs: multiply-adds of convolutions and matrix products.
     """
 
     size: tuple[int, ...]
@@ -34,9 +41,8 @@ class NetworkStage:
 def stages(graph: Graph) -> list[NetworkStage]:
     """The stages of a network, in order.
 
-    What happens in between on a single pixel (squeeze and excite) is part of the stage around it. A
-    weight that several stages share counts in the first. Parameters are trained ones, multiply-adds
-    those of convolutions and matrix products.
+    Layers on a single pixel within a stage (squeeze-and-excite) belong to the stage around them. A
+    weight that several stages share counts in the first of them.
     """
     groups: list[tuple[tuple[int, ...], list[Node]]] = []
     ends = [_size(graph, node) for node in graph.nodes]
@@ -56,6 +62,7 @@ def stages(graph: Graph) -> list[NetworkStage]:
 
 
 def _size(graph: Graph, node: Node) -> tuple[int, ...]:
+    """The size of the map that a node makes; empty for vectors."""
     return graph.type_of(node.outputs[0]).shape[2:]
 
 

@@ -13,11 +13,11 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.kinds import KINDS, make_campaign
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance
@@ -95,12 +95,12 @@ def test_given_rules_are_not_detected_and_cut_the_kernels() -> None:
     assert len(requests) < len(run(detected, board()))
 
 
-def test_rules_that_are_none_are_refused_before_anything_is_measured() -> None:
+def test_invalid_rules_are_refused_before_anything_is_measured() -> None:
     with pytest.raises(UsageError, match="rules"):
         make_campaign("characterize", PLATFORM, {**CONFIG, "rules": {"pairs": {}}})
 
 
-def test_all_stages_run_and_hold_out_what_is_held_out() -> None:
+def test_all_stages_run_without_held_out_kernels() -> None:
     held_out = zoo.build("squeezenet", resolution=128)
     platform = board()
     campaign = make_campaign("characterize", PLATFORM, {**CONFIG, "held_out": [held_out.to_json()]})
@@ -162,7 +162,7 @@ def test_training_makes_a_bundle_that_predicts(store: Store, tmp_path: Path) -> 
     platform = board()
     campaign = make_campaign("characterize", PLATFORM, {**CONFIG, "budget": 60, "calibration": 9})
     keep(store, campaign, run(campaign, platform), platform, "c1")
-    # Measured by somebody else: what judges the predictor must not teach it.
+    # The networks that judge the predictor are from another campaign and must not teach it.
     judge = make_campaign(
         "networks", PLATFORM, {"graphs": [zoo.build("squeezenet", resolution=128).to_json()]}
     )
@@ -188,7 +188,7 @@ def test_training_makes_a_bundle_that_predicts(store: Store, tmp_path: Path) -> 
     assert answer.calibrated
 
 
-def test_training_leaves_out_what_cannot_be_trusted(store: Store) -> None:
+def test_training_leaves_out_measurements_that_cannot_be_trusted(store: Store) -> None:
     platform = board()
     campaign = make_campaign("kernels", PLATFORM, {"count": 12, "rules": RULES.to_json()})
     requests = run(campaign, platform)
@@ -241,7 +241,7 @@ def test_training_from_nothing_is_refused(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_an_unknown_key_is_named_with_those_that_are_known(kind: str) -> None:
+def test_an_unknown_key_is_named_with_the_known_keys(kind: str) -> None:
     with pytest.raises(UsageError, match=rf"campaign {kind}: unknown key 'buget'; known keys: "):
         make_campaign(kind, PLATFORM, {"buget": 3})
 
@@ -259,7 +259,7 @@ def test_an_unknown_key_is_named_with_those_that_are_known(kind: str) -> None:
         ("kernels", {"settings": {"sessions": 0}}, "key 'settings.sessions'.*at least 1"),
         ("kernels", {"rules": {"pairs": 3}}, "key 'rules'"),
         ("kernels", {"exclude_graphs": [{}]}, "key 'exclude_graphs.0'"),
-        ("kernels", {"sampler": "adaptive", "count": 5}, "initial 100 exceeds count 5"),
+        ("kernels", {"sampler": "latfarm", "count": 5}, "initial 100 exceeds count 5"),
         ("networks", {}, "either graphs or calibration"),
         ("networks", {"graphs": [{"name": 1}]}, "key 'graphs.0'"),
         ("fusion", {"pairs": "some"}, "key 'pairs': "),

@@ -1,4 +1,4 @@
-"""Measuring what predictions of given networks lack, and learning from it on top of the rest."""
+"""Measuring the kernels that a bundle covers badly, and training with them and with the rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.cover import CoverCampaign, cover_config
 from latfarm_controller.campaigns.kinds import TRAINED, make_campaign
-from latfarm_controller.campaigns.sampling.network_kernels import KernelChoice, choose
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.badly_covered import KernelChoice, choose
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.cover import bases, gather, retrain
 from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
@@ -34,7 +34,6 @@ from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import evidence_of, trust, weighted_coverage
 
 pytestmark = pytest.mark.slow
-
 PLATFORM = "sim-board"
 RULES = FusionRules(
     pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"},
@@ -50,7 +49,7 @@ CONFIG: dict[str, Any] = {
 
 
 def network() -> Graph:
-    """Wider than any of the zoo's, and with an op that no survey of it knows."""
+    """A network with more channels than any of the zoo, and with an op that was never measured."""
     b = GraphBuilder("wide")
     x = b.relu(b.conv(b.input((1, 16, 14, 14)), 3000, 3))
     x = b.relu(b.conv(x, 3000, 1))
@@ -58,7 +57,7 @@ def network() -> Graph:
 
 
 class Home:
-    """A store, and the board that its campaigns are measured on."""
+    """A controller's folder with a store, and the board that its campaigns are measured on."""
 
     def __init__(self, folder: Path) -> None:
         self.config = ControllerConfig(home=folder)
@@ -147,13 +146,13 @@ def test_layers_and_families_can_be_asked_for(predictor: PlatformPredictor) -> N
     assert choose(predictor, [network()], 10, family="lrn") == KernelChoice(
         (), len(told.badly_covered), 0
     )
-    with pytest.raises(UsageError, match="no layer nowhere; some that there are: "):
+    with pytest.raises(UsageError, match="no layer nowhere; some of the layers: "):
         choose(predictor, [network()], 10, layers=["nowhere"])
     with pytest.raises(UsageError, match="no kernel family 'cnov'"):
         choose(predictor, [network()], 10, family="cnov")
 
 
-def test_what_is_measured_adds_to_the_rest(
+def test_new_measurements_are_added_to_those_of_the_base(
     home: Home, predictor: PlatformPredictor, choice: KernelChoice
 ) -> None:
     record = home.store.get_campaign("base")
@@ -184,11 +183,11 @@ def test_what_is_measured_adds_to_the_rest(
     def miss(each: PlatformPredictor) -> float:
         return abs(float(np.log(each.predict(network()).latency_ms / exact)))
 
-    # Its kernels are known now; what other kernels lend it may move by a little.
+    # Its kernels are measured now; the influence of other kernels may change it a little.
     assert miss(better) < max(0.05, miss(predictor) + 0.02)
     assert read_provenance(home.bundles / "0002.zip")["campaign"] == "more"
 
-    # and once more, on top of that
+    # The same once more, with the second campaign as the base.
     again = choose(better, [network()], 10, family="conv")
     assert again.kernels == ()
     home.run("cover", cover_config("more", outcome, choice.kernels[:1]), "most")
@@ -207,7 +206,7 @@ def test_another_fingerprint_is_another_platform(home: Home, choice: KernelChoic
     assert found.left_out["fingerprint"] == 4
 
 
-def test_between_pads_where_the_base_was(choice: KernelChoice) -> None:
+def test_kernels_are_measured_between_pads_if_those_of_the_base_were(choice: KernelChoice) -> None:
     outcome = {"rules": RULES.to_json(), "call_overhead_ms": 0.01, "insight": {"chosen": "padded"}}
     convs = [kernel for kernel in choice.kernels if kernel.type.startswith("Conv")]
     config = cover_config("base", outcome, convs)
@@ -221,7 +220,7 @@ def test_between_pads_where_the_base_was(choice: KernelChoice) -> None:
     assert set(found["padding"]["times"]) >= {kernel.kernel_id for kernel in convs}
 
 
-def test_older_campaigns_tell_their_insight_by_their_profiles() -> None:
+def test_the_insight_of_older_campaigns_follows_from_their_profiles() -> None:
     rules = RULES.to_json()
     assert cover_config("b", {"rules": rules, "fusion": {"profile": "yes"}}, [])["insight"] == (
         "profile"
@@ -247,7 +246,7 @@ def test_a_wrong_configuration_is_named(
         make_campaign("cover", PLATFORM, {**config, **change})
 
 
-def test_campaigns_that_are_missing_or_go_round_are_told(home: Home) -> None:
+def test_missing_and_circular_bases_are_refused(home: Home) -> None:
     with pytest.raises(UsageError, match="no campaign 'nowhere'"):
         bases(home.store, "nowhere")
     for name, base in (("left", "right"), ("right", "left")):
@@ -257,7 +256,7 @@ def test_campaigns_that_are_missing_or_go_round_are_told(home: Home) -> None:
         bases(home.store, "left")
 
 
-def test_a_bundle_without_evidence_is_trained_anew(home: Home) -> None:
+def test_a_bundle_without_measurements_can_be_trained_again(home: Home) -> None:
     from latfarm_predictors.bundle import load_bundle
 
     path = home.bundles / "0007.zip"

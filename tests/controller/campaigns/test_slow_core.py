@@ -1,4 +1,4 @@
-"""A platform's own feeling for a slow core, told by repeats."""
+"""The correction for a slow core, learned from repeated measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def timed(model: int, at: float, slowdown: float | str, latency_ms: float) -> Me
 
 
 def repeats(left: float, count: int, noise: float = 0.03, seed: int = 0) -> list[Measurement]:
-    """Each model on a fast core and on a slow one, of which `left` was left in its latency."""
+    """Each model at two slowdowns; the latency has the slowdown to the power of `left` in it."""
     draw = random.Random(seed)
     found = []
     for model in range(count):
@@ -39,7 +39,7 @@ def repeats(left: float, count: int, noise: float = 0.03, seed: int = 0) -> list
 
 
 @pytest.mark.parametrize("left", [-0.25, 0.3])
-def test_what_was_left_in_is_found_and_taken_out(left: float) -> None:
+def test_a_wrong_exponent_is_found_and_corrected(left: float) -> None:
     found = felt(repeats(left, 120))
     assert found.shift == pytest.approx(left, abs=0.05)
     assert found.pairs > LEAST_PAIRS
@@ -47,7 +47,7 @@ def test_what_was_left_in_is_found_and_taken_out(left: float) -> None:
     assert felt(mended).shift == 0.0
 
 
-def test_noise_few_pairs_and_even_slowdowns_are_no_reason() -> None:
+def test_noise_few_pairs_and_equal_slowdowns_give_no_correction() -> None:
     assert felt(repeats(0.0, 120)).shift == 0.0
     assert felt(repeats(-0.3, 20)).shift == 0.0
     assert felt([timed(n // 2, n, 1.5, 1.0 + n % 2) for n in range(200)]).pairs == 0
@@ -65,7 +65,7 @@ def test_other_boards_outliers_and_failures_are_not_compared() -> None:
         assert felt(mixed).pairs == 0
 
 
-def test_a_measurement_is_settled_as_a_whole() -> None:
+def test_all_latencies_of_a_measurement_are_corrected() -> None:
     core = SlowCore(-0.5, 0.01, 50)
     mended = core.settled(timed(0, 0.0, 4.0, 1.0))
     assert (mended.latency_ms, mended.mad_ms) == pytest.approx((2.0, 0.04))

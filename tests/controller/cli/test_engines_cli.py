@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import offer
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.platforms import offer
 from latfarm_controller.config import load_config
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 
 pytestmark = pytest.mark.timeout(60)

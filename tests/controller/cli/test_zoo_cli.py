@@ -109,7 +109,7 @@ def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None
     ("arguments", "message"),
     [
         (("show", "lenet"), "no zoo family 'lenet'"),
-        (("show", "resnet18@3"), "the seed behind @"),
+        (("show", "resnet18@3"), "the seed after @"),
         (("show", "alexnet", "--resolution", "8"), "alexnet"),
         (("export", "alexnet"), "either -o FOLDER or --jsonl FILE"),
         (("export", "alexnet", "-o", "a", "--jsonl", "b"), "either -o FOLDER or --jsonl FILE"),

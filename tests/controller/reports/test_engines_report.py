@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import offer
-from latfarm_controller.campaigns.testing import drive
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.platforms import offer
 from latfarm_controller.reports.engines import engines
 from latfarm_controller.reports.engines.cost_model import against_mnn
 from latfarm_controller.reports.engines.plot import plot
 from latfarm_controller.reports.pages import svg
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.features.mnn_backends import gpu
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import macs_of

@@ -1,22 +1,20 @@
-"""nn-Meter's dataset: distinct graphs, the same for a seed, lazily made."""
+"""nn-Meter's dataset: its graphs are distinct, depend on the seed, and are built when needed."""
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.draws import dataset as dataset_module
 from latfarm_controller.zoo.draws.dataset import FAMILIES, PER_FAMILY, dataset, family_variants
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "zoo_speed.py"
@@ -44,7 +42,7 @@ def test_every_family_gives_distinct_graphs() -> None:
         assert graph.type_of(graph.inputs[0]).shape == (1, 3, size, size)
 
 
-def test_a_smaller_dataset_begins_a_larger_one() -> None:
+def test_a_smaller_dataset_is_the_beginning_of_a_larger_one() -> None:
     names = ["nasbench201", "mobilenet-v1"]
     large = list(dataset(seed=3, per_family=8, families=names))
     small = list(dataset(seed=3, per_family=3, families=names[::-1]))
@@ -65,39 +63,36 @@ def test_seeds_and_batches_make_other_graphs() -> None:
 def test_isomorphic_cells_count_once() -> None:
     cells = list(family_variants("nasbench201", 150))
     assert len({hash_of(graph) for graph in cells}) == 150
-    # Without the check many of as many draws would be the same network under another name.
+    # Without the check, many draws would be the same network under another name.
     draws = {hash_of(variant("nasbench201", seed, rule="nn-meter")) for seed in range(150)}
     assert len(draws) < 150
 
 
-def test_a_family_with_too_few_networks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_module, "_PATIENCE", 20)
+def test_a_family_with_too_few_networks_says_so() -> None:
     made = family_variants("nasbench201@17", 2)
     assert hash_of(next(made)) == hash_of(zoo.build("nasbench201@17"))
-    with pytest.raises(UsageError, match="no 2 distinct variants"):
+    with pytest.raises(UsageError, match="fewer than 2 distinct variants"):
         next(made)
 
 
-def test_graphs_that_cannot_be_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = itertools.count()
-
-    def now_and_then(*arguments: object, **options: object) -> Graph:
-        if next(calls) % 2:
-            raise GraphError("a kernel outgrew its map")
-        return variant(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(dataset_module, "variant", now_and_then)
-    graphs = list(family_variants("vgg11", 5))
-    assert [graph.name for graph in graphs] == [f"vgg11-{number}" for number in range(5)]
-    assert len({hash_of(graph) for graph in graphs}) == 5
+def test_graphs_that_cannot_be_built_are_skipped() -> None:
+    tiny = (6,)  # some synthetic networks have windows that are larger than so small a map
+    able = 0
+    for seed in range(30):
+        with suppress(GraphError):
+            able += bool(variant("synthetic", seed, rule="nn-meter", resolutions=tiny))
+    assert 15 < able < 30
+    graphs = list(family_variants("synthetic", 30, resolutions=tiny))
+    assert [graph.name for graph in graphs] == [f"synthetic-{number}" for number in range(30)]
+    assert len({hash_of(graph) for graph in graphs}) == 30
 
 
-def test_what_can_never_be_built_is_told() -> None:
+def test_a_family_that_can_never_be_built_is_an_error() -> None:
     with pytest.raises(GraphError):
         next(family_variants("alexnet", 1, resolutions=(4,)))
 
 
-def test_it_is_lazy_but_checks_names_at_once() -> None:
+def test_graphs_are_built_when_needed_but_names_are_checked_at_once() -> None:
     assert next(dataset(0, 10**9, ["alexnet"])).name == "alexnet-0"
     assert list(dataset(0, 0, ["alexnet"])) == []
     with pytest.raises(UsageError, match="no zoo family"):
@@ -110,7 +105,7 @@ def benchmark() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its dataclass looks itself up by name.
+    # Its dataclass looks its module up by name.
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)

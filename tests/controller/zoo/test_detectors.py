@@ -1,4 +1,4 @@
-"""YOLOv5, YOLOv8 and RetinaNet: folded sizes, decoding, shared heads, widths and variants."""
+"""YOLOv5, YOLOv8 and RetinaNet: sizes, decoding, shared heads, widths and variants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = ("yolov5n", "yolov8n", "retinanet-r34")
 
 
 def run(graph: Graph, seed: int = 0) -> list[NDArray[Any]]:
-    """Results of the graph as an ONNX model of noise weights, on a random image."""
+    """The outputs of the graph as an ONNX model with random weights, for a random image."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -60,7 +60,7 @@ def batch_norm_channels(graph: Graph) -> int:
         ("yolov5s", 7_225_885),
         ("yolov5m", 21_172_173),
         ("yolov5l", 46_533_693),
-        # Less the fixed weights of the distribution's mean.
+        # Without the fixed weights of the distribution's mean.
         ("yolov8n", 3_151_904 - 16),
         ("yolov8s", 11_156_544 - 16),
         ("yolov8m", 25_886_080 - 16),
@@ -77,7 +77,7 @@ def test_folding_batch_norms_leaves_the_parameters_of_the_fused_summary(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_kernel_has_a_workload_and_together_they_are_the_network(name: str) -> None:
+def test_the_workloads_of_all_kernels_sum_to_that_of_the_network(name: str) -> None:
     graph = zoo.build(name, width=0.25, resolution=64)
     single = split(graph, FusionRules.none())
     assert len(single) == len(graph.nodes)
@@ -90,7 +90,7 @@ def test_every_kernel_has_a_workload_and_together_they_are_the_network(name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_multiply_adds_follow_the_pixels(name: str) -> None:
+def test_multiply_adds_are_proportional_to_pixels(name: str) -> None:
     small, large = (macs_of(zoo.build(name, width=0.25, resolution=side)) for side in (256, 512))
     assert large == pytest.approx(4 * small, rel=0 if name.startswith("yolo") else 0.001)
 
@@ -113,7 +113,7 @@ def test_variants_run(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_classes_are_free(name: str) -> None:
+def test_the_number_of_classes_can_be_changed(name: str) -> None:
     family = zoo.families()[name]
     graph = family.build(resolution=64, design=Design(0.25, classes=3))
     shapes = [graph.type_of(output).shape for output in graph.outputs]
@@ -129,7 +129,7 @@ def test_classes_are_free(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("side", [100, 48])
-def test_sides_that_are_no_multiple_of_32_are_refused(name: str, side: int) -> None:
+def test_sizes_that_are_not_a_multiple_of_32_are_refused(name: str, side: int) -> None:
     with pytest.raises(GraphError, match=f"{side}x{side} is no multiple of 32"):
         zoo.build(name, resolution=side)
 
@@ -186,7 +186,7 @@ def test_yolov8_decodes_distances_from_centres_to_pixels() -> None:
     assert cell == made.shape[2]
 
 
-def test_retinanet_is_its_backbone_pyramid_and_heads() -> None:
+def test_retinanet_has_the_published_anchors_and_multiply_adds() -> None:
     """Counted from the layers' shapes: 76,725 anchors and their multiply-adds at 640 pixels."""
     graph = zoo.build("retinanet-r34")
     cells = [side**2 for side in (80, 40, 20, 10, 5)]

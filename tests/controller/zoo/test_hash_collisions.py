@@ -1,4 +1,4 @@
-"""The collision benchmark on a few hundred variants, and that it would see what it looks for."""
+"""The benchmark of hash collisions finds collisions, and none among a few hundred variants."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_two_variants_share_a_hash(capsys: pytest.CaptureFixture[str]) -> Non
     assert result["distinct_networks"] > 0.9 * result["variants"]
 
 
-def test_collisions_and_splits_are_seen() -> None:
+def test_collisions_and_splits_are_found() -> None:
     row = script().Row("a", 1, "hash", "told")
     fine = script().judge([row, row, replace(row, network="other", told="another")])
     assert (fine["collisions"], fine["splits"]) == ([], [])
@@ -52,13 +52,13 @@ def test_collisions_and_splits_are_seen() -> None:
 
 @given(mixed_graphs(), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_told_depends_on_no_name_or_order(graph: Graph, seed: int) -> None:
+def test_the_structure_digest_depends_on_no_name_or_order(graph: Graph, seed: int) -> None:
     told = _told(graph)
     assert _told(renamed(graph, seed)) == told
     assert all(_told(changed) != told for _, changed in mutations(graph))
 
 
-def test_what_is_told_sees_sharing() -> None:
+def test_the_structure_digest_depends_on_sharing() -> None:
     b = GraphBuilder("shared")
     x = b.input((1, 4))
     r = b.relu(x)

@@ -1,4 +1,4 @@
-"""Every family of the zoo is cut into the kernels, with the workloads, of the plainest way."""
+"""Every family of the zoo is cut into the same kernels and workloads as by a simple method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rules_of(graph: Graph, seed: int) -> FusionRules:
 
 
 @pytest.mark.parametrize("name", sorted(zoo.families()))
-def test_the_kernels_of(name: str) -> None:
+def test_kernels_are_those_of_the_simple_method(name: str) -> None:
     graph = zoo.build(name)
     rules = rules_of(graph, len(name))
     kernels, plain = split(graph, rules), plain_split(graph, rules)

@@ -1,4 +1,4 @@
-"""nn-Meter's marginal prior: from the zoo, from its files, and how the two compare."""
+"""nn-Meter's marginal prior: from the zoo, from nn-Meter's files, and the two compared."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ with_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"{DATA}: nn-Meter's prior is not there; set LATFARM_BENCH_DATA"
 )
 COLUMNS = {"hw": "input_h", "cin": "cin", "cout": "cout", "kernel": "ks", "stride": "stride"}
-# Their names of models to ours: those that both have in the same form, layer by layer. Theirs of
-# MobileNetV1 and V3 end in other classifiers, Inception-v3 is for 224 pixels, Inception-v1 has no
-# 5x5 kernels, EfficientNet-B0 no classifier.
+# nn-Meter's names of models and ours, for models that both have with the same layers. In nn-Meter,
+# MobileNetV1 and V3 have other classifiers, Inception-v3 is for 224 pixels, Inception-v1 has no 5x5
+# kernels, and EfficientNet-B0 has no classifier.
 SAME = {
     **{name: name for name in ("alexnet", "vgg11", "vgg16", "vgg19", "densenet121")},
     **{name: name for name in ("resnet18", "resnet34", "resnet50", "googlenet")},
@@ -54,7 +54,7 @@ def marginals() -> Marginals:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Four small tables in nn-Meter's form."""
+    """Four small tables in the form of nn-Meter's files."""
     window = "model,input_h,input_w,cin,cout,ks,stride,groups"
     (tmp_path / "conv.csv").write_text(
         f"{window}\na,224,224,3,64,7,2,1\na,56,56,64,64,3,1,1\na,56,56,64,64,3,1,32\n"
@@ -88,7 +88,7 @@ def test_configurations_are_those_of_layers() -> None:
     ]
 
 
-def test_marginals_hold_every_layer_once(marginals: Marginals) -> None:
+def test_marginals_count_every_layer_once(marginals: Marginals) -> None:
     wanted: Counter[str] = Counter()
     for name in SMALL:
         graph = zoo.build(name)
@@ -107,7 +107,7 @@ def test_draws_follow_the_marginals(marginals: Marginals) -> None:
     seen: Marginals = {
         "conv": {name: tuple(sorted(one[name] for one in drawn)) for name in DIMENSIONS["conv"]}
     }
-    # 4,000 draws of few values: 0.03 is some standard deviations away.
+    # With 4,000 draws of few values, 0.03 is several standard deviations.
     for name, distance in distances(seen, marginals)["conv"].items():
         assert distance < 0.12 if name in ("cin", "cout") else distance < 0.03, name
     assert {one["kernel"] for one in drawn} == set(marginals["conv"]["kernel"])
@@ -117,7 +117,7 @@ def test_draws_follow_the_marginals(marginals: Marginals) -> None:
 
 
 def test_dimensions_are_independent(marginals: Marginals) -> None:
-    """No network has 3 channels on small maps; by independent draws it comes up in its share."""
+    """No network has 3 channels on small maps, but independent draws have."""
     prior = MarginalPrior(seed=2, marginals=marginals)
     drawn = [prior.configuration("conv") for _ in range(6000)]
     few = sum(1 for one in drawn if one["cin"] < 16) / len(drawn)
@@ -151,7 +151,7 @@ def test_kernels_are_drawn_in_the_papers_shares(marginals: Marginals) -> None:
     }
 
 
-def test_the_same_seed_draws_the_same_and_never_again(marginals: Marginals) -> None:
+def test_the_same_seed_draws_the_same_kernels_and_none_twice(marginals: Marginals) -> None:
     def ids(prior: MarginalPrior, count: int, exclude: frozenset[str] = frozenset()) -> list[str]:
         return [kernel.kernel_id for kernel in prior.draw(count, FUSED, exclude=exclude)]
 
@@ -163,7 +163,7 @@ def test_the_same_seed_draws_the_same_and_never_again(marginals: Marginals) -> N
     assert not barred & set(ids(MarginalPrior(seed=4, marginals=marginals), 60, barred))
 
 
-def test_caps_hold_and_an_exhausted_prior_stops(files: Path, marginals: Marginals) -> None:
+def test_limits_are_kept_and_an_exhausted_prior_stops(files: Path, marginals: Marginals) -> None:
     kernels = MarginalPrior(seed=5, marginals=marginals, max_bytes=10**6, max_macs=10**6).draw(
         50, FUSED
     )
@@ -174,7 +174,7 @@ def test_caps_hold_and_an_exhausted_prior_stops(files: Path, marginals: Marginal
     prior = MarginalPrior(
         seed=1, marginals=csv_marginals(files), shares={"dwconv": 1.0, "pool": 1.0}
     )
-    # One map, one channel count, one window: one depthwise kernel, and two kinds of pool.
+    # With one map, number of channels and window there are one depthwise kernel and two pools.
     few = sorted(kernel.type for kernel in prior.draw(100, FUSED))
     assert few == ["AveragePool", "Conv+BatchNormalization+Relu", "MaxPool"]
     assert prior.draw(1, FUSED) == []
@@ -192,9 +192,9 @@ def test_files_are_read_and_grouped_convolutions_left_out(files: Path) -> None:
     ("name", "text", "message"),
     [
         ("conv.csv", None, "No such file"),
-        ("fc.csv", "model,cin\na,3\n", "no configurations of fc layers"),
-        ("dwconv.csv", "model,input_h,cin,ks,stride\na,7,x,3,1\n", "no configurations of dwconv"),
-        ("pooling.csv", "model,input_h,cin,ks,stride\n", "sizes must be given"),
+        ("fc.csv", "model,cin\na,3\n", "no valid configurations of fc layers"),
+        ("dwconv.csv", "model,input_h,cin,ks,stride\na,7,x,3,1\n", "no valid configurations"),
+        ("pooling.csv", "model,input_h,cin,ks,stride\n", "every size must be given"),
         ("pooling.csv", "model,input_h,cin,ks,stride\na,7,0,2,2\n", "be at least 1"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_prior_needs_something_to_draw(marginals: Marginals) -> None:
         MarginalPrior({})
 
 
-def test_distances_are_0_for_equals_and_1_for_strangers() -> None:
+def test_distances_are_0_for_equal_and_1_for_disjoint_priors() -> None:
     ones: Marginals = {"fc": {"cin": (1, 1), "cout": (1, 2)}}
     twos: Marginals = {"fc": {"cin": (2, 2), "cout": (1, 2)}}
     assert distances(ones, ones) == {"fc": {"cin": 0.0, "cout": 0.0}}
@@ -254,7 +254,7 @@ def test_shared_models_have_the_layers_that_nn_meter_collected(model: str) -> No
 
 
 @with_data
-def test_the_zoos_marginals_are_near_nn_meters() -> None:
+def test_the_marginals_of_the_zoo_are_close_to_nn_meters() -> None:
     """Of convolutions, most of what is drawn; the models that the two lack differ in the rest.
 
     Of their depthwise layers 58 % are NASNet's, which the zoo has not.

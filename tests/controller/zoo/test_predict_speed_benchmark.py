@@ -1,4 +1,4 @@
-"""The benchmark of predictions runs from one command and measures what it says."""
+"""The benchmark of the speed of predictions runs from one command and writes its figures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_figures_are_printed_and_written(
     assert figures["single_ms"] > 0
 
 
-def test_rewired_networks_are_the_same_networks_in_outlines_of_their_own(
+def test_rewired_networks_have_the_same_ops_and_another_outline(
     script: ModuleType, bundle: Path
 ) -> None:
     predictor = load_bundle(bundle)

@@ -1,4 +1,4 @@
-"""KernelPrior: joint draws, fair shares, no repeats, nothing excluded, the same for a seed."""
+"""The prior of kernels: its shares, its limits, no kernel twice, and the same draws for a seed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def ids(kernels: list[Kernel]) -> list[str]:
 
 
 @pytest.mark.parametrize("rules", [FusionRules.none(), FUSED], ids=["none", "fused"])
-def test_shares_are_met(rules: FusionRules) -> None:
+def test_each_kind_has_its_share(rules: FusionRules) -> None:
     kernels = KernelPrior(seed=1).draw(400, rules)
     assert len(kernels) == len(set(ids(kernels))) == 400
     counts = Counter(kind_of(kernel) for kernel in kernels)
     for kind, share in SHARES.items():
-        if kind not in ("norm", "move"):  # fused away, or nearly so
+        if kind not in ("norm", "move"):  # almost all are fused with other kernels
             assert counts[kind] >= 0.9 * int(400 * share), kind
     bases = Counter(base_of(kind_of(kernel)) for kernel in kernels)
     assert bases["conv"] >= 0.4 * 400
@@ -80,7 +80,7 @@ def test_a_prior_never_repeats_itself() -> None:
     assert len(set(drawn)) == 150
 
 
-def test_caps_hold() -> None:
+def test_limits_are_kept() -> None:
     kernels = KernelPrior(seed=5, max_bytes=2_000_000, max_macs=5_000_000).draw(100, FUSED)
     for kernel in kernels:
         work = workload(kernel)
@@ -92,10 +92,10 @@ def test_caps_hold() -> None:
 
 @pytest.mark.parametrize("shares", [SHARES, {"conv": 1.0}], ids=["all kinds", "one kind"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_line_is_drawn_from(
+def test_every_lineage_is_drawn_from(
     shares: Mapping[str, float], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first networks had must not decide which families the others are of."""
+    """The kernels of the first networks must not decide the families of all others."""
     built: Counter[str] = Counter()
 
     def counted(family: Family, **settings: Any) -> Graph:
@@ -115,7 +115,7 @@ def test_every_line_is_drawn_from(
 
 def test_an_exhausted_prior_stops() -> None:
     only = {"nin-cifar": zoo.families()["nin-cifar"]}
-    # So small that only softmaxes over 10, 11 and 12 classes fit; this family has no LRN.
+    # The limit is so small that only softmaxes over 10, 11 and 12 classes fit.
     prior = KernelPrior(only, shares={"softmax": 0.5, "lrn": 1.0}, max_bytes=96)
     kernels = prior.draw(100, FusionRules.none())
     assert 1 <= len(kernels) <= 3
@@ -132,7 +132,7 @@ def test_only_the_given_families_are_drawn_from() -> None:
 
 
 def test_heavy_kernels_are_not_rare() -> None:
-    """By count, most kernels of mobile networks are tiny: a tenth at least has real work."""
+    """Most kernels of mobile networks are tiny, but at least a tenth of the draws has much work."""
     kernels = KernelPrior(seed=2).draw(300, FUSED)
     macs = sorted(w.macs for w in map(workload, kernels) if w.family == "conv")
     assert macs[len(macs) * 9 // 10] > 5e7
@@ -144,11 +144,11 @@ def test_drawn_kernels_are_those_of_networks() -> None:
     network = {k.kernel_id for k in split(zoo.build("squeezenet"), FUSED)}
     drawn = ids(KernelPrior({"squeezenet": family}, seed=1).draw(60, FUSED))
     assert len(drawn) == 60
-    # Widths and resolutions are drawn: few are exactly the published ones.
+    # Widths and resolutions are drawn, so that few kernels are exactly the published ones.
     assert len(network & set(drawn)) < 30
 
 
-def test_whole_networks_are_drawn_as_kernels_are() -> None:
+def test_whole_networks_are_drawn_like_kernels() -> None:
     macs = (5e7, 1e9)
     found = list(islice(KernelPrior(seed=3).networks(macs=macs), 25))
     assert len({hash_of(graph) for graph in found}) == 25

@@ -1,4 +1,4 @@
-"""Every family, as built, has the parameters and multiply-adds that its catalogue row cites."""
+"""Every family has the parameters and multiply-adds that its row in the catalogue cites."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def rounding(figure: float) -> float:
     return unit / 2 / figure
 
 
-def test_figures_are_rounded_as_they_look() -> None:
+def test_the_rounding_of_a_figure_is_half_its_last_digit() -> None:
     assert rounding(2.1e6) == pytest.approx(0.05 / 2.1)
     assert rounding(825e6) == pytest.approx(0.5 / 825)
     assert rounding(4_383_312) == pytest.approx(0.5 / 4_383_312)
 
 
-# No source has their multiply-adds alone.
+# No source has the multiply-adds of these without other operations.
 COUNTED_WITH_NORMS = {"proxyless-cpu", "proxyless-gpu"}
 
 
@@ -55,7 +55,7 @@ def test_tolerances_are_one_percent_or_the_rounding(name: str) -> None:
         assert 0 < said.macs_tolerance <= max(0.01, rounding(said.macs)) + 1e-9
 
 
-def test_a_parameter_is_what_is_trained_and_counts_once() -> None:
+def test_parameters_are_trained_ones_and_each_counts_once() -> None:
     b = GraphBuilder("shared")
     x = b.input((1, 4, 8, 8))
     kernel = b.weight((4, 4, 3, 3))
@@ -65,7 +65,7 @@ def test_a_parameter_is_what_is_trained_and_counts_once() -> None:
     assert trained_parameters(graph) == 4 * 4 * 3 * 3 + 2 * 4
 
 
-def test_every_family_but_the_drawn_is_checked() -> None:
+def test_every_family_that_is_not_drawn_is_checked() -> None:
     published = {name for name, family in zoo.families().items() if not family.drawn}
     assert published == set(PUBLISHED)
 
@@ -89,7 +89,7 @@ def test_every_family_but_the_drawn_is_checked() -> None:
         ),
     ],
 )
-def test_nasbench201_cells_are_as_the_benchmark_says(
+def test_nasbench201_cells_have_the_size_that_the_benchmark_says(
     text: str, millions: float, parameters_millions: float
 ) -> None:
     b = GraphBuilder("cell")

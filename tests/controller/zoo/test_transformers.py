@@ -1,4 +1,4 @@
-"""ViT, MobileViT and BERT: counts from structure, attention's arithmetic, masks, variants."""
+"""ViT, MobileViT and BERT: sizes, the arithmetic of attention, masks, and variants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def run(graph: Graph, feed: Arrays) -> list[NDArray[Any]]:
-    """Results of the graph as an ONNX model of noise weights."""
+    """The outputs of the graph as an ONNX model with random weights."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -44,7 +44,7 @@ def run(graph: Graph, feed: Arrays) -> list[NDArray[Any]]:
 
 
 def feed_of(graph: Graph) -> Arrays:
-    """Random values for floats; zeros and ones, which any integer input takes."""
+    """Random values for float inputs; zeros and ones for integer inputs."""
     random = np.random.default_rng(0)
     return {
         tensor: random.integers(0, 2, kind.shape)
@@ -59,7 +59,7 @@ def size_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_kernel_has_a_workload_and_together_they_are_the_network(name: str) -> None:
+def test_the_workloads_of_all_kernels_sum_to_that_of_the_network(name: str) -> None:
     graph = zoo.build(name, width=0.25, resolution=size_of(name))
     single = split(graph, FusionRules.none())
     assert len(single) == len(graph.nodes)
@@ -89,7 +89,7 @@ def test_variants_run(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit-tiny", "mobilevit-xs"])
-def test_images_of_a_batch_do_not_see_each_other(name: str) -> None:
+def test_images_of_a_batch_do_not_influence_each_other(name: str) -> None:
     graph = zoo.build(name, width=0.5, resolution=64, batch=2)
     image = feed_of(graph)["input"]
     first = run(graph, {"input": image})[0]
@@ -121,7 +121,7 @@ def test_multiply_adds_of_bert_from_its_structure(
 
 
 @pytest.mark.parametrize("name", VISION)
-def test_with_its_norms_counted_a_network_has_exactly_the_figure_of_the_benchmark(
+def test_with_norms_the_multiply_adds_are_exactly_those_of_the_benchmark(
     name: str,
 ) -> None:
     """The rule of the tool behind it: 2 an element of a batch norm, 5 an element of a layer norm.
@@ -161,7 +161,7 @@ def test_bert_with_its_head_of_pretraining_has_the_parameters_of_the_paper(
     assert round((published.parameters + head) / 1e6, 1) == millions
 
 
-def test_attention_is_what_its_equation_says() -> None:
+def test_attention_computes_its_equation() -> None:
     b = GraphBuilder("attention")
     query, key, value = (b.input((2, 5, 12)) for _ in range(3))
     mask = b.input((2, 1, 1, 5))
@@ -201,11 +201,11 @@ def test_patches_fold_back_to_the_map_they_came_from() -> None:
     image = np.arange(2 * 3 * 4 * 6, dtype=np.float32).reshape(2, 3, 4, 6)
     found, back = run(graph, {"input": image})
     np.testing.assert_array_equal(back, image)
-    # First image, pixels at the lower left of their patches: one of every second row and column.
+    # In the first image these pixels are at the lower left of their patches.
     np.testing.assert_array_equal(found[2], image[0, :, 1::2, 0::2].reshape(3, 6).T)
 
 
-def test_a_map_of_broken_patches_is_interpolated() -> None:
+def test_a_map_that_is_not_a_whole_number_of_patches_is_interpolated() -> None:
     assert "Resize" not in {node.op for node in zoo.build("mobilevit-xs").nodes}
     graph = zoo.build("mobilevit-xs", width=0.25, resolution=224)
     resized = [graph.type_of(n.outputs[0]).shape[2:] for n in graph.nodes if n.op == "Resize"]
@@ -213,7 +213,7 @@ def test_a_map_of_broken_patches_is_interpolated() -> None:
     assert np.isfinite(run(graph, feed_of(graph))[0]).all()
 
 
-def test_padding_does_not_reach_the_words() -> None:
+def test_padding_does_not_influence_the_words() -> None:
     graph = zoo.build("bert-tiny", width=0.5, resolution=12, batch=2)
     ids, mask, types = graph.inputs
     feed = feed_of(graph)

@@ -1,4 +1,4 @@
-"""Variants: nn-Meter's rule draws what the paper says, the wide rule what it always drew."""
+"""Variants: nn-Meter's rule draws as in the paper, and the wide rule draws resolutions too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from latfarm_predictors.graph.hash import hash_of
 
 
 def convs(graph: Graph) -> list[tuple[int, int]]:
-    """Output channels and kernel size of each convolution, in order."""
+    """The output channels and the kernel size of each convolution, in order."""
     found = []
     for node in graph.nodes:
         if node.op == "Conv":
@@ -35,7 +35,7 @@ def test_nn_meters_rule_keeps_224_pixels_and_its_ranges() -> None:
             assert 0.2 * base - 1 <= channels <= 1.8 * base + 1
             kernels[kernel] += 1
     assert set(kernels) == {1, 3, 5, 7, 9}
-    # All five equally often: 480 draws, so each lies well within 96 +- 40.
+    # All five are equally likely: of 480 draws each has 96 on average, well within +- 40.
     assert all(56 <= count <= 136 for count in kernels.values())
 
 
@@ -61,7 +61,7 @@ def test_families_of_small_images_keep_32_pixels(name: str) -> None:
     assert graph.type_of(graph.inputs[0]).shape == (1, 3, 32, 32)
 
 
-def test_cells_are_taken_as_they_are() -> None:
+def test_cells_are_not_changed() -> None:
     assert variant("nasbench201", 17, rule="nn-meter") == zoo.build("nasbench201@17")
     assert variant("nasbench201@17", 5, rule="nn-meter") == zoo.build("nasbench201@17")
 
@@ -71,7 +71,7 @@ def test_the_wide_rule_draws_resolutions() -> None:
     assert sizes == set(RESOLUTIONS)
 
 
-def test_a_batch_and_a_label_and_a_resolution_are_heeded() -> None:
+def test_batch_label_and_resolution_can_be_chosen() -> None:
     graph = variant("mobilenet-v2", 1, rule="nn-meter", batch=4, label="mine", resolutions=(128,))
     assert graph.name == "mine"
     assert graph.type_of("input").shape == (4, 3, 128, 128)

@@ -1,4 +1,4 @@
-"""The table of engines: what the passes say of a cell, speed-ups, the fastest, what failed."""
+"""The table of engines: each cell's latency, speed-up and failures, and the fastest of a row."""
 
 from __future__ import annotations
 
@@ -11,28 +11,44 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform
 
 UNSTABLE_SPREAD = 0.02
+"""Largest median absolute deviation of a stable latency, as a share of its median."""
 UNSTABLE_PASSES = 0.05
-"""METHODS 1.9: MAD / median above 2 %, or repeats that differ by more than 5 %."""
+"""Largest difference between the passes of a stable latency, as a share of the latency."""
+_NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A network on a platform. Latencies in ms; None where every pass failed.
+    """A network on a platform. Figures are None where every pass failed or nobody measured them.
 
     Attributes:
+        network: the name of the network.
+        graph_hash: the hash of its graph.
+        platform: the name of the platform.
+        engine: the platform's engine, as tables name it.
+        dtype: the platform's element type.
+        threads: the platform's number of threads; None for accelerators.
         latency_ms: median over the sessions of all passes; by MNN's protocol the median of the
             passes' means of ten.
-        spread: share of the latency: the larger of the passes' own deviation and what lies between
-            their sessions (1.4826 * MAD).
-        passes_ms: each good pass's latency, in order.
-        uncorrected_ms: as timed, before the core's slowdown was taken out; None if nothing was.
-        unstable: passes differ by more than 5 %, or the deviation is above 2 %.
-        energy_mj: of an inference above rest, where the settings asked for it and a rail tells.
-        busy: share of the time that others used the measuring cores, median of the passes.
-        failures: code and message of each pass that failed.
+        spread: deviation as a share of the latency: the larger of that within the passes and that
+            between their sessions (1.4826 times the median absolute deviation).
+        passes_ms: latency of each good pass, in order.
+        mean_ms: mean latency of the runs, median over the passes.
+        uncorrected_ms: latency before the correction for the core's slowdown; None without any
+            correction.
+        first_run_ms: time of the first run, median over the passes.
+        load_ms: time to load the model, median over the passes.
+        sessions: number of sessions of all passes.
+        runs: number of runs of all passes.
+        unstable: whether passes differ by more than 5 %, or the deviation is above 2 %.
+        busy: share of the time that other processes used the measuring cores, median of the passes.
+        energy_mj: energy of an inference above that at rest, where the settings asked for it and
+            the board can measure it.
+        failures: error code and message of each pass that failed.
     """
 
     network: str
@@ -74,11 +90,11 @@ def pooled(
     """A cell from the measurements of its passes.
 
     Args:
-        network: its row.
-        graph: what was measured.
-        found: its column.
-        passes: good and failed ones, in the order in which they were asked.
-        mean: report means of runs, as MNN's benchmark does, not medians.
+        network: the cell's row.
+        graph: the network's graph.
+        found: the cell's column.
+        passes: good and failed measurements, in the order in which they were asked.
+        mean: report means of runs, as MNN's benchmark does, instead of medians.
     """
     good = [m for m in passes if m.ok and m.latency_ms is not None]
     failures = tuple(f"{m.error_code}: {m.error_message}" for m in passes if not m.ok)
@@ -97,13 +113,13 @@ def pooled(
     sessions = [t for m in good for t in (m.session_ms or (m.latency_ms or 0.0,))]
     latency_ms = median(each if mean else sessions)
     middle = median(sessions)
-    between = 1.4826 * median(abs(t - middle) for t in sessions) / middle
+    between = _NORMAL_MAD * median(abs(t - middle) for t in sessions) / middle
     inside = median((m.mad_ms or 0.0) / (m.latency_ms or 1.0) for m in good)
     apart = (max(each) - min(each)) / latency_ms
     return Cell(
         **common,
         latency_ms=latency_ms,
-        spread=max(between, 1.4826 * inside),
+        spread=max(between, _NORMAL_MAD * inside),
         passes_ms=tuple(each),
         mean_ms=_median([_condition(m, "mean_ms") for m in good]),
         uncorrected_ms=_median([_condition(m, "uncorrected_ms") for m in good]),
@@ -118,10 +134,11 @@ def pooled(
 
 
 def cells_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Cells as plain JSON types, each with its speed-up and whether it is its row's fastest.
+    """The cells as plain JSON types, each with its speed-up, and whether it is the fastest.
 
-    `speedup`: the same engine's latency with one thread over this one; None without either.
-    `fastest`: of all platforms of that element type, for this network.
+    `speedup` is the latency of the same engine with one thread over that of this cell; None where
+    one of them is missing. `fastest` is true for the fastest platform of an element type, for each
+    network.
     """
     alone = {
         (c.network, c.engine, c.dtype): c.latency_ms
@@ -157,7 +174,7 @@ def _latency_ms(measurement: Measurement, *, mean: bool) -> float:
 
 
 def _condition(measurement: Measurement, name: str) -> float | None:
-    """A figure among the conditions; None where it is not told."""
+    """A figure among the conditions of a measurement; None where it is missing."""
     try:
         return float(measurement.conditions[name])
     except (KeyError, ValueError):
@@ -165,5 +182,6 @@ def _condition(measurement: Measurement, name: str) -> float | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
+    """The median of the values that are known; None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

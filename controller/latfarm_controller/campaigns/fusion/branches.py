@@ -1,4 +1,4 @@
-"""Measures joins and forks, as they are or between pads, and decides which branch is fused."""
+"""Measures joins and forks, with or without pads, and decides which branch is fused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from latfarm_controller.campaigns.fusion.rounds import Ask, Next, PadBook
 from latfarm_controller.campaigns.plans import Plan
 
 TELLING_ROUNDS = 15
+"""Rounds of a join whose two branches differ in time: the difference is small."""
 ORDER_ROUNDS = 8
+"""Rounds of a wide branch in either place of a join."""
 
 
 @dataclass(frozen=True)
 class Branches:
-    """What the rounds of connections need.
+    """What the rounds of joins and forks need.
 
-    `call_ms` is what a call costs, without any kernel; with `pads` (a book of them) models are
-    measured between pads, whose cost holds the call's.
+    Attributes:
+        ask: makes a request.
+        next_batch: makes a batch of requests.
+        call_ms: what a call costs without any kernel.
+        pads: with it, models are measured between pads, whose cost includes that of the call.
     """
 
     ask: Ask
@@ -39,13 +44,13 @@ class Branches:
         fused: Sequence[PairCase],
         rounds: int,
     ) -> Plan:
-        """The closest plan of each connection; of a join also which of its branches, if it can.
+        """Measure each connection and take the closest plan; for a join also find its branch.
 
         Args:
-            connections: those that no profile has settled.
+            connections: joins and forks that no profile has settled.
             join: the one of them that is a join, if any.
-            fused: cases of fused pairs, for joins that tell one branch from the other.
-            rounds: of measuring each.
+            fused: test cases of fused pairs, from which joins with unlike branches are made.
+            rounds: how often each connection is measured.
         """
         for _ in range(rounds):
             yield from self._round(connections)
@@ -55,13 +60,13 @@ class Branches:
             return
         yield from self._order(join, fused)
         if not join.clear and not join.answer:
-            # The pair by itself is fused: nothing but a clear answer says that a join is not.
+            # Outside joins the pair is fused: only a clear answer says that a join is not.
             join.answer = 1
         if join.answer and not join.clear:
             yield from self._tell(join, fused)
 
     def _order(self, join: ConnectionCase, fused: Sequence[PairCase]) -> Plan:
-        """The first branch of a join or the last one: told by a wide one in either place."""
+        """Which branch of a join is fused, by the times of a wide branch in either place."""
         case = next((c for c in fused if c.second.binary and c.first.name == "conv"), None)
         if case is None or case.second.name == "concat":
             return
@@ -82,7 +87,7 @@ class Branches:
             join.answer, join.clear, join.source = branch, True, "time"
 
     def _tell(self, join: ConnectionCase, fused: Sequence[PairCase]) -> Plan:
-        """The first branch of a join or the last one: told by branches that take it in unlike."""
+        """Which branch of a join is fused, by branches that save unlike times with it."""
         for telling in telling_joins(fused):
             for _ in range(TELLING_ROUNDS):
                 yield from self._round([telling])
@@ -92,7 +97,7 @@ class Branches:
                 return
 
     def _round(self, connections: Sequence[ConnectionCase]) -> Plan:
-        """Each connection's models once; times are told free of the call's and the pads' cost."""
+        """Measure the models of each connection once, and subtract the cost of call or pads."""
         book = self.pads
         around: dict[str, Graph] = {}
         models: list[tuple[ConnectionCase, Graph, MeasurementRequest]] = []

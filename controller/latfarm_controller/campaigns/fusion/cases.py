@@ -1,8 +1,8 @@
 """Test cases of fusion detection: the pairs of operators, and the models to be measured.
 
-Every case has a wide tensor between its two operators, large enough that the cheaper of both takes
-a measurable time; convolutions and fully connected layers have few channels on their other side, so
-that they do not drown it.
+Every case has a wide tensor between its two operators. It is so large that the cheaper operator
+takes a measurable time. Convolutions and fully connected layers have few channels on their other
+side, so that their own time does not hide that of the cheaper operator.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from latfarm_controller.campaigns.fusion.operators import (
 )
 
 Branch = Literal[0, 1, 2]
-"""Which branch of a join or fork is fused: 0 none, 1 the first, 2 the last."""
+"""Which branch of a join or fork is fused: 0 for none, 1 for the first, 2 for the last."""
 
 WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LRN"})
-"""Ops over a neighbourhood or a whole map, whose tensors may have a layout of their own."""
+"""Ops that read a window or a whole map; runtimes may use a layout of their own for them."""
 
 _FOLLOWERS = {
     "conv": (
@@ -53,15 +53,16 @@ _FOLLOWERS = {
     "conv_transpose": "bn relu",
     "flat_relu": "fc",
 }
+"""The names of the operators that follow each operator in convolutional networks."""
 
 CORE_PAIRS: tuple[tuple[str, str], ...] = tuple(
     (first, second) for first, names in _FOLLOWERS.items() for second in names.split()
 )
-"""The ordered pairs that occur in convolutional networks."""
+"""The ordered pairs of operator names that occur in convolutional networks."""
 
 
 def all_pairs() -> tuple[tuple[str, str], ...]:
-    """Every ordered pair of the operator list whose shapes fit."""
+    """Every ordered pair of the operator list whose shapes fit together."""
     return tuple(
         (a.name, b.name)
         for a in OPERATORS.values()
@@ -71,14 +72,14 @@ def all_pairs() -> tuple[tuple[str, str], ...]:
 
 
 def rule_of(first: FusionOperator, second: FusionOperator) -> tuple[str, str]:
-    """What the rules call a pair; a product behind a sigmoid is of that sigmoid's own input."""
+    """The names of a pair in fusion rules, where a sigmoid times its own input has a name."""
     gate = second.op == "Mul" and first.op in GATED
     return (first.op, second.op + GATE if gate else second.op)
 
 
 @dataclass(frozen=True)
 class PairCase:
-    """A pair at a size: the connected model (Op1, Op2) and both single-op models."""
+    """A pair of operators at a size: the connected model (Op1, Op2) and both single-op models."""
 
     first: FusionOperator
     second: FusionOperator
@@ -86,17 +87,17 @@ class PairCase:
 
     @property
     def size(self) -> CaseSize:
-        """Its tensors' shapes."""
+        """The shapes of its tensors."""
         return SIZES[self.size_name]
 
     @property
     def rule(self) -> tuple[str, str]:
-        """The pair of ops as in the rules."""
+        """The names of the pair in fusion rules."""
         return rule_of(self.first, self.second)
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the case for people."""
         return f"{self.first.name}+{self.second.name}@{self.size_name}"
 
     @cached_property
@@ -106,12 +107,12 @@ class PairCase:
 
     @cached_property
     def wide_shape(self) -> tuple[int, ...]:
-        """The tensor between both ops."""
+        """The shape of the tensor between both ops."""
         return self.single_first.type_of(self.single_first.outputs[0]).shape
 
     @cached_property
     def single_second(self) -> Graph:
-        """Op2 alone, on inputs of the wide tensor's shape."""
+        """Op2 alone, with inputs of the wide tensor's shape."""
         return single_second(self.second, self.wide_shape, self.size)
 
     @cached_property
@@ -123,20 +124,20 @@ class PairCase:
         wide = self.first.first(b, self.size)
         other = ""
         if self.second.binary:
-            # x * sigmoid(x): an activation in two ops reads its own input again.
+            # x * sigmoid(x) is an activation in two ops: the product reads the sigmoid's input.
             other = "input" if self.rule[1].endswith(GATE) else b.input(b.type_of(wide).shape)
         return b.build([self.second.second(b, wide, other, self.size)])
 
 
 def single_first(operator: FusionOperator, size: CaseSize) -> Graph:
-    """The operator alone, making the wide tensor."""
+    """A model of the operator alone, which makes the wide tensor."""
     assert operator.first is not None
     b = GraphBuilder(operator.name)
     return b.build([operator.first(b, size)])
 
 
 def single_second(operator: FusionOperator, shape: tuple[int, ...], size: CaseSize) -> Graph:
-    """The operator alone, reading inputs of that shape."""
+    """A model of the operator alone, which reads inputs of this shape."""
     assert operator.second is not None
     b = GraphBuilder(operator.name)
     x = b.input(shape)
@@ -145,10 +146,10 @@ def single_second(operator: FusionOperator, shape: tuple[int, ...], size: CaseSi
 
 
 def pair_case(first: str, second: str, size_name: str) -> PairCase:
-    """A case by the operators' names.
+    """The test case of two operators, given by their names.
 
     Raises:
-        GraphError: no such operator, or the pair's shapes do not fit.
+        GraphError: there is no such operator, or the shapes of the two do not fit together.
     """
     for name in (first, second):
         if name not in OPERATORS:
@@ -159,14 +160,8 @@ def pair_case(first: str, second: str, size_name: str) -> PairCase:
     return PairCase(a, b, size_name)
 
 
-def empty_model() -> Graph:
-    """One op on four numbers: its time is the cost of a call."""
-    b = GraphBuilder("empty")
-    return b.build([b.relu(b.input((1, 4, 1, 1)))])
-
-
 def control_model(size: CaseSize) -> Graph:
-    """Three ops that no runtime runs as one kernel: a profile with one layer tells nothing."""
+    """Three ops that no runtime runs as one kernel; a profile with one layer hides what ran."""
     b = GraphBuilder("control")
     x = b.conv(b.input((1, size.narrow, size.side, size.side)), size.channels, 3)
     return b.build([b.conv(b.max_pool(x, 3, 1, "same"), size.channels, 3)])
@@ -174,7 +169,7 @@ def control_model(size: CaseSize) -> Graph:
 
 @dataclass(frozen=True)
 class JoinCase:
-    """Multi-inbound, Fig. 4(c): Op6 and Op7 are read by Op8."""
+    """The multi-inbound case of nn-Meter's Fig. 4(c): Op8 reads Op6 and Op7."""
 
     left: FusionOperator
     right: FusionOperator
@@ -183,7 +178,7 @@ class JoinCase:
 
     @cached_property
     def graph(self) -> Graph:
-        """The connected model; its first node is Op6, its second Op7."""
+        """The connected model; its first node is Op6, its second is Op7."""
         assert self.left.first is not None
         assert self.right.first is not None
         assert self.join.second is not None
@@ -196,7 +191,7 @@ class JoinCase:
 
 @dataclass(frozen=True)
 class ForkCase:
-    """Multi-outbound, Fig. 4(b): Op3 is read by Op4 and Op5."""
+    """The multi-outbound case of nn-Meter's Fig. 4(b): Op4 and Op5 read Op3."""
 
     root: FusionOperator
     left: FusionOperator
@@ -222,11 +217,12 @@ class ForkCase:
 
 @dataclass(frozen=True)
 class OrderCase:
-    """A join of a wide branch and of one that is but a number per channel, in either order.
+    """A join of a wide branch with a branch of one number per channel, in either order.
 
-    The branch that a join runs with saves its own tensor's trip: the wide one's or next to nothing.
-    The two models hold the same ops, so that nothing but the runtime's choice tells their times
-    apart. A global pooling leaves the result small, where outputs are slow.
+    If the join is fused with the wide branch, the wide tensor need not be written to memory and
+    read again; if it is fused with the other branch, next to nothing is saved. Both models have the
+    same ops, so that their times differ only by which branch the runtime chooses. A global pooling
+    at the end keeps the output small, because on some boards large outputs are slow.
     """
 
     join: FusionOperator
@@ -249,7 +245,7 @@ class OrderCase:
         branches = []
         for is_wide in wide:
             side = size.side if is_wide else 1
-            # The order of an addition's operands is no part of a graph's hash: one channel is.
+            # The order of operands is no part of a graph's hash: one more channel makes it another.
             channels = size.narrow + (wide[0] and not is_wide)
             branches.append(b.conv(b.input((1, channels, side, side)), size.channels, 1))
         first, last = branches

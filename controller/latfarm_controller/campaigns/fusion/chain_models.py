@@ -1,6 +1,6 @@
-"""The models of pairs along chains: a pair again and again, cut off by separators.
+"""The models of pairs along chains: the same pair many times, with separators in between.
 
-Every op keeps its tensor's shape, so that the four chains of a pair differ in nothing but the pair.
+Every op keeps the shape of its tensor, so that the four chains of a pair differ only in the pair.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from latfarm_controller.campaigns.fusion.operators import OPERATORS, SIZES, Fusi
 
 Divider = Literal["MaxPool", "AveragePool", "Softmax", "Softmax across"]
 
+"""The separators: a pooling, or a softmax along the last axis or (`across`) along the first."""
+
 LINKS = 16
+"""Number of repetitions of a pair along its chain."""
 _CHANNELS, _SIDE, _ROWS = 16, 4, 8
+"""Channels and side of the tensors of a chain, and the rows of its matrices, in elements."""
 
 _TINY = replace(
     SIZES["small"],
@@ -32,6 +36,7 @@ _TINY = replace(
 )
 
 Step = Callable[[GraphBuilder, str, str], str]
+"""Adds an op that reads a tensor and, if it takes two operands, another one; gives its result."""
 
 _OWN_STEPS: Mapping[str, Step] = MappingProxyType(
     {
@@ -41,7 +46,7 @@ _OWN_STEPS: Mapping[str, Step] = MappingProxyType(
         "matmul": lambda b, x, _: b.matmul(x, b.weight((_CHANNELS, _CHANNELS))),
     }
 )
-"""In a chain every op must keep its tensor's shape; here are those that do not in a pair."""
+"""The operators that change the shape of their tensor in a pair, in a form that keeps it."""
 
 _NOT_CHAINED = frozenset(
     {
@@ -49,32 +54,39 @@ _NOT_CHAINED = frozenset(
         *("mean", "global_pool", "concat"),
     }
 )
-"""Ops that change a shape, or that cancel each other out along a chain."""
+"""Operators that change a shape, or that cancel each other out along a chain."""
 
 _DIVIDERS: Mapping[Divider, Step] = MappingProxyType(
     {
         "MaxPool": lambda b, x, _: b.max_pool(x, 3, 1, "same"),
         "AveragePool": lambda b, x, _: b.avg_pool(x, 3, 1, "same"),
         "Softmax": lambda b, x, _: b.softmax(x),
-        # Some runtimes know a softmax of rows between matrix products as attention, and run all of
-        # it as one kernel; nobody asks for one of columns.
+        # Some runtimes take a softmax along rows between matrix products for attention, and run
+        # all of it as one kernel. They do not do so with a softmax along columns.
         "Softmax across": lambda b, x, _: b.softmax(x, 0),
     }
 )
+"""Adds each separator to a model."""
 _LAID_OUT = WINDOWED | {"ConvTranspose"}
+"""Ops for which runtimes may use a layout of their own."""
 
 
 @dataclass(frozen=True)
 class ChainCase:
     """A pair along a chain, with the three chains that it is compared with.
 
-    Of a pair of elementwise ops the separator is a softmax, which has no layout of its own, of one
-    with a windowed op a pooling, which has the same as that: a separator in another layout would
-    be an excuse for a pair to save two conversions. An op with two operands reads the last
-    separator's result beside Op1's, as a residual block does.
+    With a pair of elementwise ops the separator is a softmax, which has no layout of its own. With
+    a windowed op in the pair it is a pooling, which uses the same layout; otherwise connecting the
+    pair could save two conversions. An op with two operands reads the result of the last separator
+    besides that of Op1, as a residual block does.
 
-    A pooling may be faster in the layout that a windowed op hands on than in the one that it has by
-    itself: such ops stand at the head of all four chains, so that all run in the same.
+    A pooling may be faster in the layout that a windowed op hands on than in its own. So the
+    windowed ops of the pair stand at the head of all four chains, and all run in the same layout.
+
+    Attributes:
+        first: Op1.
+        second: Op2.
+        divider: the separator.
     """
 
     first: FusionOperator
@@ -83,13 +95,13 @@ class ChainCase:
 
     @property
     def size_name(self) -> str:
-        """Which chains share a separator and a head."""
+        """The name of the separator and the head: chains with the same name share their models."""
         head = f" behind {','.join(self.head)}" if self.head else ""
         return f"chain of {self.divider}{head}"
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Operators that stand before the links: those of the pair that may choose a layout."""
+        """The operators before the links: those of the pair that may have a layout of their own."""
         if self.first.flat:
             return ()
         return tuple(
@@ -100,17 +112,17 @@ class ChainCase:
 
     @property
     def rule(self) -> tuple[str, str]:
-        """The pair of ops as in the rules."""
+        """The names of the pair in fusion rules."""
         return rule_of(self.first, self.second)
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the case for people."""
         return f"{self.first.name}+{self.second.name}@chain"
 
     @property
     def wide_shape(self) -> tuple[int, ...]:
-        """Every tensor of the chain; along a softmax it is long, as short ones cost more each."""
+        """The shape of every tensor of the chain; a softmax is slow on short rows."""
         if self.first.flat:
             return (_ROWS, _CHANNELS)
         if self.divider == "Softmax":
@@ -145,7 +157,7 @@ class ChainCase:
 def _chain(
     divider: Divider, shape: tuple[int, ...], head: tuple[str, ...], operators: tuple[str, ...]
 ) -> Graph:
-    """The operators between separators, as often as a chain has links, behind the head."""
+    """A head, then `LINKS` times the operators, with separators in between."""
     b = GraphBuilder(f"{LINKS} x {','.join(operators) or 'nothing'} | {divider}")
     divide = _DIVIDERS[divider]
     before = divide(b, b.input(shape), "")
@@ -159,6 +171,7 @@ def _chain(
 
 
 def _step(operator: FusionOperator) -> Step:
+    """Adds an operator to a chain, in a form that keeps the shape of its tensor."""
     own = _OWN_STEPS.get(operator.name)
     if own is not None:
         return own
@@ -168,7 +181,7 @@ def _step(operator: FusionOperator) -> Step:
 
 
 def dividers(first: str, second: str) -> tuple[Divider, ...]:
-    """The separators that serve a pair, the best first; none where it cannot be chained."""
+    """The separators that suit a pair, the best first; none where it cannot be chained."""
     a, b = OPERATORS[first], OPERATORS[second]
     if _NOT_CHAINED.intersection((first, second)) or a.second is None:
         return ()

@@ -1,19 +1,20 @@
-"""Chains of tiny ops: how many kernels a pair runs as, whatever its arithmetic costs or saves.
+"""Chains of tiny ops: as how many kernels a pair runs, whatever its arithmetic costs or saves.
 
-A fused activation may be slower than one that runs by itself: onnxruntime's convolution with a
-clamp in it is, so that times of a large tensor say "apart" of what the graph says is one kernel. On
-a tensor of a few hundred numbers arithmetic hardly counts, and each kernel costs its dispatch. A
-pair is repeated along a chain, cut off from its next repetition by a separator that fuses with
-nothing, as are Op1 and Op2 by themselves, and the separators alone. Calls, transfers and changes of
-layout at the ends are those of all four chains, so that
+A fused activation may be slower than a separate one. For example, onnxruntime's convolution with a
+clamp in it is slower, so that times at a large tensor say "separate" although it is one kernel. On
+a tensor of a few hundred numbers the arithmetic hardly matters, and each kernel costs the time of
+its dispatch. So a pair is repeated along a chain, with a separator between repetitions that fuses
+with nothing. Three more chains hold Op1 between separators, Op2 between separators, and the
+separators alone. All four chains pay the same for the call, for transfers and for changes of layout
+at their ends, so that
 
     T(Op1) + T(Op2) - T(Op1, Op2) - T(separators)
 
-is what fusing saves, once for each link: inequation 1 with the separators as the empty model.
+is what fusing saves, once for each link. It is inequation 1 with the separators as the empty model.
 
-A runtime passes the layout of a convolution on to what follows it, where a separator may be twice
-as fast. The windowed ops of a pair stand once at the head of all four chains, so that layouts are
-the same in all of them.
+A runtime passes the layout of a convolution on to the ops after it, and a separator may be twice as
+fast in that layout. So the windowed ops of a pair stand once at the head of all four chains, which
+makes their layouts the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from statistics import median
 from latfarm_predictors.measurement import Settings
 
 from latfarm_controller.campaigns.fusion.chain_models import LINKS, ChainCase, Divider, dividers
-from latfarm_controller.campaigns.fusion.decision import Decision, decide, student
+from latfarm_controller.campaigns.fusion.decision import Decision, Thresholds, decide, student
 from latfarm_controller.campaigns.fusion.operators import OPERATORS
 from latfarm_controller.campaigns.fusion.results import chain_answer, combined
 from latfarm_controller.campaigns.fusion.rounds import (
@@ -39,22 +40,36 @@ from latfarm_controller.campaigns.fusion.rounds import (
 )
 from latfarm_controller.campaigns.plans import Plan
 
-_SURENESS = 3.0  # many pairs are looked at after each round: two standard errors err too often
+_SURENESS = 3.0
+"""Standard errors that an answer needs. Many pairs are judged after each round, so that two
+standard errors would be wrong too often."""
 _GATE = 3.0
+"""Standard errors that the time of the cheaper op must exceed."""
 _SLACK = 1.5
-_LEAST_KERNEL = 0.08  # of a separator: what takes less by itself was merged into that
+"""By how much the hope that further rounds settle a pair is raised, since spreads are estimates."""
+_LEAST_KERNEL = 0.08
+"""An op that takes less than this share of a separator's time was merged into the separator."""
+_MOST_TRIES = 4
+"""A pair is asked for at most so many times `max_rounds`, separators and failures included."""
+_MOST_ROUNDS = 3
+"""A pair is measured with one separator at most so many times `max_rounds`."""
+_MOST_RUNS = 4
+"""By how much the largest number of runs grows for chains."""
 
 
 def chain_settings(settings: Settings) -> Settings:
-    """Chains take microseconds: more runs of one cost nothing beside its loading."""
-    return replace(settings, max_runs=4 * settings.max_runs)
+    """The settings for chains, with more runs: they take microseconds, loading takes longer."""
+    return replace(settings, max_runs=_MOST_RUNS * settings.max_runs)
 
 
 @dataclass
 class ChainRounds(CaseRounds):
     """A chained pair with its rounds.
 
-    `left`: separators to try where an op joins the first. `call_ms`: what a call costs.
+    Attributes:
+        left: separators to try next, where an op is merged into the present one.
+        tries: how often the pair was asked for.
+        call_ms: what a call costs.
     """
 
     left: tuple[Divider, ...] = ()
@@ -63,41 +78,42 @@ class ChainRounds(CaseRounds):
 
     @property
     def least_base_ms(self) -> float:
-        """What an op of its own takes at the least along the chain."""
+        """The least time along the chain of an op that runs as a kernel of its own, in ms."""
         if not self.plain:
             return 0.0
         separators_ms = median(t.empty_ms for t in self.plain) - self.call_ms
         return max(_LEAST_KERNEL * separators_ms * LINKS / (LINKS + 2), 0.0)
 
     def decision(self, limits: DecisionLimits, book: PadBook | None = None) -> Decision:  # noqa: ARG002
-        """What the chains say; the times of all four count, so that their spreads do.
+        """What the chains say, with the spreads of all four chains taken into account.
 
-        Nothing where the connected chain takes no longer than its separators alone: the runtime
-        took those in, and what it saved is theirs.
+        It is undecided where the connected chain takes no longer than its separators alone: then
+        the runtime fused the pair with the separators, and what was saved is their time.
         """
-        found = decide(
-            self.plain,
-            alpha=limits.alpha,
+        thresholds = Thresholds(
+            limits.alpha,
             gate=max(_GATE, limits.sureness),
             sureness=max(_SURENESS, limits.sureness) * student(len(self.plain)),
             paired=True,
             least_base_ms=self.least_base_ms,
         )
+        found = decide(self.plain, thresholds)
         if found.answer != "undecided" and found.connected_ms <= self.least_base_ms:
             return replace(found, answer="undecided", log_odds=0.0)
         return found
 
     def merged(self, found: Decision) -> bool:
-        """Whether an op, or both of them, take no time beside the separators."""
+        """Whether one op or both take no time besides that of the separators."""
         return min(found.base_ms, found.connected_ms) <= self.least_base_ms
 
     def worth_another(self, limits: DecisionLimits) -> bool:
-        """Whether it is open, and rounds could settle it; sets up another separator if need be.
+        """Whether the pair is undecided and another round could settle it.
 
-        A spread that a few rounds show is itself hardly known: an open question is not given up
-        before `max_rounds`, unless an op takes no time in the middle of `rounds` of them.
+        Where an op is merged into the separator, this replaces the separator by the next one. The
+        spread of a few rounds is itself hardly known, so that an undecided pair is not given up
+        before `max_rounds` unless one of its ops takes no time after `rounds`.
         """
-        if self.error or self.tries >= 4 * limits.max_rounds:
+        if self.error or self.tries >= _MOST_TRIES * limits.max_rounds:
             return False
         found = self.decision(limits)
         if found.rounds < 2 or (found.rounds <= limits.rounds and found.answer != "undecided"):
@@ -117,8 +133,8 @@ class ChainRounds(CaseRounds):
         return True
 
     def _could_settle(self, found: Decision, limits: DecisionLimits) -> bool:
-        """Whether the rounds that are left could: errors shrink with their root."""
-        most = 3 * limits.max_rounds
+        """Whether more rounds could settle it: errors shrink with the root of their number."""
+        most = _MOST_ROUNDS * limits.max_rounds
         hope = _SLACK * math.sqrt(most / found.rounds)
         sure = abs(found.gain_ms - limits.alpha * found.base_ms) * hope
         return (
@@ -129,7 +145,7 @@ class ChainRounds(CaseRounds):
 
 
 def chain_rounds(first: str, second: str) -> ChainRounds | None:
-    """A pair's chains with no round yet; None where it cannot be chained."""
+    """The chains of two operators, without rounds; None where they cannot be chained."""
     found = dividers(first, second)
     if not found:
         return None
@@ -138,7 +154,7 @@ def chain_rounds(first: str, second: str) -> ChainRounds | None:
 
 
 class Chained:
-    """The chains of all pairs that have one, and what they tell."""
+    """The chains of all pairs that can be chained, and what they say."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]], limits: DecisionLimits) -> None:
         self._limits = limits
@@ -149,7 +165,7 @@ class Chained:
                 self._entries.setdefault(entry.case.rule, []).append(entry)
 
     def rounds(self, ask: Ask, next_batch: Next, call_ms: float) -> Plan:
-        """Measure each pair along a chain, until all are settled or no round would help."""
+        """Measure each pair along its chains, until all are settled or no round would help."""
         entries = [entry for found in self._entries.values() for entry in found]
         for entry in entries:
             entry.call_ms = call_ms
@@ -170,20 +186,20 @@ class Chained:
                 slot.take(answers, None, between_pads=False)
 
     def decisions(self, rule: tuple[str, str]) -> dict[str, Decision]:
-        """What the chains of a pair of ops say, by their labels."""
+        """What the chains of a pair of ops say, by the labels of the chains."""
         found = self._entries.get(rule, ())
         return {c.case.label: c.decision(self._limits) for c in found if c.plain}
 
     def settled(self, sized: Mapping[tuple[str, str], Sequence[Decision]]) -> set[tuple[str, str]]:
-        """Pairs that chains tell of, but for those of which a large tensor says otherwise.
+        """Pairs that chains settle, without those for which a large tensor says otherwise.
 
         Args:
-            sized: what each pair's times at its sizes say, the larger ones last.
+            sized: for each pair what its times at its sizes say, the larger ones last.
         """
         found = set()
         for rule in self._entries:
             answer = chain_answer(list(self.decisions(rule).values()))
-            doubted = combined(sized[rule])[1] and sized[rule][-1].answer == "fused"
-            if answer == "fused" or (answer == "separate" and not doubted):
+            overruled = combined(sized[rule])[1] and sized[rule][-1].answer == "fused"
+            if answer == "fused" or (answer == "separate" and not overruled):
                 found.add(rule)
         return found

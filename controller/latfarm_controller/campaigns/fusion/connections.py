@@ -18,23 +18,37 @@ from latfarm_controller.campaigns.fusion.cases import (
     PairCase,
     single_second,
 )
-from latfarm_controller.campaigns.fusion.decision import (
-    closest_plan,
+from latfarm_controller.campaigns.fusion.decision import closest_plan, standard_error
+from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, FusionOperator
+from latfarm_controller.campaigns.fusion.profile_layers import (
     merged_branch,
     profile_says_fused,
-    standard_error,
     together,
     work_layers,
 )
-from latfarm_controller.campaigns.fusion.operators import HEAVY_CONVS, SIZES, FusionOperator
 
 _SURENESS = 3.0
-_LEAST_SHARE = 0.01  # of the connected model's time: less tells two plans apart by chance
+"""Standard errors by which one plan must be closer in time than the other."""
+_LEAST_SHARE = 0.01
+"""A difference below this share of the connected model's time is chance."""
 
 
 @dataclass
 class ConnectionCase:
-    """One join or fork with the models whose times make up its candidate plans."""
+    """One join or fork, with the models whose times make up the plans that it may run as.
+
+    Attributes:
+        graph: the connected model.
+        parts: the models of its ops alone: the plan that fuses nothing.
+        fused: for each branch the two models of the plan that fuses it.
+        label: the name of the case for people.
+        joins: whether it is a join; otherwise it is a fork.
+        branch_ops: the ops of both branches.
+        rounds: the times of each round, by hash of the graph, in ms.
+        answer: which branch is fused.
+        source: what the answer rests on: none, time or profile.
+        clear: whether the answer is clear.
+    """
 
     graph: Graph
     parts: Sequence[Graph]
@@ -49,21 +63,21 @@ class ConnectionCase:
 
     @property
     def graphs(self) -> list[Graph]:
-        """What a round measures: the connected model between its parts."""
+        """All models of a round, each once: the parts, the connected model, the plans' models."""
         pairs = [graph for plan in sorted(self.fused) for graph in self.fused[plan]]
         return list({hash_of(g): g for g in (*self.parts, self.graph, *pairs)}.values())
 
     def told(self, times_ms: Mapping[str, float]) -> None:
-        """Keep a round, if all of it was measured.
+        """Keep a round if all of its models were measured.
 
         Args:
-            times_ms: by hash of the graph, free of what a call costs and of transfers.
+            times_ms: times by hash of the graph, without the cost of a call and of transfers.
         """
         if all(hash_of(graph) in times_ms for graph in self.graphs):
             self.rounds.append(dict(times_ms))
 
     def decide_by_time(self) -> None:
-        """The plan closest in time wins."""
+        """Take the plan whose time is closest to that of the connected model."""
         if not self.rounds:
             return
         plans: dict[Branch, float] = {}
@@ -76,13 +90,13 @@ class ConnectionCase:
             plans[plan] = median(cost(times, graphs) for times in self.rounds)
         gaps = [times[hash_of(self.graph)] - cost(times, self.parts) for times in self.rounds]
         measured = [times[hash_of(self.graph)] for times in self.rounds]
-        # A drift of the board hits a round's models alike: it is no doubt about which plan it is.
+        # A drift of the board affects all models of a round alike and does not blur the plans.
         spread = min(standard_error(measured), standard_error(gaps))
         self.answer, self.clear = closest_plan(median(measured), plans, spread)
         self.source = "time"
 
     def which_branch(self) -> Branch | None:
-        """Of the two fused plans the one that is closer in time; None where the spread hides it."""
+        """The branch whose fused plan is closer in time; None where the spread hides it."""
         nearer = []
         for times in self.rounds:
             measured = times[hash_of(self.graph)]
@@ -98,7 +112,12 @@ class ConnectionCase:
         return 1 if median(nearer) > 0 else 2
 
     def decide_by_profile(self, parts: Sequence[Measurement], whole: Measurement) -> bool:
-        """Whether the profile settled it."""
+        """Take the profile's answer; gives whether it has one.
+
+        Args:
+            parts: profiles of the parts.
+            whole: profile of the connected model.
+        """
         fused = profile_says_fused(parts, whole)
         if fused is None:
             return False
@@ -111,6 +130,7 @@ class ConnectionCase:
         return True
 
     def _merged(self, whole: Measurement) -> Branch | None:
+        """The branch that the profile shows to be fused; None where it does not show it."""
         nodes = self.graph.nodes
         if self.joins:
             return merged_branch(whole.layers, nodes[0], nodes[1], nodes[2])
@@ -119,7 +139,7 @@ class ConnectionCase:
             return 1
         if together(work, nodes[0], nodes[2]):
             return 2
-        # The follower that has no layer of its own is the one that was fused.
+        # The following op that has no layer of its own is the one that was fused.
         shown = {layer.op for layer in work}
         left, right = (op in shown for op in self.branch_ops)
         if left == right:
@@ -127,7 +147,7 @@ class ConnectionCase:
         return 2 if left else 1
 
     def to_json(self) -> dict[str, Any]:
-        """For the campaign's outcome."""
+        """The case as plain JSON types, for the campaign's outcome."""
         return {
             "case": self.label,
             "answer": self.answer,
@@ -138,7 +158,11 @@ class ConnectionCase:
 
 
 def choose_join(fused: Sequence[PairCase]) -> ConnectionCase | None:
-    """A join of two ops that each fuse with it, of different kinds where there are such."""
+    """A join of two ops that each fuse with it, different ones if possible; None without any.
+
+    Args:
+        fused: test cases of fused pairs.
+    """
     joins: dict[str, list[FusionOperator]] = {}
     for case in fused:
         if case.second.binary:
@@ -156,9 +180,12 @@ def choose_join(fused: Sequence[PairCase]) -> ConnectionCase | None:
 def telling_joins(fused: Sequence[PairCase]) -> list[ConnectionCase]:
     """Joins whose two fused plans differ in time; none where no convolution fuses with a join.
 
-    Both plans save the same traffic where both branches are alike (the paper sees no preference).
-    A convolution that computes longer than it moves data takes in a join for nothing, and a light
-    one does not.
+    Where both branches are alike, both plans save the same memory traffic (the paper sees no
+    preference). Here one branch is a convolution that computes longer than it moves data: fused
+    with it, the join costs nothing; fused with the light one, it costs time.
+
+    Args:
+        fused: test cases of fused pairs.
     """
     for case in fused:
         if case.second.binary and case.first.name == "conv":
@@ -169,7 +196,7 @@ def telling_joins(fused: Sequence[PairCase]) -> list[ConnectionCase]:
 
 
 def join_connection(case: JoinCase) -> ConnectionCase:
-    """The models of a join and of its three plans."""
+    """A join with the models of its three plans."""
     left = PairCase(case.left, case.join, case.size_name)
     right = PairCase(case.right, case.join, case.size_name)
     return ConnectionCase(
@@ -186,9 +213,12 @@ def join_connection(case: JoinCase) -> ConnectionCase:
 
 
 def choose_fork(fused: Sequence[PairCase]) -> ConnectionCase | None:
-    """A fork of an op into two different ops that each fuse with it.
+    """A fork of an op into two different ops that each fuse with it; None without any.
 
-    Twice the same op would not do: compilers compute a common subexpression once.
+    The two must differ, because compilers compute a common subexpression once.
+
+    Args:
+        fused: test cases of fused pairs.
     """
     roots: dict[str, list[PairCase]] = {}
     for case in fused:

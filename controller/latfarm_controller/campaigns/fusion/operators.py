@@ -1,7 +1,7 @@
 """The operators whose pairs fusion detection tests, and how each is put into a test model.
 
-Every test model has a wide tensor between its two operators; an operator that stands first makes
-it from inputs of its own, one that stands second reads it.
+Every test model has a wide tensor between its two operators. The first operator makes it from
+inputs of its own, the second operator reads it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,31 @@ class CaseSize:
 
 SIZES: Mapping[str, CaseSize] = MappingProxyType(
     {
-        # 0.4 MB stays in a cache; 3.2 MB leaves it. Some devices fuse a pair only when it is large.
+        # A tensor of 0.4 MB stays in a cache, one of 3.2 MB does not. Some devices fuse a pair only
+        # when its tensors are large.
         "small": CaseSize(channels=32, side=56, rows=64, features=1024),
         "large": CaseSize(channels=64, side=112, rows=128, features=4096),
     }
 )
 
 First = Callable[[GraphBuilder, CaseSize], str]
+"""Adds an operator that makes the wide tensor; gives the tensor's name."""
 Second = Callable[[GraphBuilder, str, str, CaseSize], str]
+"""Adds an operator that reads the wide tensor and, where it takes two operands, another tensor of
+the same shape; gives the name of the result."""
 
 
 @dataclass(frozen=True)
 class FusionOperator:
     """One entry of the operator list.
 
-    `op` is the name in the rules. `first` makes the wide tensor from inputs of its own; `second`
-    reads the wide tensor and, where it takes two operands, another of the same shape. None: the
-    operator is not tested in that place. `flat`: the wide tensor is a matrix.
+    Attributes:
+        name: the operator's name in the list.
+        op: its name in fusion rules.
+        first: adds it to a model as the first operator; None: it is not tested in this place.
+        second: adds it to a model as the second operator; None: it is not tested in this place.
+        operands: the number of its data operands.
+        flat: whether the wide tensor is a matrix.
     """
 
     name: str
@@ -71,7 +79,12 @@ def _flat(b: GraphBuilder, size: CaseSize) -> str:
 
 @dataclass(frozen=True)
 class _Shrink:
-    """How much smaller than the wide tensor the input of an op is whose result is larger."""
+    """By how much the input of an op must be smaller than the wide tensor that it makes.
+
+    Attributes:
+        side: by so many elements on each side.
+        halve: whether by half on each side.
+    """
 
     side: int = 0
     halve: bool = False
@@ -271,4 +284,5 @@ def _heavy(kernel: int) -> FusionOperator:
 
 
 HEAVY_CONVS = (_heavy(7), _heavy(13))
-"""Compute longer than they move data; for joins alone, as their pairs are those of `conv`."""
+"""Convolutions that compute longer than they move data. They are used in joins only, since in pairs
+they are the same op as `conv`."""

@@ -1,29 +1,39 @@
-"""What fusion detection can be told: which pairs, how often each is measured, what is believed."""
+"""The configuration of fusion detection."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from latfarm_predictors.measurement import Settings
 from pydantic import Field
 
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 
-SETTINGS = Settings(
-    sessions=1, warmup_runs=3, warmup_ms=5.0, min_runs=10, max_runs=100, max_ms=40.0, precision=0.01
-)
 Method = Literal["latfarm", "paper"]
+"""How times become answers. `latfarm`: our method, which accounts for the cost of calls, for costly
+transfers and for spread. `paper`: inequation 1 as nn-Meter prints it, at the first size."""
 
 
 class FusionOptions(CampaignOptions):
     """Configuration of fusion detection.
 
-    `pairs`: "core", "all", or pairs of operator names. `method`: by which of two ways times are
-    read: ours, or inequation 1 as nn-Meter prints it, at the first of the sizes, whatever a call or
-    a transfer costs. `undecided`: how a pair that neither profile nor times settle is used for
-    splitting: by the larger likelihood, or always fused, or separate. `chains`: whether our method
-    counts kernels along chains of tiny ops first, see `fusion_chains`. `blind`: whether a pair that
-    a profile has settled is measured on as any other, to judge how times alone fare.
+    Attributes:
+        pairs: the pairs of operators to test: "core" (those that occur in convolutional networks),
+            "all", or pairs of operator names.
+        method: how times become answers.
+        sizes: the sizes of test models, the smaller one first.
+        rounds: how often each pair is measured at least.
+        max_rounds: how often a pair is measured at most while its times are undecided.
+        alpha: the threshold of inequation 1.
+        gate: a pair is undecided unless the cheaper op's time exceeds this many standard errors.
+        sureness: a pair is undecided unless inequation 1 holds or fails by this many standard
+            errors.
+        undecided: how networks are split at a pair that neither profile nor times settle: by the
+            larger likelihood, always fused, or always separate.
+        chains: whether our method first counts kernels along chains of tiny ops (see `chains`).
+        profile: whether the runtime's profiler is asked.
+        blind: whether pairs that a profile has settled are measured like all others, to judge how
+            well times alone do.
+        settings: changes of the measurement settings.
     """
 
     method: Method = "latfarm"

@@ -1,4 +1,4 @@
-"""Fusion rules to begin with, where nothing was measured."""
+"""The usual fusion rules, for platforms whose own were not detected."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ from latfarm_controller.campaigns.options import read_rules
 def rules_for(
     kind: str, platform: str, known: FusionRules | None, given: Mapping[str, Any] | None
 ) -> FusionRules:
-    """The rules that a campaign of `kind` cuts by: those known already, those given, the usual.
+    """The rules by which a campaign cuts networks into kernels.
+
+    Args:
+        kind: the kind of the campaign, for error messages.
+        platform: the platform that is measured.
+        known: rules that were detected already; they come first.
+        given: rules in the campaign's configuration, as JSON; without them the usual rules hold.
 
     Raises:
-        UsageError: what is given are no rules.
+        UsageError: `given` is not in the form of rules.
     """
     if known is not None:
         return known
@@ -27,7 +33,7 @@ def rules_for(
 
 
 def prior_rules(platform: str) -> FusionRules:
-    """The usual: a convolution or matrix product takes in the batch-norm or clamp after it."""
+    """The usual rules: convolutions and matrix products fuse with a batch-norm or clamp."""
     pairs: dict[tuple[str, str], Verdict] = {}
     for first, second in CORE_PAIRS:
         rule = rule_of(OPERATORS[first], OPERATORS[second])

@@ -1,7 +1,7 @@
-"""What a runtime's own profile tells of each pair: the truth that times are scored against.
+"""What a runtime's own profile says about each pair: the truth that times are scored against.
 
-The models of every pair are profiled, each op alone and both connected. A pair runs as one kernel
-if the connected model has fewer layers than its parts, see `profile_says_fused`.
+The models of every pair are profiled: each op alone, and both connected. A pair runs as one kernel
+if the connected model has fewer layers than its parts (see `profile_layers.profile_says_fused`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,34 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.cases import JoinCase, PairCase, control_model
 from latfarm_controller.campaigns.fusion.connections import ConnectionCase, join_connection
-from latfarm_controller.campaigns.fusion.decision import absorbed, profile_says_fused, work_layers
 from latfarm_controller.campaigns.fusion.operators import SIZES
+from latfarm_controller.campaigns.fusion.profile_layers import (
+    absorbed,
+    profile_says_fused,
+    work_layers,
+)
 from latfarm_controller.campaigns.fusion.rounds import Next
 from latfarm_controller.campaigns.plans import Plan
 from latfarm_controller.campaigns.profiles.layer_names import ACTIVATIONS
 
 Profiler = Literal["off", "unavailable", "opaque", "yes"]
+"""What a profiler shows. `off`: it was not asked. `unavailable`: no layers. `opaque`: one layer,
+whatever the model contains. `yes`: single layers."""
 AskProfile = Callable[[Graph, str], MeasurementRequest]
+"""Makes a request to profile a graph; the text is its label."""
 
 
 class Profiled:
     """A runtime's profiles of all pairs of one size.
 
-    `profiler`: what is known of the runtime's profiler. `truth`: whether each pair is one kernel,
-    for those that the profile settles; `absorbed`: those in two layers, of which one is not what it
-    is alone (`fusion_decision.absorbed`); `untold`: of the others, why it does not. `models`: all
-    that was profiled. `join`: a join that was seen to be fused.
+    Attributes:
+        profiler: what the runtime's profiler shows.
+        truth: whether each pair is one kernel, for the pairs that the profile settles.
+        absorbed: pairs in two layers of which one no longer runs as it does alone, see
+            `profile_layers.absorbed`.
+        untold: why the profile does not settle a pair, for all other pairs.
+        models: all models that were profiled, with their measurements.
+        join: a join that the profile shows to be fused.
     """
 
     def __init__(self, tested: Sequence[PairCase], size: str) -> None:
@@ -46,14 +57,14 @@ class Profiled:
         self.join: ConnectionCase | None = None
 
     def plan(self, ask: AskProfile, next_batch: Next) -> Plan:
-        """A control first, which tells whether layers are shown at all, then every model once."""
+        """First a control, to see whether layers are shown at all, then every model once."""
         control = ask(control_model(SIZES[self._size]), "profile: control")
         answers = yield next_batch([control], len(self._cases))
         answer = answers[control.request_id]
         self.models.append((control.graph, answer))
         layers = work_layers(answer.layers)
         if len(layers) < 2:
-            # None: the runtime does not profile. One for three ops: a delegate hides what it runs.
+            # Without layers the runtime does not profile. One layer for three ops hides them.
             self.profiler = "opaque" if layers else "unavailable"
             why = "one layer covers the whole model" if layers else answer.error_message
             self.untold = {c.rule: why or "the runtime shows no layers" for c in self._cases}
@@ -80,10 +91,11 @@ class Profiled:
     def _settle(
         self, case: PairCase, shown: dict[str, Measurement], join: ConnectionCase | None
     ) -> None:
+        """Take the answer of the profiles of a pair, and of a join of its ops where it has one."""
         alone = [shown[hash_of(case.single_first)], shown[hash_of(case.single_second)]]
         fused = profile_says_fused(alone, shown[hash_of(case.connected)])
         if join is not None:
-            # Some runtimes fuse a join only when both its operands come from such ops.
+            # Some runtimes fuse a join only when both its operands come from ops that fuse with it.
             settled = join.decide_by_profile(
                 [shown[hash_of(part)] for part in join.parts], shown[hash_of(join.graph)]
             )
@@ -92,7 +104,7 @@ class Profiled:
                 if self.join is None or not self.join.clear:
                     self.join = join
         if fused is not None:
-            # Dense convolution stands for the op; its depthwise variant comes second.
+            # The first case of a pair counts: dense convolution, before its depthwise variant.
             if (
                 case.rule not in self.truth
                 and not fused

@@ -1,4 +1,4 @@
-"""What fusion detection found of each pair of ops, and how the black box fared."""
+"""What fusion detection found about each pair of ops, and how well times alone did."""
 
 from __future__ import annotations
 
@@ -13,19 +13,29 @@ from latfarm_controller.campaigns.fusion.decision import Answer, Decision
 Verdict = tuple[Answer, bool]
 """A pair's answer, and whether it depends on the size."""
 CLEAR_ROUNDS, CLEAR_ODDS = 5, 4.0
+"""What a large tensor must show to overrule a chain: at least so many rounds and such log odds."""
 LEAST_MISLED, MISLED_SHARE = 2, 0.05
-"""What a large tensor must show to be believed against a chain: rounds, and log odds."""
+"""Times at sizes are misleading where they take at least so many pairs, and more than this share of
+the pairs that chains tell apart, for fused."""
 
 
 @dataclass(frozen=True)
 class PairResult:
-    """What was found of a pair of ops.
+    """What was found about a pair of ops.
 
-    `time_fused` is the black box's answer, `graph_fused` the profile's (None: it cannot tell),
-    `used` what kernels are cut by, and `source` what that rests on: profile, layer times
-    (`fusion_decision.absorbed`), time, likelihood or prior. `layout`: what was saved may be a
-    change of layout, see `FusionCampaign.results`. `paper`: inequation 1 as printed, from the same
-    measurements. `untold`: why the profile cannot tell, where it was asked and cannot.
+    Attributes:
+        rule: the names of the pair in fusion rules.
+        cases: what the times of each test case say.
+        time_fused: the answer of times alone.
+        size_dependent: whether the answers at different sizes differ.
+        graph_fused: the profile's answer; None where it has none.
+        used: whether networks are cut into kernels as if the pair were fused.
+        source: what `used` rests on: profile, layer times (`profile_layers.absorbed`), time,
+            likelihood or prior.
+        layout: whether connecting the two ops may save a change of layout (see `verdicts`).
+        error: why the pair could not be measured.
+        paper: the answer of inequation 1 as printed, from the same measurements.
+        untold: why the profile has no answer, where it was asked.
     """
 
     rule: tuple[str, str]
@@ -42,9 +52,10 @@ class PairResult:
 
     @property
     def judged(self) -> str:
-        """The black box against the profile: hit, miss, false, right or undecided; empty: no truth.
+        """The answer of times compared with that of the profile; empty where there is no profile.
 
-        `false`: separate ops taken for fused; `right`: separate ones found to be so.
+        `hit`: fused, and found. `miss`: fused, but taken for separate. `false`: separate, but taken
+        for fused. `right`: separate, and found. `undecided`: times have no answer.
         """
         if self.graph_fused is None:
             return ""
@@ -55,7 +66,7 @@ class PairResult:
         return "false" if self.time_fused == "fused" else "right"
 
     def to_json(self) -> dict[str, Any]:
-        """For the campaign's outcome."""
+        """The pair as plain JSON types, for the campaign's outcome."""
         return {
             "pair": list(self.rule),
             "used": "fused" if self.used else "separate",
@@ -83,12 +94,14 @@ class PairResult:
 
 
 def score(results: Sequence[PairResult], *, paper: bool = False) -> dict[str, Any]:
-    """Precision and recall of the black box, of `fused`, over the pairs that a profile settled.
+    """Precision and recall of the answer `fused` by times, over the pairs that a profile settled.
 
-    With `paper` of inequation 1 as printed in place of the campaign's method.
+    An undecided pair counts as not found: it lowers recall, but not precision. A share is None
+    where there is no pair to tell it from.
 
-    An undecided pair counts as not found, so it lowers recall and leaves precision. None: no pair
-    to tell it from.
+    Args:
+        results: what was found about all pairs.
+        paper: judge inequation 1 as printed instead of the campaign's method.
     """
     return scored(
         [
@@ -100,7 +113,11 @@ def score(results: Sequence[PairResult], *, paper: bool = False) -> dict[str, An
 
 
 def scored(known: Sequence[tuple[bool, str]]) -> dict[str, Any]:
-    """Counts and shares of pairs, each its truth and what was found; see `score`."""
+    """The counts and shares of `score`.
+
+    Args:
+        known: for each pair whether it is fused in truth, and the answer that was found.
+    """
     hits = sum(truth and found == "fused" for truth, found in known)
     claimed = sum(found == "fused" for _, found in known)
     real = sum(truth for truth, _ in known)
@@ -116,11 +133,16 @@ def scored(known: Sequence[tuple[bool, str]]) -> dict[str, Any]:
 
 
 def combined(decisions: Sequence[Decision], chained: Sequence[Decision] = ()) -> Verdict:
-    """One answer from a pair's sizes, the larger ones last, and chains; whether sizes disagree.
+    """One answer from a pair's times at its sizes and along chains, and whether sizes disagree.
 
-    Chains count kernels, while at a size a kernel may save nothing or connecting something else:
-    they hold. Only where the sizes tell that it depends on them, with all rounds taken and clearly,
-    is a pair fused that is apart in a chain. Of sizes the clearest one holds.
+    Chains count kernels. At a size, running as one kernel may save nothing, or connecting may save
+    something else; so the answer of chains comes first. There is one exception: a pair that is
+    separate in a chain counts as fused where the sizes disagree and a large one says so clearly in
+    enough rounds. Without an answer of chains, that of the clearest size is taken.
+
+    Args:
+        decisions: at each size, the larger ones last.
+        chained: along each chain.
     """
     settled = [d for d in decisions if d.answer != "undecided"]
     depends = len({d.answer for d in settled}) > 1
@@ -136,18 +158,18 @@ def combined(decisions: Sequence[Decision], chained: Sequence[Decision] = ()) ->
 
 
 def chain_answer(chained: Sequence[Decision]) -> Answer:
-    """The first answer of a pair's chains: dense convolution stands for the op, and is first."""
+    """The first answer of a pair's chains; dense convolution comes first and stands for its op."""
     return next((d.answer for d in chained if d.answer != "undecided"), "undecided")
 
 
 def sizes_mislead(told: Sequence[tuple[Answer, Answer]]) -> bool:
-    """Whether times at sizes take pairs for fused that chains tell apart: more than by chance.
+    """Whether times at sizes take pairs for fused that are separate in chains, beyond chance.
 
-    A runtime that keeps tensors in a layout of its own saves two conversions wherever two ops are
-    connected, be they of whatever kind.
+    It is so on a runtime that keeps tensors in a layout of its own: connecting two ops of any kind
+    saves two conversions.
 
     Args:
-        told: of each pair what its sizes and what its chains say.
+        told: for each pair the answer of its sizes and that of its chains.
     """
     apart = [sized for sized, chain in told if chain == "separate" and sized != "undecided"]
     wrong = apart.count("fused")
@@ -155,13 +177,14 @@ def sizes_mislead(told: Sequence[tuple[Answer, Answer]]) -> bool:
 
 
 def plain_ops(told: Mapping[tuple[str, str], tuple[Answer, Answer]]) -> set[str]:
-    """Ops next to which connecting was seen to save nothing, and was never seen to mislead.
+    """Ops of pairs that are separate by their times, without ops of pairs whose times mislead.
 
-    What connecting saves besides a kernel (a conversion into a layout, say) it saves where both
-    ops have that cost. Such an op has none, so that times at sizes are good for two of them.
+    What connecting two ops saves besides a kernel, for example a conversion of layout, is saved
+    only where both ops have that cost. A plain op does not have it, so that times at sizes can be
+    trusted for pairs of two plain ops.
 
     Args:
-        told: of each pair what its sizes and what its chains say.
+        told: for each pair the answer of its sizes and that of its chains.
     """
     plain, misled = set(), set()
     for pair, (sized, chain) in told.items():
@@ -174,5 +197,5 @@ def plain_ops(told: Mapping[tuple[str, str], tuple[Answer, Answer]]) -> set[str]
 
 
 def without_gate(op: str) -> str:
-    """A product with a gate is the same kernel as any other where it stands by itself."""
+    """The op's name without the mark of a gate: alone, such a product is the same kernel as any."""
     return op.removesuffix(GATE)

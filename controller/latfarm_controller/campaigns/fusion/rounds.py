@@ -1,8 +1,9 @@
-"""The rounds of fusion detection: a pair's models, as they are or between pads, and their times.
+"""The rounds of fusion detection: the models of a pair, with or without pads, and their times.
 
-Where transfers are costly (`fusion_transfers`) a pair is measured as smart padding measures a
-layer: hardly any data goes in or out of a padded model, and what its pads cost cancels. An op that
-runs within the pad before it seems to take no time; such a pair is tried behind another separator.
+Where transfers are costly (see `transfers`), a pair is measured as smart padding measures a layer:
+hardly any data goes into a padded model or out of it, and the cost of its pads cancels. An op that
+runs in one kernel with the pad before it seems to take no time. Such a pair is measured again with
+another separator between the pad and the op.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.decision import Decision, Triple, decide
+from latfarm_controller.campaigns.fusion.decision import Decision, Thresholds, Triple, decide
 from latfarm_controller.campaigns.fusion.operators import FusionOperator
 from latfarm_controller.campaigns.pads.bounds import Model, Sum, needed
 from latfarm_controller.campaigns.pads.models import Separator, padded, padding_only
 from latfarm_controller.campaigns.plans import Batch
 
 SHARED = 3
-"""Op1 is measured anew after so many pairs: near in time, yet not once for each."""
+"""Number of pairs that share one measurement of Op1: it is near in time to all of them."""
 
 Ask = Callable[[Graph, str], MeasurementRequest]
+"""Makes a request to measure a graph; the text is its label."""
 Answers = Mapping[str, Measurement]
+"""The measurements of a round by request id."""
 Next = Callable[[Sequence[MeasurementRequest], int], Batch]
-"""Makes the next batch of requests; the number is how many are thought to be left, these too."""
+"""Makes the next batch of requests; the number estimates how many follow, these included."""
 
 
 class PairUnderTest(Protocol):
-    """A pair to be measured: as itself, see `fusion_cases.PairCase`, or along a chain."""
+    """A pair to be measured: by itself (`cases.PairCase`) or along a chain (`chain_models`)."""
 
     @property
     def first(self) -> FusionOperator:
@@ -47,19 +50,19 @@ class PairUnderTest(Protocol):
 
     @property
     def size_name(self) -> str:
-        """Cases of one size share the model of an op alone."""
+        """The name of its size; cases of one size share the models of single ops."""
 
     @property
     def rule(self) -> tuple[str, str]:
-        """The pair of ops as in the rules."""
+        """The names of the pair in fusion rules."""
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the case for people."""
 
     @property
     def wide_shape(self) -> tuple[int, ...]:
-        """The tensor between both ops."""
+        """The shape of the tensor between both ops."""
 
     @property
     def single_first(self) -> Graph:
@@ -75,31 +78,35 @@ class PairUnderTest(Protocol):
 
 
 class DecisionLimits(Protocol):
-    """What decides when a pair is settled; see `fusion.FusionOptions`."""
+    """What decides when a pair is settled; see `options.FusionOptions`."""
 
     @property
     def alpha(self) -> float:
-        """Threshold of inequation 1."""
+        """The threshold of inequation 1."""
 
     @property
     def gate(self) -> float:
-        """An op faster than this many standard errors of the connected model tells nothing."""
+        """Standard errors of the connected model that the time of the cheaper op must exceed."""
 
     @property
     def sureness(self) -> float:
-        """Standard errors by which the inequation holds or fails."""
+        """Standard errors by which the inequation must hold or fail."""
 
     @property
     def rounds(self) -> int:
-        """Each pair's least number."""
+        """How often each pair is measured at least."""
 
     @property
     def max_rounds(self) -> int:
-        """Each pair's largest number."""
+        """How often a pair is measured at most while it is undecided."""
 
 
 class PadBook:
-    """Padded models, the padding-only models that they share, and the times of the latter."""
+    """Padded models, the padding-only models that they share, and the times of the latter.
+
+    Attributes:
+        pads: the padding-only models, by their pad and form.
+    """
 
     def __init__(self) -> None:
         self.pads: dict[Model, Graph] = {}
@@ -107,7 +114,7 @@ class PadBook:
         self._times_ms: dict[str, list[float]] = {}
 
     def model(self, graph: Graph, separator: Separator = "MaxPool") -> Graph:
-        """The graph between pads.
+        """The padded model of a graph.
 
         Raises:
             GraphError: it cannot be padded.
@@ -115,11 +122,11 @@ class PadBook:
         return self._entry(graph, separator)[0]
 
     def wide(self, second: Graph, separator: Separator) -> Graph:
-        """The padding-only model of what Op2 reads: it stands for the empty model."""
+        """The padding-only model of the tensor that Op2 reads; it stands for the empty model."""
         return self.pads[self._entry(second, separator)[2]]
 
     def cost_ms(self, graph: Graph, separator: Separator = "MaxPool") -> float | None:
-        """What is to be taken off the padded model's time; None while a pad is not measured."""
+        """What to subtract from the padded model's time, in ms; None until it is measured."""
         total_ms = 0.0
         for model, count in self._entry(graph, separator)[1].items():
             found = self._times_ms.get(hash_of(self.pads[model]))
@@ -129,20 +136,21 @@ class PadBook:
         return total_ms
 
     def wide_ms(self, second: Graph, separator: Separator) -> float | None:
-        """The time of `wide`, pooled."""
+        """The median time of the model `wide`, in ms; None until it is measured."""
         found = self._times_ms.get(hash_of(self.wide(second, separator)))
         return median(found) if found else None
 
     def needed_by(self, graphs: Iterable[Graph], separator: Separator) -> list[Graph]:
-        """The padding-only models of some graphs, each once."""
+        """The padding-only models that these graphs need, each once."""
         models = {m: None for g in graphs for m in self._entry(g, separator)[1]}
         return [self.pads[model] for model in models]
 
     def told(self, graph_hash: str, latency_ms: float) -> None:
-        """Keep the time of a padding-only model."""
+        """Keep a time of a padding-only model."""
         self._times_ms.setdefault(graph_hash, []).append(latency_ms)
 
     def _entry(self, graph: Graph, separator: Separator) -> tuple[Graph, Sum, Model]:
+        """A graph's padded model, the sum of its pads' times, and the pad of its first input."""
         key = (hash_of(graph), separator)
         if key not in self._models:
             model = padded(Kernel(graph), separator=separator)
@@ -157,7 +165,15 @@ class PadBook:
 
 @dataclass
 class CaseRounds:
-    """A pair at a size, with the rounds measured of it so far, as it is and between pads."""
+    """A pair at a size, with the rounds measured so far.
+
+    Attributes:
+        case: the pair.
+        plain: rounds without pads.
+        padded: rounds between pads.
+        separator: stands between the pads and the ops of padded models.
+        error: why the pair cannot be measured.
+    """
 
     case: PairUnderTest
     plain: list[Triple] = field(default_factory=list)
@@ -166,7 +182,7 @@ class CaseRounds:
     error: str = ""
 
     def decision(self, limits: DecisionLimits, book: PadBook | None = None) -> Decision:
-        """What the times say: those between pads where a book of pads is given."""
+        """What the times say: with `book` those between pads, otherwise those without pads."""
         triples, offsets_ms = self.plain, (0.0, 0.0, 0.0)
         if book is not None and not self.error:
             triples = self.padded
@@ -178,16 +194,11 @@ class CaseRounds:
                 triples = []
             else:
                 offsets_ms = (known[0] - wide_ms, known[1] - wide_ms, known[2] - wide_ms)
-        return decide(
-            triples,
-            alpha=limits.alpha,
-            gate=limits.gate,
-            sureness=limits.sureness,
-            offsets_ms=offsets_ms,
-        )
+        thresholds = Thresholds(limits.alpha, limits.gate, limits.sureness)
+        return decide(triples, thresholds, offsets_ms)
 
     def worth_repeating(self, limits: DecisionLimits, book: PadBook | None = None) -> bool:
-        """Whether the rounds that are left could settle it: errors shrink with their root."""
+        """Whether further rounds could settle it: errors shrink with the root of their number."""
         count = len(self.plain if book is None else self.padded)
         if self.error or count >= limits.max_rounds:
             return False
@@ -200,7 +211,7 @@ class CaseRounds:
         return found.base_ms * hope > limits.gate * found.connected_spread_ms
 
     def try_again(self, limits: DecisionLimits, book: PadBook) -> bool:
-        """Behind another separator, where an op seems to have run within the first one."""
+        """Change the separator if an op seems to run in one kernel with it; True if changed."""
         if self.error or self.case.first.flat or self.separator != "MaxPool":
             return False
         found = self.decision(limits, book)
@@ -212,7 +223,7 @@ class CaseRounds:
 
 @dataclass(frozen=True)
 class Slot:
-    """The request ids of a case's triple in a round; `empty`: of what a call costs without ops."""
+    """The ids of a case's requests in one round; `empty` is that of the empty model's."""
 
     case: CaseRounds
     first: str
@@ -224,9 +235,10 @@ class Slot:
         """Keep the round, unless an op of it cannot be run at all or a measurement failed.
 
         Args:
-            answers: the round's.
-            empty_ms: stands in for an empty model that was not measured; None: nothing does.
-            between_pads: the models were.
+            answers: the measurements of the round.
+            empty_ms: the time to use where the empty model's measurement failed; None: without this
+                measurement the round is not kept.
+            between_pads: whether the models had pads.
         """
         parts = [answers[i] for i in (self.first, self.second, self.connected)]
         empty = answers[self.empty]
@@ -246,7 +258,7 @@ class Slot:
 def plain_round(
     cases: Sequence[CaseRounds], empty: Graph, ask: Ask
 ) -> tuple[list[MeasurementRequest], list[Slot]]:
-    """One round of pairs as they are: Op1, (Op1, Op2) and Op2 next to each other."""
+    """One round of pairs without pads: Op1, (Op1, Op2) and Op2 one after the other."""
     round_ = _Round(ask)
     last: PairUnderTest | None = None
     for entry in cases:
@@ -263,7 +275,7 @@ def plain_round(
 def chained_round(
     cases: Sequence[tuple[CaseRounds, Graph]], ask: Ask
 ) -> tuple[list[MeasurementRequest], list[Slot]]:
-    """One round of chained pairs, each with the chain that stands for its empty model."""
+    """One round of chained pairs; a chain of separators alone stands for their empty model."""
     round_ = _Round(ask)
     last: PairUnderTest | None = None
     for entry, bare in cases:
@@ -279,7 +291,7 @@ def chained_round(
 def padded_round(
     cases: Sequence[CaseRounds], book: PadBook, ask: Ask
 ) -> tuple[list[MeasurementRequest], list[Slot], list[MeasurementRequest]]:
-    """One round between pads; last, the requests of padding-only models among those."""
+    """One round between pads: all requests, the slots, the requests of padding-only models."""
     round_ = _Round(ask)
     pads: dict[str, Graph] = {}
     for entry in cases:
@@ -305,6 +317,8 @@ def padded_round(
 
 
 class _Round:
+    """The requests of one round as they are collected, and the slots for their answers."""
+
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self.requests: list[MeasurementRequest] = []
@@ -314,11 +328,12 @@ class _Round:
         self._shared = 0
 
     def ask(self, graph: Graph, label: str) -> str:
+        """Ask for a graph; gives the request's id."""
         self.requests.append(self._ask(graph, label))
         return self.requests[-1].request_id
 
     def begins(self, case: PairUnderTest, last: PairUnderTest | None) -> bool:
-        """Whether Op1 is to be measured anew before this case."""
+        """Whether Op1 must be measured again before this case."""
         fresh = (
             last is None
             or self._shared == SHARED
@@ -330,6 +345,7 @@ class _Round:
         return fresh
 
     def pair(self, entry: CaseRounds, connected: Graph, second: Graph) -> None:
+        """Ask for a pair connected and for Op2 alone, and note which answers belong together."""
         case = entry.case
         both = self.ask(connected, case.label)
         alone = self.ask(second, f"{case.second.name}@{case.size_name}")

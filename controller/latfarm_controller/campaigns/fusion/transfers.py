@@ -1,8 +1,9 @@
-"""Do transfers pass for fusion here? Told from times alone, with ops that nothing fuses.
+"""Whether transfers look like fusion on a platform, by the times of ops that are never fused.
 
-An accelerator that moves a model's inputs and outputs over a slow bus saves such a trip whenever
-two ops are connected: inequation 1 then holds for every pair. The same op twice in a row, of a kind
-that no compiler computes together, saves the trip and nothing else, so that it gives the cost away.
+An accelerator may move a model's inputs and outputs over a slow bus. Connecting two ops then saves
+the transfer of the tensor between them, and inequation 1 holds for every pair. Two ops of the same
+kind in a row, which no compiler computes together, save the transfer and nothing else. So they show
+what a transfer costs.
 """
 
 from __future__ import annotations
@@ -21,11 +22,20 @@ from latfarm_controller.campaigns.fusion.operators import CaseSize
 from latfarm_controller.campaigns.profiles.insight import COSTLY_SHARE
 
 _SURENESS = 2.0
+"""Standard errors by which a saved time must exceed 0 to count as real."""
 
 
 @dataclass
 class Chain:
-    """An op once and twice in a row, and what connecting it saved in each round, in ms."""
+    """An op once and twice in a row, and what connecting saved in each round.
+
+    Attributes:
+        name: the op.
+        once: the model with the op once.
+        twice: the model with the op twice.
+        saved_ms: what connecting saved in each round.
+        alone_ms: the time of the op once in each round, without the empty model's.
+    """
 
     name: str
     once: Graph
@@ -35,12 +45,12 @@ class Chain:
 
     @property
     def moved_mb(self) -> float:
-        """Megabytes that the chain need not move: the tensor in between, out and in again."""
+        """Megabytes that connecting saves: the tensor in between goes neither out nor in again."""
         graph = self.once
         return sum(graph.type_of(t).size_bytes for t in (*graph.inputs, *graph.outputs)) / 1e6
 
     def told(self, times_ms: Mapping[str, float], empty_ms: float) -> None:
-        """Keep a round, times by hash of the graph; one that lacks a time is left out."""
+        """Keep a round, given by times per hash of the graph, if both times are there."""
         once, twice = times_ms.get(hash_of(self.once)), times_ms.get(hash_of(self.twice))
         if once is not None and twice is not None:
             self.saved_ms.append(2 * once - twice - empty_ms)
@@ -48,7 +58,7 @@ class Chain:
 
 
 def chains(size: CaseSize) -> list[Chain]:
-    """A pooling, whose tensors may have a layout of their own, and a softmax, whose have none."""
+    """A pooling, whose tensors may have a layout of their own, and a softmax, which has none."""
     found = []
     for name in ("max_pool", "softmax"):
         graphs = []
@@ -64,12 +74,19 @@ def chains(size: CaseSize) -> list[Chain]:
 
 @dataclass(frozen=True)
 class Transfers:
-    """What moving a tensor out and in again costs: `share` of an op's call; `costly`: it decides.
+    """What it costs to move a tensor out of the accelerator and in again.
 
-    None: nothing was measured. `kernel_ms` is the empty model's own op, which is no part of what a
-    call costs: two ops in one model pay for the call once, and for a kernel's launch twice.
-    `boundary_share` is what the chain that saves most is sure to save: conversions into the
-    runtime's own layout and back, besides the trip, which alone are no cost of the kernel either.
+    Shares and paces are None where nothing was measured.
+
+    Attributes:
+        costly: whether transfers cost so much that they look like fusion.
+        share: the cost of a transfer as a share of an op's time.
+        boundary_share: what the chain that saves most surely saves, as a share of an op's time. It
+            includes conversions into the runtime's own layout and back, which are no cost of the
+            kernel inside a network either.
+        ms_per_mb: the cost of a transfer in ms per megabyte.
+        kernel_ms: the time of the empty model's own op, which is no part of the cost of a call: two
+            ops in one model pay once for the call and twice for the launch of a kernel.
     """
 
     costly: bool = False
@@ -79,7 +96,7 @@ class Transfers:
     kernel_ms: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For the campaign's outcome."""
+        """The costs as plain JSON types, for the campaign's outcome."""
         return {
             "costly": self.costly,
             "share": None if self.share is None else round(self.share, 4),
@@ -91,18 +108,19 @@ class Transfers:
 
 
 def transfers_of(found: Sequence[Chain]) -> Transfers:
-    """The least that any chain saved: a trip is saved by all, other things by some.
+    """The cost of a transfer: the least that any chain saved.
 
-    Where two ops share a layout of the runtime's own, or even run as one, a chain saves more.
+    All chains save the transfer. A chain saves more where its two ops share a layout of the
+    runtime's own, or even run as one kernel.
     """
     rows, surely = [], []
     for chain in found:
         if len(chain.saved_ms) >= 2 and median(chain.alone_ms) > 0:
             saved_ms, alone_ms = median(chain.saved_ms), median(chain.alone_ms)
-            doubt_ms = _SURENESS * standard_error(chain.saved_ms)
-            sure = saved_ms - doubt_ms > 0 and saved_ms > COSTLY_SHARE * alone_ms
+            error_ms = _SURENESS * standard_error(chain.saved_ms)
+            sure = saved_ms - error_ms > 0 and saved_ms > COSTLY_SHARE * alone_ms
             rows.append((saved_ms / alone_ms, saved_ms / chain.moved_mb, sure))
-            surely.append((saved_ms - doubt_ms) / alone_ms)
+            surely.append((saved_ms - error_ms) / alone_ms)
     if not rows:
         return Transfers()
     share, ms_per_mb, sure = min(rows)

@@ -1,9 +1,9 @@
 """One answer for each pair of ops, from its times at both sizes, its chains and the profile.
 
 (Conv, Conv) is a control: no runtime computes two convolutions in one kernel. Where its times say
-so, they show a change of layout that connecting saves, and the times of all pairs of windowed ops
-are not believed. Where sizes say so of pairs that chains tell apart, connecting saves something
-else, and sizes are believed of pairs of plain ops alone, next to which nothing else was saved.
+that it is fused, connecting saves a change of layout, and the times of all pairs of windowed ops
+are ignored. Where times at sizes say that pairs are fused which are separate in chains, connecting
+saves something else; then times at sizes count only for pairs of plain ops (`results.plain_ops`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,24 @@ from latfarm_controller.campaigns.fusion.results import (
 from latfarm_controller.campaigns.fusion.rounds import CaseRounds, PadBook
 
 Rule = tuple[str, str]
+"""The names of a pair in fusion rules."""
 CONTROL: Rule = ("Conv", "Conv")
+"""A pair that no runtime computes in one kernel."""
+_MOST_ODDS = 4.0
+"""Largest log odds that one test case contributes, up or down."""
 
 
 @dataclass(frozen=True)
 class FusionEvidence:
-    """All that was measured of the pairs; `pads`: the book of pads, where those were used."""
+    """All that was measured about the pairs.
+
+    Attributes:
+        options: the campaign's configuration.
+        by_rule: the rounds at each size, by the pair's names in fusion rules.
+        chained: the chains of all pairs.
+        profiled: what the profile says.
+        pads: the padded models and their times, where pairs were measured between pads.
+    """
 
     options: FusionOptions
     by_rule: Mapping[Rule, Sequence[CaseRounds]]
@@ -41,7 +53,7 @@ class FusionEvidence:
     pads: PadBook | None
 
     def results(self) -> list[PairResult]:
-        """What was found so far of each pair of ops, in the order of the operator list."""
+        """What was found so far about each pair of ops, in the order of the operator list."""
         ours = self.options.method == "latfarm"
         at_sizes = {
             rule: {c.case.label: c.decision(self.options, self.pads) for c in cases}
@@ -54,8 +66,9 @@ class FusionEvidence:
         told = {rule: (sized[rule], chained[rule]) for rule in sized}
         misled = ours and sizes_mislead(list(told.values()))
         plain = plain_ops(told)
-        # A chain's separators have the layout of its windowed ops, so that nothing is saved on
-        # that: it holds where sizes do not, but not where chains too say so of the control.
+        # A chain's separators have the layout of its windowed ops, so that connecting saves no
+        # change of layout. Chains are right where sizes are not, unless they take the control for
+        # fused as well.
         trusted = chained.get(CONTROL) != "fused"
         return [
             self._result(
@@ -79,7 +92,7 @@ class FusionEvidence:
         *,
         layout: bool,
     ) -> PairResult:
-        """What was found of a pair; `layout`: its times may show a change of layout."""
+        """What was found about a pair; with `layout` its times may show a change of layout."""
         cases = self.by_rule[rule]
         time_fused, size_dependent = combined(list(sized.values()), list(chained.values()))
         paper = paper_says(cases[0].plain, self.options.alpha)
@@ -100,7 +113,7 @@ class FusionEvidence:
             used, source = self.options.undecided == "fuse", "prior"
         else:
             known = [] if layout else [d for d in decisions.values() if d.rounds]
-            evidence = sum(max(-4.0, min(4.0, d.log_odds)) for d in known)
+            evidence = sum(max(-_MOST_ODDS, min(_MOST_ODDS, d.log_odds)) for d in known)
             used = evidence + prior_log_odds(*rule) > 0
             source = "likelihood" if known else "prior"
         error = next((c.error for c in cases if c.error), "")

@@ -1,8 +1,8 @@
 """Smart padding: times of kernels inside networks, without a profiler (Wess et al. 2024, III-B).
 
-Algorithm 1 of the paper: padding-only models of every needed shape make a look-up table, then each
-layer under measurement (LUM) is timed between pads, and the pads' time is taken off. The data's way
-in and out, which a kernel alone pays for in full, cancels.
+It is Algorithm 1 of the paper. Padding-only models of every needed shape are measured first. Then
+each layer under measurement (LUM) is measured between pads, and the time of its pads is subtracted.
+The cost of moving data into a model and out of it, which a kernel alone pays in full, cancels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from random import Random
-from statistics import median
 from typing import Any
 
 from latfarm_predictors.errors import GraphError
@@ -23,13 +22,11 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.samples import KernelSample
 from pydantic import Field, model_validator
 
-from latfarm_controller.campaigns.fusion.cases import empty_model
-from latfarm_controller.campaigns.fusion.fusion import OVERHEAD_REPEATS
-from latfarm_controller.campaigns.fusion.fusion import SETTINGS as FUSION_SETTINGS
+from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.fusion.prior import rules_for
-from latfarm_controller.campaigns.kernels.kernels import PURPOSE as KERNEL
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS, pooled
 from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, padded_sample, verdict
+from latfarm_controller.campaigns.kernels.survey import PURPOSE as KERNEL
+from latfarm_controller.campaigns.kernels.survey import SETTINGS, pooled
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.pads.bounds import (
     Bounds,
@@ -46,20 +43,35 @@ from latfarm_controller.campaigns.pads.models import (
     padding_only,
 )
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
-from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 
 PURPOSE = "padding"
+"""The purpose, in the store, of padded and padding-only models."""
 
 
 class PaddingOptions(CampaignOptions):
-    """Configuration of a padded survey.
+    """Configuration of a survey of kernels between pads.
 
-    `graphs` are the kernels as JSON; without any, `count` of them are drawn as networks have them.
-    Every model is measured `repeats` times, those of a kernel up to `most_repeats` times while
-    noise makes its interval wider than `precision` either way. `coverage`: of noise, for one
-    kernel. `widest`: an interval that reaches further than this share either way is rejected.
-    `single`: kernels are measured alone too, for what cannot be padded and to compare; `profile`:
-    at the first time with layer times, so that the profiler's word stands beside both.
+    Attributes:
+        graphs: the kernels, as graphs in JSON form.
+        count: without `graphs`, how many kernels to draw as networks contain them.
+        seed: random seed of the draw and of the order of measurements.
+        families: names of the zoo families to draw from; empty: all that calibration may use.
+        rules: fusion rules in JSON form; without them the usual rules hold.
+        exclude: ids of kernels that must not be drawn.
+        exclude_graphs: networks, in JSON form, whose kernels must not be drawn.
+        bounds: how the cost of pads is bounded.
+        repeats: how often every model is measured.
+        most_repeats: how often the models of a kernel are measured at most while noise makes its
+            interval too wide.
+        precision: largest part of an interval's half width that may come from noise, as a share of
+            its middle, before its models are measured again.
+        coverage: two-sided probability with which the noise lies within one kernel's interval.
+        widest: largest half width of an interval as a share of its middle; wider ones are rejected.
+        single: also measure the kernels alone: for those that cannot be padded, and to compare.
+        profile: ask for layer times when kernels are measured alone for the first time.
+        settings: changes of the measurement settings.
     """
 
     graphs: list[dict[str, Any]] = Field(default_factory=list)
@@ -88,7 +100,15 @@ class PaddingOptions(CampaignOptions):
 
 @dataclass(frozen=True)
 class _Case:
-    """A LUM with its padded model, or the reason for which it has none."""
+    """A LUM with its padded model.
+
+    Attributes:
+        kernel: the LUM.
+        model: its padded model; None where it has none.
+        sums: what may be subtracted from the padded model's time.
+        refused: why there is no padded model.
+        separated: whether a separator stands between the pads and the LUM.
+    """
 
     kernel: Kernel
     model: Padded | None = None
@@ -97,6 +117,7 @@ class _Case:
     separated: bool = False
 
     def models(self) -> set[Model]:
+        """All padding-only models in its sums."""
         return {model for terms in self.sums for model in terms}
 
 
@@ -113,7 +134,14 @@ class PaddingCampaign(PlannedCampaign):
         rules: FusionRules | None = None,
         alone: Sequence[KernelSample] = (),
     ) -> None:
-        """A survey of what `options` name, or of kernels whose times alone are known already."""
+        """A survey of the kernels that `options` names, or of those in `alone`.
+
+        Args:
+            platform: what is measured.
+            options: the configuration.
+            rules: fusion rules that are known already.
+            alone: kernels whose times alone are known already.
+        """
         super().__init__(platform)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
@@ -132,7 +160,7 @@ class PaddingCampaign(PlannedCampaign):
         self._board_ms = {"padding_only": 0.0, "padded": 0.0, "single": 0.0}
 
     def plan(self) -> Plan:
-        """All models in as many passes, each in another order; then what is too noisy yet."""
+        """All models in several passes, each in another order; then those that are too noisy."""
         for kernel in self._kernels():
             case = self._case(kernel)
             self._cases[kernel.kernel_id] = case
@@ -151,18 +179,19 @@ class PaddingCampaign(PlannedCampaign):
             yield from self._pass(noisy, random, single=False)
 
     def _kernels(self) -> list[Kernel]:
+        """The kernels to measure: those given, those known alone, or a draw."""
         options = self._options
         if self._given or self._known:
             return self._given or [sample.kernel for sample in self._known.values()]
         excluded = Excluded.of(self._held_out, self.rules, options.exclude)
         families = options.families or None
-        sampler = PriorSampler(
+        task = SamplingTask(
             options.count, self.rules, excluded, seed=options.seed, families=families
         )
-        return sampler.next_batch([])
+        return PriorSampler(task).next_batch([])
 
     def _case(self, kernel: Kernel) -> _Case:
-        """Between plain pads, as the paper; behind a separator where it would join the pad."""
+        """A kernel's padded model; it has a separator only where the kernel fuses with a pad."""
         separators: tuple[Separator, ...] = ("", "MaxPool", "AveragePool")
         for separator in separators:
             try:
@@ -175,25 +204,21 @@ class PaddingCampaign(PlannedCampaign):
         return _Case(kernel, refused="fuses with a pad")
 
     def _overhead(self) -> Plan:
-        empty = empty_model()
-        requests = [
-            self.asker.request(empty, "fusion", FUSION_SETTINGS, label="empty")
-            for _ in range(OVERHEAD_REPEATS)
-        ]
+        requests = call_overhead.overhead_requests(self.asker)
         answers = yield Batch("padding", requests, 0, self._planned())
         self._asked += len(requests)
-        times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
-        self.call_overhead_ms = median(times) if times else 0.0
+        self.call_overhead_ms = call_overhead.overhead_ms(answers.values())
 
     def _planned(self) -> int:
+        """The number of measurements without further repeats of noisy models."""
         padded_models = sum(case.model is not None for case in self._cases.values())
         models = len(self._graphs) + padded_models
         if not self._options.single:
             return models * self._options.repeats
-        return (models + len(self._cases)) * self._options.repeats + OVERHEAD_REPEATS
+        return (models + len(self._cases)) * self._options.repeats + call_overhead.REPEATS
 
     def _pass(self, cases: Sequence[_Case], random: Random, *, single: bool) -> Plan:
-        """Each model of `cases` once."""
+        """Measure each model of these cases once, in random order."""
         models = sorted({m for case in cases for m in case.models()}, key=repr)
         jobs = [(self._graphs[model], PURPOSE, "padding_only") for model in models]
         jobs += [(case.model.graph, PURPOSE, "padded") for case in cases if case.model is not None]
@@ -221,11 +246,11 @@ class PaddingCampaign(PlannedCampaign):
                 found = self._alone if request.label == "single" else self._answers
                 found.setdefault(hash_of(request.graph), []).append(answer)
             elif answer.outcome is Outcome.MODEL_ERROR:
-                # Another try gives the same: no further pass for it.
+                # Another try would fail in the same way: there is no further pass for it.
                 self._failed[hash_of(request.graph)] = answer.error_message or answer.error_code
 
     def _noisy(self) -> list[_Case]:
-        """Kernels whose interval more repeats would make good use of."""
+        """Kernels whose interval is too wide because of noise, so that more repeats help."""
         times = {time.kernel.kernel_id: time.interval for time in self.times()}
         noisy = []
         for key, case in self._cases.items():
@@ -235,7 +260,7 @@ class PaddingCampaign(PlannedCampaign):
         return noisy
 
     def times(self) -> list[PaddedTime]:
-        """What padding says of each kernel so far, in the order in which they were drawn."""
+        """What padding says about each kernel so far, in the order in which they were drawn."""
         known = readings(
             {
                 key: [m.latency_ms for m in found if m.latency_ms and isfinite(m.latency_ms)]
@@ -271,10 +296,11 @@ class PaddingCampaign(PlannedCampaign):
         return result
 
     def samples(self) -> list[KernelSample]:
-        """The best that is known of each kernel: padded, else measured alone.
+        """The best that is known about each kernel: its time between pads, otherwise that alone.
 
-        Alone it takes its own time and the data's way in and out. A wide interval that ends below
-        that time is nearer to the truth, and its width tells how little is known.
+        The time alone includes moving data in and out. So a rejected, wide interval is still used
+        where it ends below the time alone: it is closer to the truth, and its width becomes the
+        sample's deviation.
         """
         overhead_ms = self.call_overhead_ms or 0.0
         alone = self.single()
@@ -291,7 +317,7 @@ class PaddingCampaign(PlannedCampaign):
         return found
 
     def single(self) -> Mapping[str, KernelSample]:
-        """Kernels measured alone, by id: the baseline that padding improves on."""
+        """The kernels measured alone, by id: the baseline that padding improves on."""
         found = dict(self._known)
         for key, case in self._cases.items():
             answers = [replace(m, layers=()) for m in self._alone.get(key, [])]
@@ -301,7 +327,7 @@ class PaddingCampaign(PlannedCampaign):
         return found
 
     def profiled(self) -> Mapping[str, KernelSample]:
-        """The same freed of what the profiler shows to be none of theirs, where it was asked."""
+        """The kernels measured alone, without what the profiler shows not to be theirs, by id."""
         found = {}
         for key, case in self._cases.items():
             sample = pooled(case.kernel, self._alone.get(key, []), self.call_overhead_ms or 0.0)
@@ -310,7 +336,7 @@ class PaddingCampaign(PlannedCampaign):
         return found
 
     def outcome(self) -> Mapping[str, Any]:
-        """Each kernel's interval or why it has none; how many models that took, and what time."""
+        """Each kernel's interval or why it has none, the number of models, the boards' time."""
         times = self.times()
         reasons: dict[str, int] = {}
         for time in times:

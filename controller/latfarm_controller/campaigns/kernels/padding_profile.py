@@ -1,11 +1,12 @@
-"""Profiled kernels between pads: where a kernel alone is another thing than inside a network.
+"""Profiled kernels between pads, for platforms where kernels take another time inside a network.
 
-A profile of a kernel's own model shows what it takes from the slow memory that a model's inputs and
-outputs live in. A compiler that keeps tensors between layers in fast memory (as Vela does for the
-Ethos-U) charges the same kernel half of that inside a network. Between pads its inputs and outputs
-are tensors of a network, and the profiler tells its own layers by their names: no padding-only
-model is needed. An image stays the model's input: a network's first kernel, too, reads it from
-outside. A few kernels of each kind tell whether it matters; only then are all measured so.
+The profile of a kernel's own model shows its time with inputs and outputs in slow memory. A
+compiler may keep tensors between layers in fast memory, as Vela does for the Ethos-U, so that the
+same kernel takes half the time inside a network. Between pads the kernel's inputs and outputs are
+tensors inside a network. The profiler names the kernel's own layers, so that no padding-only model
+is needed. Images stay inputs of the model, because a network's first kernel reads them from outside
+as well. First a few kernels of each kind are measured. All others follow only if these differ from
+their times alone.
 """
 
 from __future__ import annotations
@@ -26,32 +27,37 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.samples import KernelSample, mad_of
 
-from latfarm_controller.campaigns.kernels.kernels import SETTINGS
+from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.campaigns.pads.models import Padded, Separator, padded
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.profiled_networks import LEAST_SHARE, with_steps
 
 PURPOSE = "padding"
+"""The purpose, in the store, of padded models."""
 PROBES = 32
+"""Number of kernels that are measured first, to see whether pads make a difference."""
 LEAST_PROBES = 6
+"""Number of probes with a result from which the difference is judged."""
 LEAST_OF_GROUP = 3
-"""Probes of each group of kernels, where it has so many."""
+"""Number of probes of each group of kernels, where it has so many."""
 DIFFERENT = 0.25
-"""Where kernels alone are off by more than this from what they take between pads."""
+"""All kernels are measured between pads if times alone are off by more than this share."""
 _MOST_GAP = 1.0
+"""Largest logarithm of a kernel's time alone over that between pads which counts: a factor of e."""
 _LEAST_SPREAD = 0.1
+"""Least deviation, in logarithms, of a kernel's time that is scaled instead of measured."""
 
 
 def draw(groups: Mapping[str, Sequence[str]], count: int, seed: int) -> list[str]:
-    """Keys drawn from each group by its size, but at least `LEAST_OF_GROUP`, where there are any.
+    """Keys drawn from each group in proportion to its size, but at least `LEAST_OF_GROUP`.
 
-    Whether a kernel alone is another thing depends on what kind it is: some draws of a few out of
-    all would miss the kinds that differ.
+    Whether pads make a difference depends on the kind of kernel, and a draw from all kernels
+    together might miss the kinds that differ.
 
     Args:
         groups: keys by group.
-        count: how many to draw; more where the groups' least are more.
-        seed: of the draw within each group.
+        count: how many keys to draw; more are drawn where `LEAST_OF_GROUP` of each group are more.
+        seed: random seed of the draw within each group.
     """
     random = Random(seed)
     shuffled = {name: random.sample(list(keys), len(keys)) for name, keys in groups.items()}
@@ -65,9 +71,12 @@ def draw(groups: Mapping[str, Sequence[str]], count: int, seed: int) -> list[str
 
 
 def own_share(model: Padded, measurement: Measurement) -> float | None:
-    """Share of the layers' time that is the kernel's own; None where a layer also covers a pad.
+    """The kernel's share of the layers' time; None where a layer covers the kernel and a pad.
 
-    A layer is named by the nodes that it covers, joined with "+".
+    Args:
+        model: the padded model.
+        measurement: its profile, whose layers are named by the nodes that they cover, joined with
+            "+".
     """
     total_ms = own_ms = 0.0
     nodes = {node.name for node in model.graph.nodes}
@@ -82,7 +91,7 @@ def own_share(model: Padded, measurement: Measurement) -> float | None:
 
 
 class WithinPadsCampaign(PlannedCampaign):
-    """Kernels that were profiled alone, profiled between pads: some, and all if that differs."""
+    """Profiles kernels between pads that were profiled alone: some, and all if these differ."""
 
     kind = "within-pads"
     stages = ("padding",)
@@ -97,15 +106,15 @@ class WithinPadsCampaign(PlannedCampaign):
         settings: Settings = SETTINGS,
         seed: int = 0,
     ) -> None:
-        """A survey of the kernels of `alone`, whose times hold no call overhead.
+        """A survey of the kernels in `alone`, whose times do not include the call overhead.
 
         Args:
             platform: the name of the platform.
-            rules: tell which kernels would run within a pad.
-            alone: kernels by their profiles alone.
+            rules: the fusion rules, which say whether a kernel fuses with a pad.
+            alone: the kernels with their times alone; those without a profile are left out.
             overhead_ms: latency of an empty model.
-            settings: of each measurement.
-            seed: of the draw of the probes.
+            settings: the settings of each measurement.
+            seed: random seed of the draw of the probes.
         """
         super().__init__(platform)
         self._rules = rules
@@ -126,7 +135,7 @@ class WithinPadsCampaign(PlannedCampaign):
         self._board_ms = 0.0
 
     def plan(self) -> Plan:
-        """The probes; then the others, where the probes differ from what they take alone."""
+        """The probes; then all other kernels, if the probes differ from their times alone."""
         probes = draw(self._groups, PROBES, self._seed)
         yield from self._measure(probes, len(probes))
         if self.differs:
@@ -136,16 +145,16 @@ class WithinPadsCampaign(PlannedCampaign):
 
     @property
     def differs(self) -> bool:
-        """Whether kernels alone are another thing than inside a network."""
+        """Whether kernels take another time alone than inside a network."""
         return self.difference is not None and self.difference > DIFFERENT
 
     @property
     def difference(self) -> float | None:
-        """By which share kernels alone are off, noise left out; None for too few to tell.
+        """By which share times alone are off, without noise; None where too few kernels are known.
 
-        What a network's sum of kernels would be off by: the mean of each group's kernels, up and
-        down together, since noise goes both ways; over the groups by their sizes, up or down. One
-        kernel counts for a factor of e at most.
+        It estimates the error of a network's sum of kernels. Within each group, differences up and
+        down cancel, since noise goes both ways; the groups' means are then added up by absolute
+        value, weighted by the sizes of the groups. One kernel counts for a factor of e at most.
         """
         gaps = {
             name: [max(-_MOST_GAP, min(_MOST_GAP, gap)) for gap in self._gaps(keys)]
@@ -158,9 +167,10 @@ class WithinPadsCampaign(PlannedCampaign):
         return expm1(mean / sum(sizes.values()))
 
     def _gaps(self, keys: Sequence[str]) -> list[float]:
-        """Log of alone over between pads, for those of some kernels that are known.
+        """Logarithms of the times alone over those between pads, of the kernels that have both.
 
-        One that no layer shows costs next to nothing there; how much less, no profile says.
+        A kernel that no layer shows between pads is left out: it costs next to nothing there, but
+        the profile does not say how little.
         """
         return [
             log(self._alone[key].latency_ms / self._found[key].latency_ms)
@@ -186,6 +196,7 @@ class WithinPadsCampaign(PlannedCampaign):
                 self._take(key, answer)
 
     def _model(self, kernel: Kernel) -> Padded | None:
+        """The kernel's padded model if there is one that does not fuse with its pads."""
         separators: tuple[Separator, ...] = ("", "MaxPool", "AveragePool")
         for separator in separators:
             try:
@@ -197,12 +208,13 @@ class WithinPadsCampaign(PlannedCampaign):
         return None
 
     def _take(self, key: str, answer: Measurement) -> None:
+        """Keep the kernel's time between pads, by its share of the layers' time."""
         share = own_share(self._models[key], answer)
         if share is None:
             self._hidden.add(key)
             return
         shown_ms = sum(layer.latency_ms for layer in answer.layers)
-        # Profiling slows layers down, and never speeds them up: the call bounds their sum.
+        # Profiling slows layers down and never speeds them up: the call's latency bounds their sum.
         inside_ms = min(shown_ms, max((answer.latency_ms or 0.0) - self._overhead_ms, 0.0))
         alone = self._alone[key]
         least_ms = LEAST_SHARE * alone.latency_ms
@@ -214,10 +226,10 @@ class WithinPadsCampaign(PlannedCampaign):
         self._found[key] = KernelSample(alone.kernel, own_ms, own_ms * spread, None, "profile")
 
     def samples(self) -> list[KernelSample]:
-        """Kernels between pads where that matters; the others as they are alone.
+        """The kernels with their times between pads if pads make a difference, otherwise alone.
 
-        Where it matters, what pads cannot isolate is scaled as its group's others were, and as
-        doubtful as these were different.
+        If pads make a difference, kernels that pads cannot isolate are scaled like the others of
+        their group; the deviation of their time is the spread of the group's differences.
         """
         if not self.differs:
             return list(self._alone.values())
@@ -239,12 +251,12 @@ class WithinPadsCampaign(PlannedCampaign):
         return found
 
     def _nearest_gaps(self, name: str) -> list[float]:
-        """The gaps of a group; of all kernels, where few of the group are known."""
+        """The gaps of a group; those of all kernels, where too few of the group are known."""
         gaps = self._gaps(self._groups[name])
         return gaps if len(gaps) >= LEAST_OF_GROUP else self._gaps(list(self._alone))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Whether it matters, and each kernel's time between pads where it does."""
+        """Whether pads make a difference; if so, each kernel's time between pads."""
         difference = self.difference
         return {
             "difference": None if difference is None else round(difference, 4),
@@ -266,11 +278,11 @@ class WithinPadsCampaign(PlannedCampaign):
 def within_samples(
     outcome: Mapping[str, Any], graph_of: Callable[[str], Graph | None]
 ) -> list[KernelSample]:
-    """The kernels that a campaign's outcome knows between pads by their profile.
+    """The kernels of a campaign's outcome that were profiled between pads, as samples.
 
     Args:
-        outcome: of a characterisation.
-        graph_of: a stored graph by its hash; kernels whose graph is lost are left out.
+        outcome: the outcome of a characterisation.
+        graph_of: gives a stored graph by its hash; kernels whose graph is lost are left out.
     """
     found = []
     for key, row in outcome.get("within_pads", {}).get("times", {}).items():

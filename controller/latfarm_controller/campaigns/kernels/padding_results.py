@@ -1,4 +1,4 @@
-"""What smart padding found of kernels: intervals, why some are rejected, and training samples."""
+"""What smart padding found about kernels: intervals, why some are rejected, training samples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller.campaigns.pads.bounds import Interval
 
-_MAD_OF_UNIFORM = 0.5  # of its half width
+_MAD_OF_UNIFORM = 0.5
+"""Median absolute deviation of a uniform distribution, as a share of its half width."""
 
 
 @dataclass(frozen=True)
 class PaddedTime:
-    """What padding says of a kernel: its interval, where there is one, and why it is rejected."""
+    """What padding says about a kernel.
+
+    Attributes:
+        kernel: the kernel.
+        interval: the interval of its time; None where there is none.
+        rejected: why the interval is missing or not trusted; empty where it is good.
+        separated: whether a separator stands between the pads and the kernel.
+    """
 
     kernel: Kernel
     interval: Interval | None
@@ -25,7 +33,7 @@ class PaddedTime:
     separated: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """The time as plain JSON types."""
         row: dict[str, Any] = {"type": self.kernel.type, "rejected": self.rejected}
         if self.interval is not None:
             row |= {
@@ -39,11 +47,11 @@ class PaddedTime:
 
 
 def verdict(found: Interval, widest: float) -> str:
-    """Why an interval is not to be trusted; empty where it is.
+    """Why an interval cannot be trusted; empty where it can.
 
     Args:
-        found: not clipped.
-        widest: how far it may reach either way, as a share of its middle.
+        found: the interval, not clipped.
+        widest: largest half width of the interval, as a share of its middle.
     """
     if found.upper_ms <= 0:
         return "faster than its pads alone"
@@ -54,13 +62,13 @@ def verdict(found: Interval, widest: float) -> str:
 
 
 def padded_sample(kernel: Kernel, limits: Interval) -> KernelSample:
-    """The interval's median as a label, its width as the deviation: all of it is as likely."""
+    """A sample from an interval: its middle, and the deviation of a uniform distribution."""
     mad_ms = _MAD_OF_UNIFORM * limits.half_ms
     return KernelSample(kernel, limits.middle_ms, mad_ms, None, "padded")
 
 
 def with_cold(sample: KernelSample, alone: KernelSample | None) -> KernelSample:
-    """The sample with what flushed caches cost the same kernel alone, where that was measured."""
+    """The sample with the extra time of cold caches that the kernel took alone, if known."""
     if alone is None or alone.cold_ms is None:
         return sample
     extra_ms = max(alone.cold_ms - alone.latency_ms, 0.0)
@@ -70,11 +78,11 @@ def with_cold(sample: KernelSample, alone: KernelSample | None) -> KernelSample:
 def padded_samples(
     outcome: Mapping[str, Any], graph_of: Callable[[str], Graph | None]
 ) -> list[KernelSample]:
-    """The kernels of a campaign's outcome of which padding tells most, as samples.
+    """The kernels of a campaign's outcome whose best time is that between pads, as samples.
 
     Args:
-        outcome: of `PaddingCampaign.outcome`, or one that holds such a one as "padding".
-        graph_of: a stored graph by its hash; kernels whose graph is lost are left out.
+        outcome: the outcome of a `PaddingCampaign`, or one that contains it as "padding".
+        graph_of: gives a stored graph by its hash; kernels whose graph is lost are left out.
     """
     found = []
     times = outcome.get("padding", outcome).get("times", {})

@@ -1,1 +1,1 @@
-"""Campaigns that measure whole networks: calibration and energy."""
+"""Campaigns that measure whole networks."""

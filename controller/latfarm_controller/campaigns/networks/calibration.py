@@ -1,4 +1,4 @@
-"""Which networks to calibrate with: many families, spread evenly over the latencies of interest."""
+"""Which networks a predictor is calibrated with: many families, evenly spread over latencies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,24 @@ from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
 
 LEAST_FAMILIES = 6
+"""Number of zoo families that a calibration needs."""
 WIDTHS = (0.35, 0.5, 0.75, 1.0, 1.25, 1.5)
+"""Factors on the numbers of channels to choose from."""
 RESOLUTIONS = (96, 128, 160, 192, 224, 256)
+"""Heights and widths of images to choose from, in pixels."""
+_TINY_IMAGE = 64
+"""Families for images of at most this resolution keep it."""
+_ANY_WILL_DO = 0.45
+"""Distances from the aim below this one, in logarithms of operations, all count as equal: a fifth
+of a decade. So chance varies width and resolution."""
+_MOST_OPTIONS = 8
+"""Number of widths and resolutions that are tried until one gives a new network."""
 
 
 @dataclass(frozen=True)
 class _Base:
+    """A family, and the multiply-adds of its network as published."""
+
     family: zoo.Family
     macs: float
 
@@ -33,17 +45,19 @@ def calibration_networks(
     seed: int = 0,
     macs: tuple[float, float] = (6e7, 6e9),
 ) -> list[Graph]:
-    """`count` networks of at least six families, widths and resolutions apart.
+    """`count` networks of at least six families, with different widths and resolutions.
 
-    The operations aimed at lie evenly between the logarithms of `macs`; each is given to the family
-    that has had the fewest turns and reaches it best. Published sizes of thin networks stay out of
-    reach of many operations, so what is aimed at is met as closely as width and resolution let it.
+    The numbers of operations to aim at lie evenly, by their logarithms, between the limits of
+    `macs`. Each aim is given to the family that has had the fewest turns and can come closest to
+    it. Not every family reaches every number of operations, so that an aim is met as closely as
+    width and resolution allow.
 
     Args:
-        count: how many.
-        exclude_lineages: lines whose families are left out.
-        seed: of the order in which families get their turn, and of drawn families.
-        macs: least and most multiply-adds of a network; at 20 per nanosecond 3 to 300 ms.
+        count: how many networks.
+        exclude_lineages: lineages whose families are left out.
+        seed: random seed of the order in which families get their turn, and of drawn families.
+        macs: least and most multiply-adds of a network. At 20 per nanosecond, 6e7 to 6e9 of them
+            take 3 to 300 ms.
 
     Raises:
         UsageError: fewer than six families are left (or fewer than `count`, if that is less).
@@ -64,7 +78,7 @@ def calibration_networks(
     aims = [low + (high - low) * (i + 0.5) / count for i in range(count)]
     turns = dict.fromkeys((base.family.name for base in bases), 0)
     chosen: dict[str, tuple[float, Graph]] = {}
-    # The extremes first: few families reach them, and they must not have had their turn before.
+    # The extremes come first: few families reach them, and these must not have had their turn.
     for aim in sorted(aims, key=lambda a: -abs(a - (low + high) / 2)):
         best = min(bases, key=lambda b: (turns[b.family.name] + _miss(b, aim), b.family.name))
         turns[best.family.name] += 1
@@ -75,7 +89,7 @@ def calibration_networks(
 
 
 def _scaled(base: _Base, width: float, resolution: int) -> float:
-    # Convolutions dominate: operations grow with both squares.
+    """The logarithm of a network's operations, which grow with the squares of both factors."""
     return (
         math.log(base.macs)
         + 2 * math.log(width)
@@ -84,8 +98,9 @@ def _scaled(base: _Base, width: float, resolution: int) -> float:
 
 
 def _options(base: _Base) -> list[tuple[float, int]]:
-    # Networks for tiny images keep to tiny images: their first layers do not shrink the map.
-    small = base.family.resolution <= 64
+    """All widths and resolutions of a family."""
+    # The first layers of networks for tiny images do not shrink the map: they keep tiny images.
+    small = base.family.resolution <= _TINY_IMAGE
     sizes = (base.family.resolution,) if small else RESOLUTIONS
     return [(width, size) for width in WIDTHS for size in sizes]
 
@@ -98,15 +113,15 @@ def _miss(base: _Base, aim: float) -> float:
 def _nearest(
     base: _Base, aim: float, random: Random, taken: Collection[str], seed: int
 ) -> Graph | None:
+    """A network of the family that is close to the aim, and none of those taken."""
     options = _options(base)
     random.shuffle(options)
-    # Within a fifth of a decade any option will do, so that chance varies width and resolution.
-    options.sort(key=lambda option: max(0.45, abs(_scaled(base, *option) - aim)))
-    for width, resolution in options[:8]:
+    options.sort(key=lambda option: max(_ANY_WILL_DO, abs(_scaled(base, *option) - aim)))
+    for width, resolution in options[:_MOST_OPTIONS]:
         try:
             graph = base.family.build(width=width, resolution=resolution, seed=seed)
         except GraphError:
-            continue  # too small an image for this network
+            continue  # the image is too small for this network
         if hash_of(graph) not in taken:
             return graph
     return None

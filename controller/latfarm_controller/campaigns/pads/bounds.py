@@ -1,7 +1,8 @@
-"""Smart padding's arithmetic: how long the LUM takes, from the times of models with pads.
+"""The arithmetic of smart padding: how long the LUM takes, by the times of models with pads.
 
-The paper's interval (Wess et al. 2024, equation 4) says nothing of noise: pads of equal shapes give
-it width 0. Here it is widened by what repeats of the measurements differ by.
+LUM is the layer under measurement. The paper's interval (Wess et al. 2024, equation 4) ignores
+noise: where both pads have the same shape, its width is 0. Here it is widened by the differences
+between repeated measurements.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from typing import Literal
 from latfarm_controller.campaigns.pads.models import Form, Pad
 
 Bounds = Literal["paper", "split"]
-"""`paper`: equation 4. `split`: further models tell apart what a pad in and a pad out cost."""
+"""How the cost of pads is bounded. `paper`: by equation 4. `split`: further models show the cost of
+a pad at an input and of a pad at an output separately."""
 Model = tuple[Pad, Form]
+"""A padding-only model: its pad and its form."""
 Sum = Mapping[Model, int]
-"""A sum of padding-only models' times: how often each is counted, negative where taken off."""
+"""A sum of the times of padding-only models: how often each is added, negative if subtracted."""
 
 _PRIOR_REPEATS = 4.0
-_MEDIAN = 1.2533  # deviation of a median over that of a mean, of Gaussian samples
+"""Number of repeats that the spread of all models together counts for, beside a model's own."""
+_MEDIAN = 1.2533
+"""Standard error of the median of Gaussian samples over that of their mean: sqrt(pi / 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeEstimate:
-    """A model's time and the variance of that estimate, in ms and ms squared."""
+    """A model's time in ms, and the variance of this estimate in ms squared."""
 
     latency_ms: float
     variance: float
@@ -35,7 +40,13 @@ class TimeEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """T_LUM in ms; `noise_ms` is the part of its half width that more repeats would lessen."""
+    """An interval of T_LUM, the time of the layer under measurement.
+
+    Attributes:
+        lower_ms: its lower end.
+        upper_ms: its upper end.
+        noise_ms: the part of its half width that more repeats would reduce.
+    """
 
     lower_ms: float
     upper_ms: float
@@ -43,24 +54,27 @@ class Interval:
 
     @property
     def middle_ms(self) -> float:
-        """The label: the interval's median."""
+        """The middle of the interval, which is used as the kernel's latency."""
         return (self.lower_ms + self.upper_ms) / 2
 
     @property
     def half_ms(self) -> float:
-        """Half its width."""
+        """Half the width of the interval."""
         return (self.upper_ms - self.lower_ms) / 2
 
     def clipped(self) -> Interval:
-        """Without times below 0."""
+        """The interval without times below 0."""
         return Interval(max(self.lower_ms, 0.0), max(self.upper_ms, 0.0), self.noise_ms)
 
 
 def readings(times_ms: Mapping[str, Sequence[float]]) -> dict[str, TimeEstimate]:
-    """The time of each model, from repeats; models without any are left out.
+    """The time of each model by its repeated measurements; models without any are left out.
 
-    Three repeats say little of a model's own spread: it is drawn towards that of all models
-    together, as a share of latency, which counts like four further repeats.
+    Three repeats say little about the spread of a model. So it is drawn towards the spread of all
+    models together, as a share of latency, which counts like four further repeats.
+
+    Args:
+        times_ms: the measured times of each model, by any key.
     """
     groups = {key: list(found) for key, found in times_ms.items() if found}
     free = sum(len(found) - 1 for found in groups.values())
@@ -77,20 +91,27 @@ def readings(times_ms: Mapping[str, Sequence[float]]) -> dict[str, TimeEstimate]
 
 
 def _squares(found: Sequence[float]) -> float:
+    """The sum of squared deviations from the mean."""
     middle = fmean(found)
     return sum((value - middle) ** 2 for value in found)
 
 
 def needed(pads_in: Sequence[Pad], pads_out: Sequence[Pad], bounds: Bounds) -> tuple[Sum, ...]:
-    """What may be taken off a padded model's time: the pads' own lies between these sums.
+    """The sums between which the cost of a padded model's pads lies.
 
-    With `paper`, one tensor in and one out: one sum for each, the time of the padding-only model of
-    its shape; their least and largest bound what the pads cost, the first's in and the second's
-    out. Where both have one shape they are the same.
+    With `paper` and one tensor in and one out, there is one sum for each of the two tensors: the
+    time of the padding-only model with pads of the tensor's shape. The smaller and the larger sum
+    bound the cost of the pads. Where both tensors have the same shape, the sums are the same.
 
-    With `split`, and wherever tensors are several: a single sum, exact where pads add up. A pad
-    out costs fork - base, a pad in twin - fork; the base model of the first tensor stands for its
-    pad in, a pad out that is taken off, and the cost of the call.
+    With `split`, and wherever there are several tensors, there is a single sum, which is exact if
+    the costs of pads add up. A pad at an output costs fork - base, a pad at an input costs twin -
+    fork. The base model of the first input stands for its pad and for the cost of the call; its
+    second pad, at the output, is subtracted.
+
+    Args:
+        pads_in: the pads at the inputs.
+        pads_out: the pads at the outputs.
+        bounds: how the cost of pads is bounded.
     """
     if bounds == "paper" and len(pads_in) == len(pads_out) == 1:
         return tuple({(pad, "base"): 1} for pad in dict.fromkeys((*pads_in, *pads_out)))
@@ -107,13 +128,13 @@ def needed(pads_in: Sequence[Pad], pads_out: Sequence[Pad], bounds: Bounds) -> t
 def interval(
     whole: TimeEstimate, sums: Sequence[Sum], models: Mapping[Model, TimeEstimate], coverage: float
 ) -> Interval:
-    """T_LUM, not clipped: a negative end tells that pads and padded model do not match.
+    """The interval of T_LUM. A negative end shows that the pads do not match the padded model.
 
     Args:
-        whole: of the padded model, T_c.
-        sums: of `needed`.
-        models: each padding-only model that they name.
-        coverage: of the noise alone, two-sided.
+        whole: the time of the padded model, T_c in the paper.
+        sums: what may be subtracted, as `needed` gives it.
+        models: the times of the padding-only models in `sums`.
+        coverage: two-sided probability with which the noise lies within the interval.
     """
     costs = []
     for terms in sums:

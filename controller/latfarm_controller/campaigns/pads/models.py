@@ -1,8 +1,9 @@
 """Models of smart padding (Wess et al. 2024, section III-B, Fig. 5): padding-only and padded.
 
-A pad leads from one channel to a tensor of the layer under measurement (LUM), or from it to one
-channel: a 1x1 convolution and a non-linearity, so that no compiler can simplify it away and hardly
-any data goes in or out. Matrices and sequences of tokens are padded by a product with a vector.
+A pad at an input makes a tensor of the layer under measurement (LUM) from a tensor of one channel;
+a pad at an output does the reverse. It is a 1x1 convolution and a non-linearity, so that no
+compiler can simplify it away, and hardly any data goes into the model or out of it. Matrices and
+sequences of tokens are padded by a product with a vector.
 """
 
 from __future__ import annotations
@@ -19,26 +20,37 @@ from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 
 Separator = Literal["", "MaxPool", "AveragePool"]
-"""What stands behind a pad in, where an op might otherwise run within the pad's convolution."""
+"""A pooling after a pad at an input; empty for none. Without it, an op might run in one kernel with
+the pad's convolution."""
 
 Form = Literal["base", "fork", "twin"]
-"""A padding-only model: one pad in and one out (the paper's); one in and two out; two of the base.
+"""The form of a padding-only model. `base`: one pad at an input, one at an output, as in the paper.
+`fork`: one pad at an input, two at outputs. `twin`: the base model twice.
 
-Their differences tell what a pad out (fork - base) and a pad in (twin - fork) cost.
+The differences of their times show the cost of a pad at an output (fork - base) and of a pad at an
+input (twin - fork).
 """
 
 _CHANNELS_FIRST = frozenset({"Conv", "ConvTranspose", "BatchNormalization", *POOLS})
+"""Ops whose tensors of three axes are (batch, channels, length)."""
 _FLOATS = frozenset({"float32", "float16"})
+"""Element types that pads can make."""
 _IMAGE_CHANNELS = 4
+"""Largest number of channels of an image."""
 _IMAGE_PIXELS = 32 * 32
+"""Smallest number of pixels of an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """What a pad leads to or from: a tensor's type, and along which axis it is made of one channel.
+    """A pad: the tensor of the LUM that it makes or reads.
 
-    `features`: along the last axis in place of axis 1. `separator`: a pooling (of features: a
-    softmax) that the op does not join stands behind the pad in.
+    Attributes:
+        shape: the shape of the tensor.
+        dtype: the element type of the tensor.
+        features: whether the last axis, instead of axis 1, is reduced to one channel.
+        separator: the op between the pad and the LUM, which the LUM does not fuse with: a pooling,
+            or a softmax where `features` is set.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +61,14 @@ class Pad:
 
 @dataclass(frozen=True)
 class Padded:
-    """A padded model (Fig. 5c), the pads of its inputs and outputs, names of the LUM's nodes."""
+    """A padded model (Fig. 5c).
+
+    Attributes:
+        graph: the model.
+        pads_in: the pads at the LUM's inputs.
+        pads_out: the pads at the LUM's outputs.
+        own: the names of the LUM's nodes.
+    """
 
     graph: Graph
     pads_in: tuple[Pad, ...]
@@ -57,7 +76,7 @@ class Padded:
     own: frozenset[str]
 
     def fuses(self, rules: FusionRules) -> bool:
-        """Whether a part of the LUM runs within one kernel with a part of a pad."""
+        """Whether a part of the LUM runs in one kernel with a part of a pad."""
         return any(
             0 < len(self.own.intersection(kernel.node_names)) < len(kernel.node_names)
             for kernel in split(self.graph, rules)
@@ -65,10 +84,10 @@ class Padded:
 
 
 def padding_only(pad: Pad, form: Form) -> Graph:
-    """A model without the LUM (Fig. 5b): both pads have the LUM tensor's shape.
+    """A model without the LUM (Fig. 5b): all pads belong to one tensor of the LUM.
 
     Raises:
-        GraphError: the pads do not fit the tensor, as a matrix's channels.
+        GraphError: the pads do not fit the tensor.
     """
     b = GraphBuilder(f"padding-{form}")
     chains = 2 if form == "twin" else 1
@@ -80,7 +99,7 @@ def padding_only(pad: Pad, form: Form) -> Graph:
 
 
 def is_image(kind: TensorType) -> bool:
-    """Whether networks read such a tensor from outside: few channels, many pixels."""
+    """Whether a tensor looks like the image that a network reads: few channels, many pixels."""
     if len(kind.shape) != 4:
         return False
     _, channels, height, width = kind.shape
@@ -92,12 +111,12 @@ def padded(kernel: Kernel, *, separator: Separator = "", images: bool = False) -
 
     Args:
         kernel: the LUM.
-        separator: what stands behind the pads in.
-        images: an image (`is_image`) is read as it is: inside a network, too, it is an input. Such
-            a model has no padding-only model beside it.
+        separator: the op between the pads at the inputs and the LUM.
+        images: read images (`is_image`) without a pad, since they are inputs of networks as well.
+            There is no padding-only model that matches such a padded model.
 
     Raises:
-        GraphError: it cannot be padded; says why.
+        GraphError: the kernel cannot be padded; the message says why.
     """
     graph = kernel.graph
     if not graph.inputs:
@@ -136,14 +155,14 @@ def _pad(kernel: Kernel, kind: TensorType, separator: Separator) -> Pad:
         raise GraphError(f"{kernel.graph.name}: no pad makes {kind.dtype}")
     if rank < 2 or rank > 5:
         raise GraphError(f"{kernel.graph.name}: no pad makes a tensor of {rank} axes")
-    # (batch, channels, length) of a 1-D convolution, (batch, tokens, features) of a transformer.
+    # Three axes are (batch, channels, length) of a 1-D convolution, or (batch, tokens, features).
     ops = {node.op for node in kernel.graph.nodes}
     features = rank == 2 or (not ops & _CHANNELS_FIRST if rank == 3 else "MatMul" in ops)
     return Pad(kind.shape, kind.dtype, features, separator)
 
 
 def _enter(b: GraphBuilder, pad: Pad) -> str:
-    """From an input of one channel to the pad's tensor."""
+    """Add an input of one channel and the ops that make the pad's tensor from it."""
     shape = pad.shape
     if not pad.features:
         x = b.relu(b.conv(b.input((shape[0], 1, *shape[2:]), pad.dtype), shape[1], 1))
@@ -160,7 +179,7 @@ def _enter(b: GraphBuilder, pad: Pad) -> str:
 
 
 def _leave(b: GraphBuilder, pad: Pad, x: str) -> str:
-    """From the pad's tensor to an output of one channel."""
+    """Add the ops that make an output of one channel from the pad's tensor."""
     if not pad.features:
         return b.relu(b.conv(x, 1, 1))
     if len(pad.shape) == 2:

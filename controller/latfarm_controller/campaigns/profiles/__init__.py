@@ -1,1 +1,1 @@
-"""Networks that are profiled for the times of their layers, and what is read from them."""
+"""Profiles: networks that are profiled for the times of their layers, and what these times say."""

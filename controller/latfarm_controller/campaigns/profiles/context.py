@@ -1,9 +1,9 @@
-"""Networks measured for what their layers take: one profiled run tells the times of all kernels.
+"""Networks profiled for the times of their layers: one run gives the times of all their kernels.
 
-A kernel alone, or between pads, is not what it is inside a network: its neighbours leave tensors in
-caches and in layouts of their own. Where a runtime tells what each layer took, a drawn network
-costs one measurement and gives some twenty kernels as they run in earnest, where a kernel's own
-model gives one. These networks calibrate nothing: that is left to others.
+A kernel takes another time inside a network than alone or between pads, since its neighbours leave
+tensors in caches and in layouts of their own. Where a runtime reports what each layer took, one
+measurement of a drawn network gives the times of about twenty kernels as networks run them; a
+kernel's own model gives one. These networks are not used for calibration.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from latfarm_controller.campaigns.profiles.profiled_draw import ProfiledDraw
 from latfarm_controller.zoo.draws.prior import KernelPrior
 
 SETTINGS = replace(NETWORK, sessions=2, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=400.0)
-"""Shares of a call are steadier than the call: two sessions tell its latency well enough."""
+"""How networks are profiled. Two sessions are enough, because the shares of layers vary less than
+the latency of the whole call."""
 _APART = 7919
-"""Added to the seed: other networks than those that the campaign's kernels were cut from."""
+"""Added to the seed, so that other networks are drawn than those whose kernels are measured."""
 
 
 class ContextCampaign(ProfiledDraw):
     """Measures drawn networks once each, with their layers' times.
 
     Args:
-        platform: one that profiles.
+        platform: a platform whose runtime profiles.
         count: how many networks.
-        seed: of the draw.
-        macs: least and most multiply-adds of one.
-        exclude_lineages: lines whose families are left out.
+        seed: random seed of the draw.
+        macs: least and most multiply-adds of a network.
+        exclude_lineages: lineages whose families are left out.
         exclude: hashes of networks that must not be measured.
     """
 
@@ -56,7 +57,7 @@ class ContextCampaign(ProfiledDraw):
         self._exclude = frozenset(exclude)
 
     def draw(self) -> Iterator[Graph]:
-        """Networks as kernels are taken from."""
+        """Networks from the prior that kernels are drawn from."""
         families = zoo.calibration_families(self._exclude_lineages)
         prior = KernelPrior(families, self._seed + _APART)
         return (g for g in prior.networks(macs=self._macs) if hash_of(g) not in self._exclude)

@@ -1,15 +1,15 @@
-"""What a kernel takes inside a network: from its own model, or from a profiled network.
+"""How the time that a kernel takes inside a network is obtained: the insight of a platform.
 
-Alone, a kernel pays for converting its input into the layout in which the runtime computes, and its
-output back; inside a network its neighbours use that layout already. onnxruntime on x86, for one,
-spends up to half of a small convolution's time on such reorders. Where the runtime's profiler shows
-them they are taken off (`insight="profile"`).
+A kernel that runs alone pays for converting its input into the layout in which the runtime
+computes, and its output back. Inside a network its neighbours use that layout already. For example,
+onnxruntime on x86 spends up to half of a small convolution's time on such conversions. Where the
+runtime's profiler shows them, they are subtracted (`insight="profile"`). A profiled network gives
+the times of all its kernels at once, see `profiled_networks`.
 
-A profiled network tells the same of all its kernels at once (`profiled_networks`).
-
-Without a profile that accounts for the calls, kernels are measured between pads (`padding`) where
-moving a tensor in and out costs much of a call, as fusion detection found; elsewhere alone, which
-takes a fraction of the time. What was chosen is recorded.
+Some platforms have no profile that accounts for the latency of calls. There, kernels are measured
+between pads (`insight="padded"`) if moving a tensor in and out costs much of a call, which fusion
+detection finds out. Otherwise they are measured alone (`insight="single"`), which takes a fraction
+of the time. The campaign's outcome records what was chosen.
 """
 
 from __future__ import annotations
@@ -33,27 +33,35 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
 )
 
 Insight = Literal["profile", "padded", "single"]
+"""By a profile, between pads, or as single layers."""
 Asked = Literal["auto", "profile", "padded", "single"]
+"""What a user may ask for; `auto`: the best that the platform offers."""
 ORDER: tuple[Insight, ...] = ("profile", "padded", "single")
-"""Best first."""
+"""All insights, the best one first."""
 
 UNSEEN_SHARE = 0.2
-"""Where the layers show less than the rest of a call, the difference went into its transfers."""
+"""Share of a call that layers must leave unexplained to count as the cost of its transfers."""
 COSTLY_SHARE = 0.25
-"""Of an op's call, without the empty model's: caches alone may save as much between two layers."""
+"""Share of an op's call, without the empty model's, from which moving tensors is costly. Caches
+alone may save as much between two layers."""
 LEAST_MODELS = 3
+"""Number of profiled models from which a profile is judged."""
 MOST_SHARE = 0.95
-"""More than this cannot be told from a kernel that takes no time."""
+"""Largest share of a call that may be subtracted: more looks like a kernel that takes no time."""
 
 
 def layout_share(
     measurements: Sequence[Measurement], overhead_ms: float | None = None
 ) -> float | None:
-    """Share of a model's time that is none of its kernel's; None without a profile.
+    """Share of a model's time that does not belong to its kernel; None without a profile.
 
-    That is what layout conversions took of the layers' time. Given the latency of an empty model,
-    it is also what the layers leave unexplained, if that is much: a board that moves inputs and
-    outputs to its accelerator and back does so between networks, not between kernels.
+    This is the share of layout conversions in the time of all layers. With `overhead_ms` it
+    includes the time that no layer explains, if that is much: boards move inputs and outputs to an
+    accelerator and back once per network, not once per kernel.
+
+    Args:
+        measurements: good measurements of the model.
+        overhead_ms: latency of an empty model.
     """
     shares = []
     for measurement in measurements:
@@ -73,10 +81,10 @@ def layout_share(
 def transfer_ms_per_mb(
     measured: Sequence[tuple[Graph, Sequence[Measurement]]], overhead_ms: float
 ) -> float:
-    """What a board takes to move a megabyte of a model's inputs or outputs; 0 if next to nothing.
+    """The time in ms to move a megabyte of a model's inputs or outputs; 0 if it is negligible.
 
-    It is the median of what profiles of single kernels leave unexplained over the bytes that were
-    moved, and counts only where it is a large part of the typical call.
+    It is the median of the time that profiles of single kernels leave unexplained, per megabyte
+    moved. It counts only where it is a large part of the typical call.
 
     Args:
         measured: single kernels with all their measurements.
@@ -98,15 +106,16 @@ def transfer_ms_per_mb(
 def sample_of(
     kernel: Kernel, measurement: Measurement, overhead_ms: float, share: float | None
 ) -> KernelSample:
-    """A measurement as a training sample, its layout conversions taken off.
+    """A measurement as a training sample, without its layout conversions.
 
-    A profiled sample holds no call overhead: the overhead is no part of what is shared out.
+    A sample with a profile does not include the overhead of the call either; one without does.
 
     Args:
         kernel: what was measured.
-        measurement: a good one, with a latency.
+        measurement: a good measurement with a latency.
         overhead_ms: latency of an empty model.
-        share: of what is not the kernel's own (`layout_share`); None where no profile tells.
+        share: share of the time that is not the kernel's own (`layout_share`); None without a
+            profile.
     """
     sample = KernelSample(
         kernel, measurement.latency_ms or 0.0, measurement.mad_ms or 0.0, measurement.cold_ms
@@ -127,14 +136,14 @@ def sample_of(
 
 @dataclass(frozen=True)
 class InsightChoice:
-    """How kernels are isolated on a platform, what was asked for, and why it is so."""
+    """The insight that was chosen for a platform, what was asked for, and the reason."""
 
     asked: Asked
     chosen: Insight
     reason: str
 
     def to_json(self, kernels: Mapping[str, str]) -> dict[str, Any]:
-        """For the campaign's outcome.
+        """The choice as plain JSON types, for the campaign's outcome.
 
         Args:
             kernels: the insight that each kernel's time rests on, by its id.
@@ -150,14 +159,14 @@ class InsightChoice:
 
 
 def untold_share(measured: Sequence[tuple[Graph, Measurement]], overhead_ms: float) -> float | None:
-    """Share of the typical call that profiled layers and transfers leave open, or show too much.
+    """Share of the typical call that layers and transfers leave unexplained, or show in excess.
 
     Args:
-        measured: profiled models and what was measured of each.
+        measured: profiled models with their measurements.
         overhead_ms: latency of an empty model.
 
     Returns:
-        None for fewer than three models with layers and a time of their own.
+        The share; None for fewer than three models with layers and a time of their own.
     """
     pace = transfer_ms_per_mb([(graph, [m]) for graph, m in measured], overhead_ms)
     shares = []
@@ -180,13 +189,13 @@ def choose(
     """The best insight that a platform offers, or the one that is asked for.
 
     Args:
-        asked: "auto", or an insight; one that the platform does not offer gives the next best.
-        profile: what fusion detection found of the runtime's profiler: yes, off, unavailable or
-            opaque.
-        measured: profiled models and what was measured of each.
+        asked: "auto", or an insight; if the platform does not offer it, the next best is chosen.
+        profile: what the runtime's profiler shows: yes, off, unavailable or opaque (see
+            `fusion.profile.Profiler`).
+        measured: profiled models with their measurements.
         overhead_ms: latency of an empty model.
-        boundary_share: what an op that nothing fuses pays, alone, for moving its tensors and
-            changing their layouts, as a share of its call; None where that is not known.
+        boundary_share: what an op that is never fused pays for moving its tensors and changing
+            their layouts when it runs alone, as a share of its call; None where it is not known.
     """
     if asked in ("single", "padded"):
         return InsightChoice(asked, asked, "asked for")
@@ -210,10 +219,10 @@ def choose(
 def transfer_beside_pads(
     measured: Sequence[tuple[Graph, float, float]], overhead_ms: float
 ) -> float:
-    """As `transfer_ms_per_mb`, from kernels measured both alone and between pads.
+    """The pace of `transfer_ms_per_mb`, from kernels measured both alone and between pads.
 
     Args:
-        measured: each kernel with its latency alone and between pads.
+        measured: each kernel with its latencies in ms, alone and between pads.
         overhead_ms: latency of an empty model.
     """
     paces: list[float] = []
@@ -227,17 +236,17 @@ def transfer_beside_pads(
 
 
 def chosen_insight(outcome: Mapping[str, Any]) -> Insight | None:
-    """The insight that a campaign's outcome names; None where it names none, as older ones."""
+    """The insight in a campaign's outcome; None in outcomes from before it was recorded."""
     found = outcome.get("insight", {}).get("chosen")
     return found if found in ORDER else None
 
 
 def insight_story(outcome: Mapping[str, Any], samples: Sequence[KernelSample]) -> dict[str, Any]:
-    """For a bundle's provenance: what was chosen, why, and how many distinct kernels rest on what.
+    """The choice, its reason, and the number of kernels by insight, for a bundle's provenance.
 
     Args:
-        outcome: of the campaign.
-        samples: what is trained on, kernels of profiled networks included.
+        outcome: the campaign's outcome.
+        samples: the samples that are trained on, including kernels of profiled networks.
     """
     best: dict[str, Insight] = {}
     for sample in samples:

@@ -1,13 +1,14 @@
-"""Layers of a profile that are named after a node, but not by its name alone.
+"""Which node of a network a layer of its profile belongs to, where its name is not the node's.
 
-MNN's geometry computing splits an op into several (an LRN into nine) and calls them
-`<node>_raster_<number>`; a matrix product run as a convolution is `<node>__matmul_converted`, a
-group of a convolution `<node>__group__<number>`. They are that node's. What gathers a tensor before
-the node that reads it is named after the reader: where a concatenation or another move made the
-tensor and no layer shows that move, or where groups did, the gathering was theirs.
+MNN splits an op into several ("geometry computing"; an LRN becomes nine) and calls them
+`<node>_raster_<number>`. It calls a matrix product that runs as a convolution
+`<node>__matmul_converted`, and a group of a convolution `<node>__group__<number>`. All these layers
+belong to that node. A layer that gathers a tensor is named after the node that reads the tensor.
+Where the tensor was made by a move of data (a concatenation, for example) that no layer shows, or
+by a convolution in groups, the gathering belongs to the node that made it.
 
-A file of TFLite's writes an activation into the sum before it. XNNPACK runs that operator as two
-kernels, and both are named after its only tensor, the activation's.
+A TFLite file writes an activation into the sum before it. XNNPACK runs that operator as two
+kernels, and names both after the operator's only tensor, that of the activation.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.measurement import ProfiledLayer
 
 MOVES = frozenset({"Concat", "Split", "Slice", "Transpose"})
-"""Ops that compute nothing: whoever reads their result can gather it himself."""
+"""Ops that only move data: the op that reads their result can gather it by itself."""
 FUSED_BEHIND = frozenset({"BatchNormalization", "Relu", "Clip", "LeakyRelu", "Dropout"})
-"""Ops that a convolution takes in: its result is theirs."""
+"""Ops that a convolution fuses with, so that the kernel's result is theirs."""
 STEP = "scratch_"
-"""Begins the names that builders give to tensors between the steps of one op."""
+"""Beginning of the names that builders give to tensors between the steps of one op."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
 """Ops that a file may write into the op before them."""
 _MADE_OF = re.compile(
     r"(?P<node>.+?)(?:__matmul_converted|(?P<group>__group__\d+))?(?:_raster_(?P<piece>\d+))?\Z"
 )
 _GATHERS = "Raster"
-"""Op of MNN that copies regions of tensors into one."""
+"""The op of MNN that copies regions of tensors into one tensor."""
 
 
 def by_node(
     graph: Graph, layers: Sequence[ProfiledLayer], layout_ops: Collection[str]
 ) -> list[ProfiledLayer]:
-    """The layers, those that are named after a node of `graph` by its name.
+    """The layers, with those that belong to a node of `graph` named as the node.
 
     Args:
         graph: the profiled network.
-        layers: of its profile, named by the nodes they cover, joined with "+".
-        layout_ops: what a layer that changes a layout is called; such a one keeps its name unless
-            it does a move's work.
+        layers: the layers of its profile, named by the nodes that they cover, joined with "+".
+        layout_ops: the ops of layers that change a layout; these keep their names unless they do
+            the work of a move of data.
     """
     nodes = {node.name: node for node in graph.nodes}
     shown = {name for layer in layers for name in layer.name.split("+")}
@@ -66,12 +67,12 @@ def by_node(
 
 
 def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
-    """Layers in their order, an operator and the activation written into it as one layer of both.
+    """The layers in their order; an operator and the activation written into it become one layer.
 
     Args:
         graph: the profiled network.
-        layers: of its profile. The operator's has the name of the one that follows, the clamp's,
-            with `STEP` before each part.
+        layers: the layers of its profile. The operator's layer comes just before that of its
+            activation, and has the same name with `STEP` before each part.
     """
     nodes = {node.name: node for node in graph.nodes}
     found: list[ProfiledLayer] = []
@@ -93,7 +94,14 @@ def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[
 def _maker(
     graph: Graph, reader: Node, shown: Collection[str], grouped: Collection[str]
 ) -> Node | None:
-    """Who made what a node reads: a move that no layer shows, or a convolution run in groups."""
+    """The node that made what `reader` reads, if no layer shows it or it is run in groups.
+
+    Args:
+        graph: the profiled network.
+        reader: the node that reads.
+        shown: the names of all layers.
+        grouped: the names of nodes that are run in groups.
+    """
     for name in reader.inputs:
         at = graph.positions.get(name)
         if at is None:

@@ -1,4 +1,4 @@
-"""Drawn graphs measured once each for what their layers take, those that fail drawn anew."""
+"""Drawn graphs that are profiled once each; those that fail are replaced once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 PURPOSE = "context"
-"""Of every measurement whose layers show kernels as networks run them."""
+"""The purpose, in the store, of measurements whose layers show kernels as networks run them."""
 
 
 class ProfiledDraw(PlannedCampaign):
-    """Measures graphs from a draw; where one fails, the next of the draw takes its place, once.
+    """Profiles graphs from a draw; where some fail, the next graphs of the draw replace them once.
 
     A subclass has a `kind`, which is its only stage, and a draw.
 
     Args:
-        platform: one that profiles.
+        platform: a platform whose runtime profiles.
         count: how many graphs.
-        settings: of each measurement.
+        settings: the settings of each measurement.
     """
 
     kind: str
@@ -38,14 +38,14 @@ class ProfiledDraw(PlannedCampaign):
 
     @abstractmethod
     def draw(self) -> Iterator[Graph]:
-        """The graphs, all different; it may end before `count`."""
+        """The graphs, all different; there may be fewer than asked for."""
 
     def plan(self) -> Plan:
-        """All graphs in one batch, the substitutes of those that failed in a second."""
+        """All graphs in one batch; in a second batch the substitutes of those that failed."""
         graphs = self.draw()
         yield from self._measured(list(islice(graphs, self._count)))
         failed = sum(1 for _, measurement in self._answers if not _told(measurement))
-        # Where none shows a layer the board tells none: no other graph would.
+        # If no graph shows a layer, the board shows none, and another graph would not either.
         if 0 < failed < len(self._answers):
             yield from self._measured(list(islice(graphs, failed)))
 
@@ -59,7 +59,7 @@ class ProfiledDraw(PlannedCampaign):
         self._answers += [(r.graph, answers[r.request_id]) for r in requests]
 
     def outcome(self) -> Mapping[str, Any]:
-        """How many were profiled, and why the others were not, by name."""
+        """How many graphs were profiled, and by name why the others were not."""
         return {
             "networks": sum(1 for _, m in self._answers if _told(m)),
             "failed": {

@@ -1,7 +1,7 @@
-"""What a profiled network tells of its kernels: its layers as they ran, and whose each is.
+"""The times of a profiled network's kernels, from the layers that its profile shows.
 
-A profiled network tells the times of all its kernels at once, in the layouts and with the caches
-that networks have, and costs no measurement of its own.
+A profiled network gives the times of all its kernels at once, in the layouts and with the caches
+that networks have.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ from latfarm_controller.campaigns.profiles.layer_names import STEP, by_node, wit
 LAYOUT_OPS = frozenset(
     {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
 )
-"""Layers that runtimes insert to change a tensor's layout or place; no model asks for them."""
+"""Layers that runtimes insert to change the layout or the place of a tensor; no op of the model."""
 LEAST_SHARE = 0.02
-"""Of a call's time that is the kernel's own, whatever noise says."""
+"""Least share of a call's time that counts as the kernel's own, however large the noise is."""
 UNTOLD_SHARE = 0.35
-"""A profile that leaves more of a call open, or shows so much more, tells little of kernels."""
+"""Largest share of a call that a usable profile may leave unexplained, or show in excess."""
 
 _MOST_PROFILED = 2.0
+"""Largest sum of a usable profile's layers, over the latency without the profiler."""
 _MOST_PAID = 0.8
+"""Largest share of a layer's time that reading the clock is assumed to take."""
 _MOST_CLOCK_MS = 0.01
+"""Longest time that reading the clock once is assumed to take."""
 _BACK_TO_PLAIN = frozenset({"ReorderOutput"})
+"""Layers that change a result back to the plain layout, after the kernel that made it."""
 
 
 def with_steps(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
-    """Layers in their order, each with the steps before it that make no tensor of the network.
+    """The layers in their order, each with the time of the steps before it that belong to its op.
 
-    An op that a format has no word for is built as several (a batch normalisation as a product and
-    a sum). Only the last of them makes the op's own tensor and has its name.
+    An op that a file format does not have is built from several ops, for example a batch
+    normalisation from a product and a sum. Only the last of them has the op's name; the names of
+    the others begin with `layer_names.STEP`.
     """
     found: list[ProfiledLayer] = []
     waiting_ms = 0.0
@@ -54,14 +59,15 @@ def with_steps(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
 
 
 def own_layers(measurement: Measurement) -> list[ProfiledLayer]:
-    """A profile's layers as on an undisturbed core, as the latency is that stands beside them.
+    """The layers of a profile with their times as on an undisturbed core.
 
-    The profiled runs follow the timed ones. What slowed those, and was taken out of their latency,
-    is taken out of these alike; without this, a busy host looks like a profiler that takes time.
+    A measurement's latency is corrected for what slowed the core. The profiled runs follow the
+    timed ones, so that their layers are corrected by the same factor. Otherwise a busy host would
+    look like a profiler that costs time.
     """
     try:
         timed_ms = float(measurement.conditions.get("uncorrected_ms", "nan"))
-    except ValueError:  # the board could not tell
+    except ValueError:  # the board does not know it
         return list(measurement.layers)
     factor = (measurement.latency_ms or 0.0) / timed_ms if timed_ms > 0 else 1.0
     if not 0.0 < factor < 1.0:
@@ -72,10 +78,10 @@ def own_layers(measurement: Measurement) -> list[ProfiledLayer]:
 def _with_layout_changes(
     layers: Sequence[ProfiledLayer], nodes: Collection[str]
 ) -> list[ProfiledLayer]:
-    """The layers of `nodes`, with the time of the others: of none, each belongs to a neighbour.
+    """The layers of `nodes`, with the times of all other layers added to a neighbour.
 
-    Layers come in the order in which they ran. One that brings a result back to the plain layout
-    runs behind its kernel, any other before the kernel that needs it.
+    Layers come in the order in which they ran. A layer that changes a result back to the plain
+    layout belongs to the layer before it; any other belongs to the layer after it.
     """
     found: list[ProfiledLayer] = []
     waiting_ms = 0.0
@@ -93,7 +99,7 @@ def _with_layout_changes(
 
 
 def accounts_for(measurement: Measurement) -> bool:
-    """Whether a profile's layers explain the latency that was measured without the profiler."""
+    """Whether the layers of a profile explain the latency measured without the profiler."""
     total_ms = sum(layer.latency_ms for layer in own_layers(measurement))
     whole_ms = measurement.latency_ms or 0.0
     return (1.0 - UNTOLD_SHARE) * whole_ms <= total_ms <= _MOST_PROFILED * whole_ms
@@ -102,10 +108,15 @@ def accounts_for(measurement: Measurement) -> bool:
 def _without_profiler(
     layers: Sequence[ProfiledLayer], inside_ms: float
 ) -> tuple[Sequence[ProfiledLayer], float]:
-    """Layers without what reading a clock between them takes, and a factor for what is left.
+    """The layers without the time of reading the clock between them, and a factor.
 
-    Every layer has paid the same, but not more than a clock can cost, nor all of its time: what a
-    profiled run took beyond that it took for running slower.
+    The same time is subtracted from every layer, but no more than reading a clock can cost, and
+    never all of a layer's time. What remains in excess comes from a profiled run being slower; the
+    factor corrects it.
+
+    Args:
+        layers: as the profile shows them.
+        inside_ms: what the layers take together without the profiler.
     """
     over_ms = sum(layer.latency_ms for layer in layers) - inside_ms
     each_ms = min(over_ms / len(layers), _MOST_CLOCK_MS)
@@ -123,21 +134,24 @@ def _without_profiler(
 def in_context(
     graph: Graph, rules: FusionRules, measurement: Measurement, transfers_ms: float = 0.0
 ) -> list[KernelSample]:
-    """The kernels of a profiled network, with what each took inside it.
+    """The kernels of a profiled network, with the time that each takes inside it.
 
-    Layer times sum to the network's latency as measured without the profiler, less what its inputs
-    and outputs took to be moved: what the profiler added is taken off each layer alike, and what it
-    left out is shared by all in proportion. A kernel that the runtime executed
-    together with another one is left out, as is one of which the profile shows no layer; a view
-    (Reshape...) that runs along with what follows it does not join the two. What is shown to take
-    no time, as an op that is left to a host whose time is not told, takes 0 ms. A change of layout
-    belongs to the kernel whose result it changes, or to the one that it is made for.
+    The times of layers are made to sum to the network's latency as measured without the profiler,
+    less what the transfers of its inputs and outputs take. What the profiler added is subtracted
+    from each layer alike; what it left out is shared among the layers in proportion.
+
+    A kernel that the runtime executed together with another one is left out, as is a kernel of
+    which the profile shows no layer. A view (Reshape and the like) that runs in the layer of the op
+    after it does not join the two. A kernel that the profile shows to take no time gets 0 ms, for
+    example an op that is left to the host. A change of layout counts for the kernel whose result it
+    changes, or for the one that it is made for.
 
     Args:
         graph: the network.
-        rules: cut it into kernels.
-        measurement: a good one of it, with layers named by the nodes they cover, joined with "+".
-        transfers_ms: what its inputs and outputs took, by `transfer_ms_per_mb`.
+        rules: the fusion rules that cut it into kernels.
+        measurement: a good measurement of it, whose layers are named by the nodes that they cover,
+            joined with "+".
+        transfers_ms: what the transfers of its inputs and outputs take, see `transfer_ms_per_mb`.
     """
     named = with_own_activations(graph, own_layers(measurement))
     own = by_node(graph, named, LAYOUT_OPS)
@@ -146,7 +160,7 @@ def in_context(
         return []
     inside_ms = measurement.latency_ms - transfers_ms
     if transfers_ms:
-        # Where calls and transfers cost much, what no layer shows is theirs: layers never grow.
+        # Where transfers cost much, they take the time that no layer shows: layers never grow.
         inside_ms = min(max(inside_ms, LEAST_SHARE * measurement.latency_ms), total_ms)
     layers, scale = _without_profiler(own, inside_ms)
     spread = (measurement.mad_ms or 0.0) / measurement.latency_ms

@@ -1,1 +1,1 @@
-"""Samplers: which kernels to measure next."""
+"""Samplers decide which kernels to measure next."""

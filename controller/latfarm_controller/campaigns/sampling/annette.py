@@ -1,8 +1,9 @@
-"""Sampler `annette`: its benchmarks' parameter sweep (Wess et al. 2024, section III-B, Table 2).
+"""Sampler `annette`: ANNETTE's sweep over layer parameters (Wess et al. 2024, III-B, Table 2).
 
 "The width and height of the images are limited to 1024 and the kernel sizes are limited to 11. The
-resulting parameter space is sub-sampled randomly and then balanced across the FLOPs dimension":
-about 1,000 layers of each of seven types, whatever networks look like.
+resulting parameter space is sub-sampled randomly and then balanced across the FLOPs dimension."
+The paper measures about 1,000 layers of each of seven types. What layers networks really contain
+has no influence.
 """
 
 from __future__ import annotations
@@ -14,27 +15,33 @@ from types import MappingProxyType
 
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
 
+from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new, operations
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 
 PER_TYPE = 1000
-"""Layers of each type, as published."""
-SIDES = (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256, 512, 1024)
+"""Largest number of layers of each type, as published."""
+SIDES: Sequence[int] = (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256, 512, 1024)
+"""Heights and widths of a tensor, in elements; the paper limits them to 1024."""
 CHANNELS = (1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Numbers of channels of a tensor."""
 KERNELS = (1, 3, 5, 7, 9, 11)
+"""Heights and widths of a window, in elements; the paper limits them to 11."""
 STRIDES = (1, 2)
+"""Strides of a window, in elements."""
 _BINS = 12
-_SUBSAMPLE = 6  # random draws for each layer that is kept
+"""Number of bins of equal width in log FLOPs, each of which gets as many layers as the others."""
+_SUBSAMPLE = 6
+"""Number of random draws for each layer that is kept."""
 _SQUARE = 0.5
+"""Probability that height and width are equal."""
 
 
 def _pair(values: Sequence[int], random: Random) -> tuple[int, int]:
-    """Height and width: equal in half the draws, independent in the others."""
+    """A height and a width: equal in half the draws, independent in the other half."""
     first = random.choice(values)
     return first, first if random.random() < _SQUARE else random.choice(values)
 
@@ -89,45 +96,34 @@ TYPES: Mapping[str, Callable[[GraphBuilder, Random], str]] = MappingProxyType(
         "concat": _concat,
     }
 )
-"""Table 2."""
+"""The seven types of layers of Table 2, each with the function that adds one to a graph."""
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {"maxpool": "pool", "avgpool": "pool", "add": "eltwise"}
 )
-"""The kind of kernel (see `zoo.prior.SHARES`) of a type that has another name."""
+"""The kind of kernel (see `zoo.draws.prior.SHARES`) of each type whose name differs from it."""
 
 
 class AnnetteSampler:
-    """As many layers of each type, of each size of FLOPs alike; drawn at once, given in batches.
+    """The same number of layers of each type, and of each size in FLOPs.
+
+    All layers are drawn at once and given out in batches. An activation that the platform runs as a
+    kernel of its own is left out.
 
     Args:
-        count: how many kernels, `PER_TYPE` of each type at most.
-        rules: how the platform fuses; an activation that it runs apart is left out.
-        excluded: kernels that are never drawn.
-        seed: of all draws.
-        batch: kernels in a batch.
-        scope: what may be drawn.
+        task: what to draw; at most `PER_TYPE` layers of each type are drawn.
     """
 
-    def __init__(
-        self,
-        count: int,
-        rules: FusionRules,
-        excluded: Excluded,
-        *,
-        seed: int = 0,
-        batch: int = 50,
-        scope: SamplingScope = EVERYTHING,
-    ) -> None:
-        self._types = [name for name in TYPES if scope.holds(KINDS.get(name, name))]
-        self._count = min(count, PER_TYPE * len(self._types))
-        self._batch = batch
-        self._random = Random(f"annette sampler {seed}")
-        self._gate = LayerFilter(rules, excluded, scope.most_macs)
+    def __init__(self, task: SamplingTask) -> None:
+        self._types = [name for name in TYPES if task.scope.holds(KINDS.get(name, name))]
+        self._count = min(task.count, PER_TYPE * len(self._types))
+        self._batch = task.batch
+        self._random = Random(f"annette sampler {task.seed}")
+        self._gate = LayerFilter(task.rules, task.excluded, task.scope.most_macs)
         self._queue: list[Kernel] | None = None
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
-        """See `Sampler.next_batch`; what was measured plays no part."""
+        """See `Sampler.next_batch`; the samples change nothing."""
         del samples
         if self._queue is None:
             self._queue = self._sweep()
@@ -146,7 +142,7 @@ class AnnetteSampler:
         return found
 
     def _balanced(self, name: str, count: int) -> list[Kernel]:
-        """A random sub-sample of a type's space, then as many of each bin of log FLOPs."""
+        """A random sub-sample of a type's parameters, equally many layers per bin of FLOPs."""
         drawn: list[tuple[float, Kernel]] = []
         while len(drawn) < count * _SUBSAMPLE:
             kernel = draw_new(lambda: self._draw(name))
@@ -163,7 +159,7 @@ class AnnetteSampler:
         turn = [bins[index] for index in sorted(bins)]
         found: list[Kernel] = []
         while len(found) < count and any(turn):
-            # One of each bin in turn; the largest first, where few are left.
+            # One layer of each bin in turn, the bin with the most FLOPs first.
             found += [bin_.pop() for bin_ in reversed(turn) if bin_][: count - len(found)]
         return found
 

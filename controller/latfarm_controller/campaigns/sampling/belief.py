@@ -1,4 +1,4 @@
-"""What is believed of layers that were not measured: latency, deviation, distance to the known."""
+"""Estimates for layers that were not measured: latency, its deviation, and the distance CM_O."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling
 
 LEAST_ROWS = 12
-"""Samples of a family from which a process of its own is fitted."""
+"""Number of samples of a family from which it gets a Gaussian process of its own."""
 _UNKNOWN_SIGMA = 0.7
+"""Deviation of the logarithm of a latency where no Gaussian process predicts it: a factor of 2."""
 _UNKNOWN_DISTANCE = 2.0
+"""CM_O of a layer whose family has too few samples, where 1 is the worst measured layer."""
 _STEPS = 30
+"""Optimisation steps of a Gaussian process: few, since it is fitted anew for each batch."""
 
 
 def one_thread() -> AbstractContextManager[object]:
     """Limit linear algebra to one thread while the block runs.
 
-    Small matrices: with a thread for every core of a busy host, each product waits for the slowest
-    (measured: 51 s against 1 s). And the sums of one thread are the same everywhere.
+    The matrices are small: with a thread for every core of a busy host, each product waits for the
+    slowest thread (measured: 51 s instead of 1 s). Besides, the sums of a single thread are the
+    same on every host.
     """
-    import scipy.linalg  # noqa: F401 - limits only reach libraries that are loaded
+    import scipy.linalg  # noqa: F401 - the limit affects only libraries that are loaded already
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     limits: AbstractContextManager[object] = threadpool_limits(1)
@@ -40,8 +44,8 @@ class Belief:
 
     Args:
         samples: what was measured.
-        sibling: a board whose latencies the processes build on; families with too few samples are
-            taken for a multiple of its latencies.
+        sibling: a sibling platform whose latencies the processes build on. The latencies of
+            families with too few samples are estimated as a multiple of the sibling's.
     """
 
     def __init__(self, samples: Sequence[KernelSample], sibling: Sibling | None = None) -> None:
@@ -61,7 +65,7 @@ class Belief:
                 self._models[family] = self._fit(family, rows)
 
     def _fit(self, family: str, rows: Sequence[Workload]) -> RooflineGP:
-        # Here and not above: SciPy and its like would be loaded by every command.
+        # Imported here, since every command would load SciPy if it stood above.
         from latfarm_predictors.models.roofline_gp import RooflineGP
 
         model = RooflineGP(steps=_STEPS, sibling=self._sibling)
@@ -73,9 +77,9 @@ class Belief:
         self._noise.setdefault(row.family, []).append(noise)
 
     def of(self, rows: Sequence[Workload]) -> tuple[Array, Array]:
-        """Latencies in ms and the deviations of their logarithms that measuring would lower.
+        """Estimated latencies in ms, and the deviations of their logarithms, each of shape (n,).
 
-        Each of shape (n,).
+        The deviation is the part that a measurement would lower: measurement noise is left out.
         """
         latency = np.zeros(len(rows))
         sigma = np.full(len(rows), _UNKNOWN_SIGMA)
@@ -94,8 +98,9 @@ class Belief:
     def distance(self, rows: Sequence[Workload]) -> Array:
         """CM_O: mean distance in feature space to the nearest measured rows, shape (n,).
 
-        Smart padding paper, section III-C, scaled as there: 0 for the best covered measured row, 1
-        for the worst. Families with too few samples are farther than either.
+        It is defined in the smart padding paper, section III-C, and scaled as there: 0 is the
+        distance of the best covered measured row, 1 that of the worst. Rows of families with too
+        few samples get a larger distance than both.
         """
         from latfarm_predictors.confidence.layer_confidence import Difficulty, Neighbourhood
         from latfarm_predictors.models.published.annette import raw_features
@@ -112,7 +117,10 @@ class Belief:
         return found
 
     def _guess(self, rows: Sequence[Workload]) -> Array:
-        """No model yet: the median pace of all samples, as a roofline or the sibling tells work."""
+        """Latencies of a family without a process: its work times the median time per work so far.
+
+        The unit of work cancels, see `_work`.
+        """
         known = [row for members in self._rows.values() for row in members]
         times = np.array([time for members in self._times.values() for time in members])
         work = self._work(rows)
@@ -121,13 +129,14 @@ class Belief:
         return np.asarray(work * float(np.median(times / self._work(known))))
 
     def _work(self, rows: Sequence[Workload]) -> Array:
+        """The sibling's latencies; without a sibling a weighted sum of multiply-adds and bytes."""
         table = as_table(rows)
         if self._sibling is not None:
             return np.maximum(self._sibling.latency_ms(table), 1e-9)
         return np.asarray(1e-6 * (table.macs / 8.0 + table.total_bytes))
 
     def believe(self, rows: Sequence[Workload]) -> None:
-        """Take the predictions of `rows` for measured."""
+        """Take the predictions of `rows` for measurements from now on."""
         latency, _ = self.of(rows)
         touched = set()
         for row, time in zip(rows, latency, strict=True):

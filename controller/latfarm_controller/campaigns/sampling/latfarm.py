@@ -1,92 +1,66 @@
-"""Sampler `latfarm`: representative kernels well apart, and layers of networks that are in doubt.
+"""Sampler `latfarm`: representative kernels, and layers of networks that the model is unsure of.
 
-Each batch is split. One half stands for the distribution that is predicted for: draws of the joint
-prior, thinned so that they tell most about all of it (`models.gp_design`). The other half is taken
-among layers of real networks, by what they add to their network's doubt: the predictive variance of
-a Gaussian process, the distance CM_O to what was measured (smart padding paper, section III-C,
-whose future work it is to sample by it), or both.
+Each batch has two halves. One half represents the distribution that is predicted for: draws of the
+joint prior, thinned so that few of them tell most about all of it (`models.gaussian.design`). The
+other half is taken among the layers of real networks: those that add most to the uncertainty of
+their network's latency. What counts as uncertainty is the guide's choice: the predictive variance
+of a Gaussian process, the distance CM_O to the measured kernels (smart padding paper, section
+III-C, whose future work is to sample by it), or both.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from latfarm_predictors.features.table import Array, as_table
-from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.samples import KernelSample
 
+from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.belief import Belief, one_thread
-from latfarm_controller.campaigns.sampling.samplers import (
-    EVERYTHING,
-    Draws,
-    Excluded,
-    SamplingScope,
-    ZooKernel,
-    chosen_families,
-    network_layers,
-)
+from latfarm_controller.campaigns.sampling.prior import PriorDraws, chosen_families
+from latfarm_controller.campaigns.sampling.zoo_kernels import ZooKernel, network_layers
 from latfarm_controller.zoo.draws.prior import kind_of
 
 if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling
 
 Guide = Literal["both", "variance", "coverage", "spread"]
-"""What picks layers of networks; `spread`: no layers, representative kernels alone."""
+"""How layers of networks are picked. `variance`: kernels the model is least sure of. `coverage`:
+kernels far from the measured ones. `both`: by variance and distance together. `spread`: no layers
+of networks; all kernels are representative draws, spread evenly."""
 
 GUIDES: tuple[Guide, ...] = ("both", "variance", "coverage", "spread")
 
 CANDIDATES = 4
-"""Draws of the prior for each one that is measured."""
+"""Number of draws of the prior for each one that is measured."""
 _REFERENCE = 400
+"""Number of draws that stand for the whole prior when representative kernels are chosen."""
 _ROUNDS = 4
+"""How often the model is updated with its own predictions while one batch is picked."""
 
 
 class LatfarmSampler:
-    """Half of each batch spread over the prior, half where networks are in doubt.
+    """Half of each batch represents the prior, half are layers with uncertain latencies.
 
     Args:
-        count: how many kernels.
-        rules: how networks are cut into kernels.
-        excluded: kernels that are never drawn.
-        seed: of all draws.
-        families: names of zoo families to draw from; all `sampled` where None.
-        initial: representative kernels before the first batch.
-        batch: kernels in a batch.
-        guide: what picks layers of networks.
-        sibling: a board whose latencies begin the belief.
-        scope: what may be drawn.
+        task: what to draw; `initial` representative kernels come before the first batch.
+        guide: how layers of networks are picked.
+        sibling: a sibling platform whose latencies the model builds on.
     """
 
     def __init__(
-        self,
-        count: int,
-        rules: FusionRules,
-        excluded: Excluded,
-        *,
-        seed: int = 0,
-        families: Collection[str] | None = None,
-        initial: int = 100,
-        batch: int = 50,
-        guide: Guide = "variance",
-        sibling: Sibling | None = None,
-        scope: SamplingScope = EVERYTHING,
+        self, task: SamplingTask, *, guide: Guide = "variance", sibling: Sibling | None = None
     ) -> None:
-        self._count = count
-        self._rules = rules
-        self._initial = min(initial, count)
-        self._batch = batch
-        self._seed = seed
-        self._families = chosen_families(families)
-        self._excluded = excluded
+        self._task = task
+        self._families = chosen_families(task.families)
         self._guide = guide
         self._sibling = sibling
-        self._scope = scope
-        self._draws = Draws(self._families, rules, excluded, seed, scope)
+        self._draws = PriorDraws(task, self._families)
         self._pool: list[Kernel] = []
         self._quotas: dict[str, float] = {}
         self._picked: list[Kernel] = []
@@ -95,22 +69,23 @@ class LatfarmSampler:
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
         """See `Sampler.next_batch`."""
-        left = self._count - self._drawn
+        task = self._task
+        left = task.count - self._drawn
         if left <= 0:
             return []
-        size = self._initial if self._drawn == 0 else min(self._batch, left)
+        size = min(task.batch if self._drawn else task.initial, left)
         kernels: list[Kernel] = []
         if self._drawn and self._guide != "spread":
-            kernels = self._doubtful(size // 2, samples)
+            kernels = self._uncertain(size // 2, samples)
         kernels += self._representative(size - len(kernels))
         if not kernels:
-            self._drawn = self._count
+            self._drawn = task.count
             return []
         self._drawn += len(kernels)
         return kernels
 
     def _representative(self, count: int) -> list[Kernel]:
-        """Kernels that tell most about the prior, each family in its share of it."""
+        """The kernels that tell most about the prior, each family in its share of the prior."""
         fresh = self._draws.draw(count * CANDIDATES)
         for name, found in _families(fresh).items():
             self._quotas[name] = self._quotas.get(name, 0.0) + found / CANDIDATES
@@ -120,7 +95,7 @@ class LatfarmSampler:
         for family, size in self._shares(count).items():
             members = [k for k in self._pool if workload(k).family == family]
             chosen += self._spread(family, members, size)
-        # The families' order must not be that of the measurements.
+        # The kernels must not be measured family by family.
         places = {kernel.kernel_id: place for place, kernel in enumerate(self._pool)}
         chosen.sort(key=lambda kernel: places[kernel.kernel_id])
         self._picked += chosen
@@ -128,7 +103,7 @@ class LatfarmSampler:
         return chosen
 
     def _shares(self, count: int) -> dict[str, int]:
-        """`count` split by what each family has had less than its share of."""
+        """`count` split among the families, first to those that are furthest below their share."""
         there = _families(self._pool)
         sizes: Counter[str] = Counter()
         for _ in range(count):
@@ -156,20 +131,20 @@ class LatfarmSampler:
         return [members[place] for place in order]
 
     def _allowed(self, layer: ZooKernel) -> bool:
-        small = layer.workload.macs <= self._scope.most_macs
+        scope = self._task.scope
+        small = layer.workload.macs <= scope.most_macs
         return (
-            small
-            and self._scope.holds(kind_of(layer.kernel))
-            and layer.kernel not in self._excluded
+            small and scope.holds(kind_of(layer.kernel)) and layer.kernel not in self._task.excluded
         )
 
-    def _doubtful(self, count: int, samples: Sequence[KernelSample]) -> list[Kernel]:
+    def _uncertain(self, count: int, samples: Sequence[KernelSample]) -> list[Kernel]:
+        """Layers of the zoo's networks that were not taken yet, picked by `pick_uncertain`."""
         if self._layers is None:
-            layers = network_layers(self._families, self._rules, seed=self._seed)
+            layers = network_layers(self._families, self._task.rules, seed=self._task.seed)
             self._layers = [layer for layer in layers if self._allowed(layer)]
         known = self._draws.taken
         left = [layer for layer in self._layers if layer.kernel.kernel_id not in known]
-        picked = pick_doubtful(left, samples, count, guide=self._guide, sibling=self._sibling)
+        picked = pick_uncertain(left, samples, count, guide=self._guide, sibling=self._sibling)
         self._draws.taken.update(kernel.kernel_id for kernel in picked)
         self._picked += picked
         return picked
@@ -179,7 +154,7 @@ def _families(kernels: Sequence[Kernel]) -> Counter[str]:
     return Counter(workload(kernel).family for kernel in kernels)
 
 
-def pick_doubtful(
+def pick_uncertain(
     layers: Sequence[ZooKernel],
     samples: Sequence[KernelSample],
     count: int,
@@ -188,18 +163,19 @@ def pick_doubtful(
     sibling: Sibling | None = None,
     rounds: int = _ROUNDS,
 ) -> list[Kernel]:
-    """The layers whose doubt adds most to the error of the networks that they are part of.
+    """The layers whose uncertainty adds most to the error of the networks that contain them.
 
-    After some picks the process is told its own predictions (kriging believer, Ginsbourger et al.
-    2010), and they count as measured for CM_O, so that a batch does not crowd in one place.
+    Layers are picked in several rounds. After each round the Gaussian processes take their own
+    predictions of the picked layers for measurements (kriging believer, Ginsbourger et al. 2010),
+    and CM_O counts these layers as measured. So a batch is not made of layers that are all alike.
 
     Args:
-        layers: candidates, none of them measured.
+        layers: the candidates, none of them measured.
         samples: what was measured.
-        count: how many to pick.
-        guide: by what.
-        sibling: a board whose latencies begin the belief.
-        rounds: how often the models are told of the picks in between.
+        count: how many layers to pick.
+        guide: what counts as uncertainty.
+        sibling: a sibling platform whose latencies the Gaussian processes build on.
+        rounds: number of rounds.
     """
     with one_thread():
         return _pick(layers, Belief(samples, sibling), count, guide, rounds)
@@ -216,8 +192,8 @@ def _pick(
             continue
         works = [layer.workload for layer in left]
         latency, deviation = belief.of(works)
-        weight = _shares(left, latency) * _doubt(belief, works, deviation, guide)
-        # Ties by place in the list: the same samples give the same picks.
+        weight = _shares(left, latency) * uncertainty(belief, works, deviation, guide)
+        # Equal weights go by the place in the list, so that the same samples give the same picks.
         order = sorted(range(len(left)), key=lambda row: (-weight[row], row))
         chosen = set(order[:want])
         new = [left[index] for index in sorted(chosen)]
@@ -228,7 +204,7 @@ def _pick(
 
 
 def _shares(layers: Sequence[ZooKernel], latency: Array) -> Array:
-    """The largest share that each layer has in the latency of a network, shape (n,)."""
+    """The largest share that each layer has in the latency of one of its networks, shape (n,)."""
     totals: dict[int, float] = {}
     for layer, time in zip(layers, latency, strict=True):
         for network, times in layer.networks.items():
@@ -241,8 +217,18 @@ def _shares(layers: Sequence[ZooKernel], latency: Array) -> Array:
     )
 
 
-def _doubt(belief: Belief, works: Sequence[Workload], deviation: Array, guide: Guide) -> Array:
-    """Each over its mean where both count: neither has a unit that the other knows."""
+def uncertainty(belief: Belief, works: Sequence[Workload], deviation: Array, guide: Guide) -> Array:
+    """How unsure the model is of each layer, as the guide measures it, shape (n,).
+
+    `variance` takes the deviation, `coverage` the distance CM_O. `both` divides each of them by its
+    mean, since their units differ, and takes the root of the sum of squares.
+
+    Args:
+        belief: what is known of the layers that were measured.
+        works: the layers' workloads.
+        deviation: deviations of the logarithms of the layers' latencies, shape (n,).
+        guide: how uncertainty is measured; `spread` is never asked for.
+    """
     if guide == "variance":
         return deviation
     distance = belief.distance(works)

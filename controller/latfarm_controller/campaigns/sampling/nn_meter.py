@@ -1,82 +1,74 @@
 """Sampler `nn-meter`: adaptive data sampling as published (Zhang et al. 2021, Algorithm 2).
 
-Draws of the marginal prior train a forest; around each layer of the test set TD that the forest
-gets wrong by far, further layers are drawn whose channels alone differ; and so on. TD steers and
-is measured as well. It does not judge: who wants a figure keeps a share back that the sampler is
-not shown (see `sampling.Judge`).
+Draws of the marginal prior train a random forest. Around each layer of the test set TD that the
+forest predicts badly, further layers are drawn that differ in their channels only; this is repeated
+until TD is predicted well. TD steers the draws and is measured as well, so that it cannot judge the
+accuracy. `judge.Judge` does that, with kernels that the sampler is not shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import main_node
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller import zoo
+from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new, near, usable
 from latfarm_controller.campaigns.sampling.random import SPACE
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 from latfarm_controller.zoo.draws.marginal_prior import SHARES, MarginalPrior, kernel_graph
 from latfarm_controller.zoo.draws.marginals import CHANNELS, DIMENSIONS, configuration
 
 AROUND = 10
-"""M: layers drawn around each one with a large error."""
-_TEST_KINDS = {"conv": 2800, "dwconv": 500}  # TD as published, beside N = 10,000 + 5,000 + 6,000
-_TEST_SHARE = sum(_TEST_KINDS.values()) / (sum(_TEST_KINDS.values()) + 21_000)
+"""M in the paper: number of layers drawn around each layer with a large error."""
+_TEST_KINDS = {"conv": 2800, "dwconv": 500}
+"""Number of layers of each kind in the published test set TD."""
+_PRIOR_LAYERS = 21_000
+"""Number of layers that the paper draws from its prior beside TD: N = 10,000 + 5,000 + 6,000."""
+_TEST_SHARE = sum(_TEST_KINDS.values()) / (sum(_TEST_KINDS.values()) + _PRIOR_LAYERS)
+"""Share of TD in the kernels before the first iteration, as published."""
 _TO_TEST = 0.2
+"""Probability that a layer drawn in an iteration joins TD instead of the training set."""
 _TREES = 50
+"""Number of trees of the forest."""
 _LEAST_ROWS = 3
+"""Number of samples of a family below which no forest is trained and all of TD counts as wrong."""
 
 
 class NnMeterSampler:
     """Algorithm 2, its sizes N, TD and batches scaled to a budget.
 
     Args:
-        count: how many kernels in all.
-        rules: how the platform fuses.
-        excluded: kernels that are never drawn.
-        seed: of all draws.
-        families: whose layers the prior is made of; all classifiers where None.
-        initial: draws of the prior and of TD before the first iteration.
-        batch: kernels in an iteration.
-        threshold: e, the relative error from which a layer of TD counts as inaccurate.
-        target: ends when this share of TD is accurate; None: when all of it is.
-        scope: what may be drawn.
+        task: what to draw. Its families are those whose layers the prior is made of, all
+            classifiers where it names none; `initial` counts the prior's draws and TD together.
+        threshold: e in the paper, the relative error above which a layer of TD counts as
+            inaccurate.
+        target: the sampler ends when this share of TD is accurate; None: when all of it is.
     """
 
     def __init__(
-        self,
-        count: int,
-        rules: FusionRules,
-        excluded: Excluded,
-        *,
-        seed: int = 0,
-        families: Collection[str] | None = None,
-        initial: int = 100,
-        batch: int = 50,
-        threshold: float = 0.1,
-        target: float | None = None,
-        scope: SamplingScope = EVERYTHING,
+        self, task: SamplingTask, *, threshold: float = 0.1, target: float | None = None
     ) -> None:
-        chosen = None if families is None else {name: zoo.find(name)[0] for name in families}
-        self._left = count
-        self._rules = rules
-        self._initial = min(initial, count)
-        self._batch = batch
+        names = task.families
+        families = None if names is None else {name: zoo.find(name)[0] for name in names}
+        scope = task.scope
+        self._left = task.count
+        self._rules = task.rules
+        self._initial = min(task.initial, task.count)
+        self._batch = task.batch
         self._threshold = threshold
         self._target = 1.0 if target is None else target
         self._scope = scope
         self._prior = MarginalPrior(
-            chosen, seed, shares=scope.shares(SHARES), max_macs=int(scope.most_macs)
+            families, task.seed, shares=scope.shares(SHARES), max_macs=int(scope.most_macs)
         )
-        self._random = Random(f"nn-meter sampler {seed}")
-        self._gate = LayerFilter(rules, excluded, scope.most_macs)
+        self._random = Random(f"nn-meter sampler {task.seed}")
+        self._gate = LayerFilter(task.rules, task.excluded, scope.most_macs)
         self._test: set[str] = set()
         self._started = False
 
@@ -107,7 +99,7 @@ class NnMeterSampler:
         return found
 
     def _test_set(self, count: int) -> list[Kernel]:
-        """TD: of all combinations of map, kernel size and stride, with channels of real layers."""
+        """TD: sizes and strides from the whole sample space, with the channels of real layers."""
         kinds = {k: n for k, n in _TEST_KINDS.items() if self._tests(k)}
         found: list[Kernel] = []
         while len(found) < count and kinds:
@@ -132,7 +124,7 @@ class NnMeterSampler:
         return self._gate.kernel(lambda: kernel_graph(kind, sizes))
 
     def _inaccurate(self, samples: Sequence[KernelSample]) -> list[Kernel]:
-        """X*: layers of TD with an error above the threshold, the worst first."""
+        """X* in the paper: layers of TD with an error above the threshold, the worst first."""
         errors = self._errors(samples)
         wrong = [(-error, place) for place, (error, _) in enumerate(errors)]
         worst = [errors[place][1] for error, place in sorted(wrong) if -error > self._threshold]
@@ -140,7 +132,7 @@ class NnMeterSampler:
         return [] if accurate >= self._target else worst
 
     def _errors(self, samples: Sequence[KernelSample]) -> list[tuple[float, Kernel]]:
-        """Relative errors on TD of a forest for each kind of kernel, trained on all others."""
+        """The relative error of each layer of TD, predicted by a forest trained on other layers."""
         from latfarm_predictors.models.trees.forest import Forest
 
         groups: dict[str, list[KernelSample]] = {}
@@ -166,7 +158,7 @@ class NnMeterSampler:
         return errors
 
     def _fine_grained(self, layers: Sequence[Kernel]) -> list[Kernel]:
-        """`AROUND` new layers around each, until the batch is full."""
+        """`AROUND` new layers around each of these layers, until the batch is full."""
         found: list[Kernel] = []
         for layer in layers:
             if len(found) >= self._batch:
@@ -179,7 +171,7 @@ class NnMeterSampler:
         return found
 
     def _beside(self, layer: Kernel) -> Kernel | None:
-        """The same layer with other channels; map, kernel size and stride are kept."""
+        """The same layer with other channels; input size, kernel size and stride are kept."""
         node = main_node(layer.graph)
         described = configuration(layer.graph, node)
         if described is None:

@@ -1,7 +1,7 @@
 """Sampler `random`: uniform draws from nn-Meter's sample space (Zhang et al. 2021, Table 5).
 
-The baseline of the paper's Table 10. Each value of a dimension is as likely as another: most draws
-are layers that no network has.
+It is the baseline of the paper's Table 10. All values of a dimension are equally likely, so that
+most draws are layers that no network contains.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
-from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.samples import KernelSample
 
+from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.layers import LayerFilter, draw_new
-from latfarm_controller.campaigns.sampling.samplers import EVERYTHING, Excluded, SamplingScope
 from latfarm_controller.zoo.draws.marginal_prior import SHARES, kernel_graph
 from latfarm_controller.zoo.draws.marginals import DIMENSIONS
 
@@ -28,39 +27,27 @@ SPACE: Mapping[str, Sequence[int]] = MappingProxyType(
         "cout": range(16, 2049),
     }
 )
-"""Table 5."""
+"""Table 5: the values of each dimension of a layer. `hw` is the height and width of its input."""
+_AVERAGE = 0.5
+"""Probability that a pool takes averages; otherwise it takes maxima."""
 
 
 class RandomSampler:
     """Convolutions, depthwise ones, fully connected layers and pools in the paper's proportions.
 
     Args:
-        count: how many kernels.
-        rules: how the platform fuses.
-        excluded: kernels that are never drawn.
-        seed: of all draws.
-        batch: kernels in a batch.
-        scope: what may be drawn.
+        task: what to draw.
     """
 
-    def __init__(
-        self,
-        count: int,
-        rules: FusionRules,
-        excluded: Excluded,
-        *,
-        seed: int = 0,
-        batch: int = 50,
-        scope: SamplingScope = EVERYTHING,
-    ) -> None:
-        self._left = count
-        self._batch = batch
-        self._random = Random(f"random sampler {seed}")
-        self._gate = LayerFilter(rules, excluded, scope.most_macs)
-        self._shares = dict(scope.shares(SHARES))
+    def __init__(self, task: SamplingTask) -> None:
+        self._left = task.count
+        self._batch = task.batch
+        self._random = Random(f"random sampler {task.seed}")
+        self._gate = LayerFilter(task.rules, task.excluded, task.scope.most_macs)
+        self._shares = dict(task.scope.shares(SHARES))
 
     def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
-        """See `Sampler.next_batch`; what was measured plays no part."""
+        """See `Sampler.next_batch`; the samples change nothing."""
         del samples
         found: list[Kernel] = []
         while len(found) < min(self._batch, self._left) and self._shares:
@@ -75,5 +62,5 @@ class RandomSampler:
 
     def _draw(self, kind: str) -> Kernel | None:
         sizes = {name: self._random.choice(SPACE[name]) for name in DIMENSIONS[kind]}
-        average = kind == "pool" and self._random.random() < 0.5
+        average = kind == "pool" and self._random.random() < _AVERAGE
         return self._gate.kernel(lambda: kernel_graph(kind, sizes, average=average))

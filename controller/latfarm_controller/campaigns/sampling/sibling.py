@@ -1,8 +1,9 @@
-"""A campaign that starts from a sibling's bundle: which one, and whether it may.
+"""A campaign that starts from the bundle of a sibling platform: which bundle, and whether it fits.
 
-nn-Meter, Table 11: predictors of one GPU are of no use as they are for another of its family (0 to
-100 % within 10 %), and those rebuilt for it are (99.0 %). Between the two: the sibling's latencies
-choose what to measure, and a few measurements of the new board say how to change them.
+nn-Meter's Table 11 shows that predictors of one GPU cannot be used unchanged for another GPU of its
+family (0 to 100 % of latencies within 10 %), while predictors built anew for it can (99.0 %). Here
+is a way between the two: the sibling's latencies choose what to measure, and a few measurements of
+the new platform say how to correct the sibling's latencies.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from latfarm_predictors.errors import BundleError
 from pydantic import Field
 
-from latfarm_controller.campaigns.engines.offers import offer
 from latfarm_controller.campaigns.options import CampaignOptions
+from latfarm_controller.campaigns.platform_name import PlatformName
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 
 
 class StartedFrom(CampaignOptions):
-    """A bundle: its file, and its name, which tells platform and digest.
+    """The bundle that a campaign starts from.
 
-    Nothing but that very bundle will do: a campaign that goes on after a crash asks the same
-    questions or none.
+    A campaign that resumes after a crash must ask the same questions again. So the bundle's name,
+    which contains its platform and its digest, must still be that of the file.
+
+    Attributes:
+        path: the bundle's file.
+        bundle: the bundle's name.
     """
 
     path: str = Field(min_length=1)
@@ -35,29 +40,35 @@ class StartedFrom(CampaignOptions):
 
     @property
     def platform(self) -> str:
-        """The sibling's platform, as the bundle's name tells it."""
+        """The sibling platform, which is part of the bundle's name."""
         return self.bundle.rpartition("@")[0]
 
     def to_json(self) -> dict[str, str]:
-        """For outcomes and provenance: a path would say nothing elsewhere."""
+        """Name and platform for outcomes and provenance, where the path would have no meaning."""
         return {"bundle": self.bundle, "platform": self.platform}
 
 
 def named(path: Path, platform: str) -> StartedFrom:
-    """The bundle at a path, named, if a campaign on `platform` can start from it.
+    """The bundle at `path` with its name, if a campaign on `platform` can start from it.
 
     Raises:
-        UsageError: it is missing, damaged, of another version, or its platform computes with
-            another element type or on another kind of device.
+        UsageError: the bundle is missing, damaged or of another version, or its platform computes
+            with another element type or on another kind of device.
     """
     return StartedFrom(path=str(path.absolute()), bundle=opened(path, platform).bundle)
 
 
 def opened(path: Path, platform: str, bundle: str = "") -> PlatformPredictor:
-    """The sibling's predictor.
+    """The predictor of the bundle at `path`.
+
+    Args:
+        path: the bundle's file.
+        platform: the platform of the campaign that starts from it.
+        bundle: the name that the bundle must have; empty: any.
 
     Raises:
-        UsageError: as `named`; or it is not the bundle of that name.
+        UsageError: the bundle is missing, damaged or of another version, has another name, or its
+            platform computes with another element type or on another kind of device.
     """
     from latfarm_predictors.bundle import load_bundle
 
@@ -66,17 +77,17 @@ def opened(path: Path, platform: str, bundle: str = "") -> PlatformPredictor:
     try:
         predictor = load_bundle(path)
     except BundleError as error:
-        raise UsageError(f"cannot start from it: {error}") from error
+        raise UsageError(f"{path}: cannot start from this bundle: {error}") from error
     if bundle and predictor.bundle != bundle:
         raise UsageError(
-            f"{path}: is {predictor.bundle} now, and the campaign started from {bundle}"
+            f"{path}: is {predictor.bundle} now, but the campaign started from {bundle}"
         )
     _check_alike(predictor.platform, platform)
     return predictor
 
 
 def sibling_of(chosen: StartedFrom | None, platform: str) -> Sibling | None:
-    """What a campaign knows of its sibling; None where it starts from nothing.
+    """The sibling whose latencies a campaign builds on; None where it starts from no bundle.
 
     Raises:
         UsageError: see `opened`.
@@ -89,7 +100,7 @@ def sibling_of(chosen: StartedFrom | None, platform: str) -> Sibling | None:
 
 
 def predictor_of(config: Mapping[str, Any], platform: str) -> PlatformPredictor | None:
-    """The sibling's predictor of a campaign's stored configuration; None where there is none.
+    """The predictor that a campaign's stored configuration starts from; None where there is none.
 
     Raises:
         UsageError: see `opened`.
@@ -102,13 +113,10 @@ def predictor_of(config: Mapping[str, Any], platform: str) -> PlatformPredictor 
 
 
 def _check_alike(sibling: str, platform: str) -> None:
-    """Where both names tell (see `offers.offer`), they must tell the same."""
+    """Refuse a sibling whose name says another element type or another kind of device."""
     if sibling == platform:
         return
-    left, right = (
-        offer(name, runtime="", version="", model_format="", dtype="")
-        for name in (sibling, platform)
-    )
+    left, right = PlatformName.parse(sibling), PlatformName.parse(platform)
     if left.dtype and right.dtype:
         if left.dtype != right.dtype:
             raise UsageError(

@@ -60,7 +60,7 @@ def cover(
     from latfarm_predictors.bundle import load_bundle, read_provenance
     from latfarm_predictors.kernels.workload import configuration, workload
 
-    from latfarm_controller.campaigns.sampling.network_kernels import choose
+    from latfarm_controller.campaigns.sampling.badly_covered import choose
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import choose as choose_bundle
 

@@ -13,7 +13,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
-from latfarm_controller.campaigns.networks.networks import pooled_network
+from latfarm_controller.campaigns.networks.campaign import pooled_network
 from latfarm_controller.campaigns.slow_core import AS_TOLD, SlowCore
 from latfarm_controller.store.base import CampaignRecord, Store
 

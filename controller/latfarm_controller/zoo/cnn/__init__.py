@@ -1,1 +1,1 @@
-"""Convolutional networks for servers, and the families drawn from a search space."""
+"""Convolutional networks for servers, and families that are drawn from a search space."""

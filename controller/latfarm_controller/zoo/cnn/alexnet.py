@@ -1,4 +1,4 @@
-"""AlexNet (Krizhevsky et al. 2012) as it is trained today: one column and no response norm."""
+"""AlexNet (Krizhevsky et al. 2012) as it is trained today: in one column, without response norm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from latfarm_controller.zoo.design import Design
 
 
 def alexnet(b: GraphBuilder, x: str, design: Design) -> str:
-    """AlexNet of "One weird trick" (Krizhevsky 2014), which torchvision has too."""
+    """AlexNet as in "One weird trick" (Krizhevsky 2014) and in torchvision."""
     x = b.relu(b.conv(x, design.channels(64), 11, 4, 2, bias=True))
     x = _conv(b, b.max_pool(x, 3, 2), design, 192, 5)
     x = b.max_pool(x, 3, 2)

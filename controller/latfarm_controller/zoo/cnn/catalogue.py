@@ -1,11 +1,11 @@
-"""The larger convolutional networks of the zoo, and what their publications say of them.
+"""The larger convolutional networks of the zoo, with the sizes that their publications say.
 
-Sources named "torchvision" are its model documentation (parameters, GFLOPs as multiply-adds), those
-named "pytorchcv" the tables and assertions of the imgclsmob/pytorchcv model zoo; the latter counts
-norms and activations among the operations, so there the paper's rounder number stands if it has
-one. Where a family has several sizes, its larger siblings are not `sampled`: they have the layers
-of the smaller ones, and cost more to measure. Nor is any VGG: half a gigabyte of weights is more
-than many boards can hold.
+The source "torchvision" is its model documentation (parameters, and GFLOPs as multiply-adds). The
+source "pytorchcv" is the tables and assertions of the imgclsmob/pytorchcv model zoo. It counts
+norms and activations among the operations, so that the rounder number of the paper is used instead
+where there is one. Where a family has several sizes, the larger ones are not `sampled`: they have
+the layers of the smaller ones and take longer to measure. No VGG is sampled either, since many
+boards cannot hold half a gigabyte of weights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _VOVNET = "Lee et al. 2019, VoVNet, CVPR workshops"
 
 
 def _exact(parameters: int, macs: float | None, source: str, within: float = 0.01) -> Published:
-    """A source that counts parameters to the last one."""
+    """Published figures with exact parameters; `within` is the tolerance of `macs`."""
     return Published(parameters, 0, macs, within if macs else 0, source)
 
 
 def _regnet(parameters: int, macs: float) -> Published:
+    """The published figures of a RegNet."""
     return _exact(parameters, macs, "pytorchcv; Radosavovic et al. 2020, appendix")
 
 

@@ -19,7 +19,7 @@ def darknet19(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def _thin_and_wide(b: GraphBuilder, x: str, design: Design, widths: tuple[int, ...]) -> str:
-    """3x3 convs with 1x1 bottlenecks between them."""
+    """3x3 convolutions with 1x1 convolutions of fewer channels between them."""
     for index, channels in enumerate(widths):
         kernel = 1 if index % 2 else design.kernel(3)
         x = conv_bn(b, x, design.channels(channels), kernel, act=leaky)

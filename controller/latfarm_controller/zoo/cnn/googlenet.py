@@ -1,4 +1,4 @@
-"""GoogLeNet (Szegedy et al. 2015): as published, and with batch norm as torchvision trains it."""
+"""GoogLeNet (Szegedy et al. 2015): as published, and with batch norm as in torchvision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_controller.zoo.blocks import classifier, conv_bn, max_pool_up
 from latfarm_controller.zoo.design import Design
 
-# Table 1: 1x1, 3x3 reduced and convolved, 5x5 reduced and convolved, behind the pool.
 _MODULES = (
     ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
     (
@@ -21,11 +20,14 @@ _MODULES = (
     ),
     ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
 )
+"""The modules of each stage (table 1). A module's numbers of channels are those of: the 1x1 branch,
+the reduction before 3x3, the 3x3 branch, the reduction before 5x5, the 5x5 branch, the pool."""
 Conv = Callable[[GraphBuilder, str, int, int], str]
+"""Adds a convolution; the numbers are its channels and its kernel size."""
 
 
 def googlenet(b: GraphBuilder, x: str, design: Design) -> str:
-    """With batch norm, and 3x3 convs in place of 5x5, as in torchvision."""
+    """GoogLeNet with batch norm, and with 3x3 instead of 5x5 convolutions, as in torchvision."""
     x = max_pool_up(b, conv_bn(b, x, design.channels(64), 7, 2), 3, 2)
     x = conv_bn(b, x, design.channels(64))
     x = max_pool_up(b, conv_bn(b, x, design.channels(192), design.kernel(3)), 3, 2)
@@ -34,7 +36,7 @@ def googlenet(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def inception_v1(b: GraphBuilder, x: str, design: Design) -> str:
-    """As published, and as in Caffe's model zoo: biases, local response normalisation."""
+    """GoogLeNet as published and in Caffe's model zoo: with biases and local response norm."""
     x = b.relu(b.conv(x, design.channels(64), 7, 2, 3, bias=True))
     x = b.lrn(max_pool_up(b, x, 3, 2), 5)
     x = _conv(b, x, design.channels(64), 1)

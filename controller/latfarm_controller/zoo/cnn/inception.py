@@ -1,6 +1,7 @@
 """Inception v3 (Szegedy et al. 2016) and v4 (Szegedy et al. 2017).
 
-A branch of a module is a chain of convs (channels, height, width of the kernel).
+A branch of a module is a chain of convolutions, each given as (channels, height and width of the
+kernel).
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from latfarm_controller.zoo.blocks import classifier, conv_bn
 from latfarm_controller.zoo.design import Design
 
 Conv = tuple[int, int, int]
+"""A convolution: channels, height and width of the kernel."""
 Branches = tuple[tuple[Conv, ...], ...]
+"""The branches of a module, each a chain of convolutions."""
 
 
 def inception_v3(b: GraphBuilder, x: str, design: Design) -> str:
-    """Table 1 of Szegedy et al. 2016, without the auxiliary classifier, which only trains."""
+    """Inception v3 (Szegedy et al. 2016, table 1) without the auxiliary classifier for training."""
     x = conv_bn(b, x, design.channels(32), 3, 2, pads="valid")
     x = conv_bn(b, x, design.channels(32), 3, pads="valid")
     x = b.max_pool(conv_bn(b, x, design.channels(64), design.kernel(3)), 3, 2)
     x = conv_bn(b, x, design.channels(80))
     x = b.max_pool(conv_bn(b, x, design.channels(192), 3, pads="valid"), 3, 2)
-    for pooled in (32, 64, 64):  # figure 5, its 5x5 left whole
+    for pooled in (32, 64, 64):  # figure 5, but with the 5x5 convolution in one piece
         branches: Branches = (
             ((64, 1, 1),),
             ((48, 1, 1), (64, 5, 5)),
@@ -54,7 +57,7 @@ def inception_v3(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def inception_v4(b: GraphBuilder, x: str, design: Design) -> str:
-    """Figure 9 of Szegedy et al. 2017."""
+    """Inception v4 (Szegedy et al. 2017, figure 9)."""
     x = conv_bn(b, x, design.channels(32), 3, 2, pads="valid")
     x = conv_bn(b, x, design.channels(32), 3, pads="valid")
     x = conv_bn(b, x, design.channels(64), design.kernel(3))
@@ -96,9 +99,9 @@ def inception_v4(b: GraphBuilder, x: str, design: Design) -> str:
 def _module(
     b: GraphBuilder, x: str, design: Design, branches: Branches, pooled: int, fork: int = 0
 ) -> str:
-    """Branches that keep the map's size, and a 1x1 conv behind an average pool, joined.
+    """Joins branches that keep the map's size, and one of an average pool and a 1x1 convolution.
 
-    With `fork`, all branches but the first end in two convs of so many channels side by side.
+    With `fork`, all branches but the first end in two parallel convolutions of so many channels.
     """
     parts = []
     for index, branch in enumerate(branches):
@@ -112,7 +115,7 @@ def _module(
 
 
 def _reduction(b: GraphBuilder, x: str, design: Design, branches: Branches) -> str:
-    """Branches whose last conv halves the map, and a max pool that does, joined."""
+    """Joins branches whose last convolution halves the map, and a max pool that halves it too."""
     parts = []
     for *steps, (channels, high, wide) in branches:
         y = _chain(b, x, design, steps)

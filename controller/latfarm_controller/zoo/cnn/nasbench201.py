@@ -9,14 +9,17 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_controller.zoo.design import Design
 
 OPS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+"""The benchmark's names of the ops of an edge."""
 CELLS = len(OPS) ** 6
+"""Number of different cells."""
 Cell = tuple[str, str, str, str, str, str]
+"""The ops of the edges 0-1, 0-2, 1-2, 0-3, 1-3 and 2-3 between the four nodes."""
 
 
 def cell_of(seed: int) -> Cell:
-    """The ops of edges 0-1, 0-2, 1-2, 0-3, 1-3, 2-3: connected cells only, uniformly.
+    """The cell that a seed draws, uniformly among connected cells.
 
-    A cell whose output does not depend on its input is no network worth measuring.
+    Cells whose output does not depend on their input are not worth measuring.
     """
     draw = random.Random(f"nasbench201 {seed}")
     while True:
@@ -26,20 +29,21 @@ def cell_of(seed: int) -> Cell:
 
 
 def cell_from_text(text: str) -> Cell:
-    """Read "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|...", the benchmark's notation.
+    """A cell from the benchmark's notation: "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|...".
 
     Raises:
-        ValueError: this is no such cell.
+        ValueError: the text is no such cell.
     """
     edges = [edge for edge in text.replace("+", "|").split("|") if edge]
     ops = [edge.rpartition("~")[0] for edge in edges]
     sources = [edge.rpartition("~")[2] for edge in edges]
     if sources != ["0", "0", "1", "0", "1", "2"] or any(op not in OPS for op in ops):
-        raise ValueError(f"{text!r} is no cell of NAS-Bench-201")
+        raise ValueError(f"{text!r} is not a cell of NAS-Bench-201")
     return tuple(ops)  # type: ignore[return-value]
 
 
 def _connected(cell: Cell) -> bool:
+    """Whether the output of a cell depends on its input."""
     first, second, inner, *last = (op != "none" for op in cell)
     reached = (True, first, second or (first and inner))
     return any(edge and node for edge, node in zip(last, reached, strict=True))
@@ -51,7 +55,7 @@ def nasbench201(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def network(b: GraphBuilder, x: str, design: Design, cell: Cell) -> str:
-    """The benchmark's skeleton (section 2.1): five cells each of 16, 32 and 64 channels."""
+    """The benchmark's network of a cell (section 2.1): five cells each with 16, 32, 64 channels."""
     x = b.batch_norm(b.conv(x, design.channels(16), 3))
     for stage in range(3):
         if stage:
@@ -63,7 +67,7 @@ def network(b: GraphBuilder, x: str, design: Design, cell: Cell) -> str:
 
 
 def _cell(b: GraphBuilder, x: str, cell: Cell) -> str:
-    """Sum at each node of what arrives; nodes that nothing reaches or nobody reads vanish."""
+    """A cell: each node sums its edges; nodes without input or without a reader are left out."""
     edges = dict(zip(((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)), cell, strict=True))
     useful = {3}
     for target in (3, 2):
@@ -88,6 +92,7 @@ def _cell(b: GraphBuilder, x: str, cell: Cell) -> str:
 
 
 def _edge(b: GraphBuilder, x: str, op: str) -> str:
+    """The op of an edge."""
     if op == "skip_connect":
         return x
     if op == "avg_pool_3x3":
@@ -100,10 +105,10 @@ def _relu_conv_bn(b: GraphBuilder, x: str, channels: int, kernel: int, stride: i
 
 
 def _reduction(b: GraphBuilder, x: str, channels: int) -> str:
-    """Residual block with stride 2; the shortcut pools, then projects."""
+    """A residual block with stride 2; its shortcut is a pool and a 1x1 convolution."""
     y = _relu_conv_bn(b, x, channels, 3, 2)
     y = _relu_conv_bn(b, y, channels, 3)
     high, wide = b.type_of(x).shape[2:]
-    # An odd map halves upwards in the conv: the pool must pad to keep step.
+    # The convolution rounds the size of an odd map up: the pool must pad to give the same size.
     side = b.avg_pool(x, 2, 2, (0, 0, high % 2, wide % 2))
     return b.add(y, b.conv(side, channels, 1))

@@ -1,7 +1,7 @@
-"""RegNetX and RegNetY (Radosavovic et al. 2020): grouped bottlenecks without a bottleneck.
+"""RegNetX and RegNetY (Radosavovic et al. 2020): residual blocks with grouped convolutions.
 
-Widths, depths and group widths are those of the paper's appendix, which other implementations round
-differently for two of them.
+Widths, depths and group widths are those of the paper's appendix. Other implementations round two
+of them differently.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from latfarm_controller.zoo.blocks import (
 from latfarm_controller.zoo.design import Design
 
 Stages = tuple[tuple[int, int], ...]
+"""The channels and the number of blocks of each stage."""
 
 
 def regnetx_200mf(b: GraphBuilder, x: str, design: Design) -> str:
@@ -64,7 +65,17 @@ def regnety_800mf(b: GraphBuilder, x: str, design: Design) -> str:
 def _regnet(
     b: GraphBuilder, x: str, design: Design, stages: Stages, group: int, *, excited: bool = False
 ) -> str:
-    """Stages of (channels, repeats); Y squeezes to a quarter of a block's input behind its 3x3."""
+    """A RegNet.
+
+    Args:
+        b: where to build.
+        x: the image.
+        design: how the published configuration is changed.
+        stages: channels and number of blocks of each stage.
+        group: channels of each group of the 3x3 convolutions.
+        excited: whether squeeze-and-excite follows the 3x3 convolution (RegNetY), with a quarter of
+            the channels of the block's input.
+    """
     x = conv_bn(b, x, design.channels(32), design.kernel(3), 2)
     for base, repeats in stages:
         channels = design.channels(base, group)

@@ -9,7 +9,7 @@ from latfarm_controller.zoo.design import Design
 
 
 def repvgg_a0(b: GraphBuilder, x: str, design: Design) -> str:
-    """RepVGG-A0 (Ding et al. 2021, table 2) after re-parameterisation: 3x3 convs with bias."""
+    """RepVGG-A0 (Ding et al. 2021, table 2) after re-parameterisation, as 3x3 convolutions."""
     for base, repeats in ((48, 1), (48, 2), (96, 4), (192, 14), (1280, 1)):
         channels = design.channels(base)
         for index in range(repeats):

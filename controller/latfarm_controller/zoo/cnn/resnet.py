@@ -8,6 +8,7 @@ from latfarm_controller.zoo.blocks import classifier, conv_bn, shortcut
 from latfarm_controller.zoo.design import Design
 
 _WIDTHS = (64, 128, 256, 512)
+"""Channels of the four stages, before the factor 4 of bottlenecks."""
 
 
 def resnet18(b: GraphBuilder, x: str, design: Design) -> str:
@@ -21,12 +22,12 @@ def resnet34(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def resnet50(b: GraphBuilder, x: str, design: Design) -> str:
-    """ResNet-50 (table 1), its stride in the 3x3 convs as torchvision and its followers have it."""
+    """ResNet-50 (table 1), with the strides in the 3x3 convolutions as in torchvision."""
     return _resnet(b, x, design, (3, 4, 6, 3), bottleneck=True)
 
 
 def resnet101(b: GraphBuilder, x: str, design: Design) -> str:
-    """ResNet-101 (table 1), its stride in the 3x3 convs."""
+    """ResNet-101 (table 1), with the strides in the 3x3 convolutions as in torchvision."""
     return _resnet(b, x, design, (3, 4, 23, 3), bottleneck=True)
 
 

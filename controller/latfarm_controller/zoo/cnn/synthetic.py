@@ -1,9 +1,9 @@
-"""Synthetic CNNs: random plain networks of the constructions that published mobile networks lack.
+"""Synthetic CNNs: random networks with the constructions that published mobile networks lack.
 
-Local response normalisation, grouped, asymmetric and large-kernel convs, large fully connected
-layers, pools of all strides, joins of branches, dense chains, channel shuffles, per-channel scales
-as separate ops, gates. No network is copied: sizes are drawn log-uniformly, and a module is chosen
-anew at every step.
+These are local response normalisation, grouped, asymmetric and large convolutions, large fully
+connected layers, pools of all strides, joins of branches, dense chains, channel shuffles,
+per-channel scales as separate ops, and gates. No network is copied: sizes are drawn uniformly by
+their logarithms, and a module is chosen at random at every step.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ from latfarm_predictors.graph.builder import GraphBuilder, Pads
 from latfarm_controller.zoo.blocks import Size, centred, channel_shuffle, channels_of
 from latfarm_controller.zoo.design import Design
 
-LARGEST_FC = 25088 * 4096  # the largest layer in wide use: 411 MB of float32
-
-# Most channels at a map size: keeps the work of one layer under a few billion multiply-adds.
+LARGEST_FC = 25088 * 4096
+"""Largest number of weights of a fully connected layer: that of VGG, 411 MB of float32."""
 _CHANNEL_CAPS = ((112, 96), (80, 160), (40, 384), (20, 768), (10, 1280), (0, 2048))
+"""Sizes of maps with the most channels from that size on, so that the work of one layer stays under
+a few billion multiply-adds."""
 
 
 def synthetic(b: GraphBuilder, x: str, design: Design) -> str:
-    """The network that `design.seed` draws; any resolution from 32."""
+    """The network that `design.seed` draws, for any resolution from 32."""
     return _Synthetic(b, design).build(x)
 
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """What follows a conv in one network: norm is "bias", "bn" or "scale"."""
+    """What follows the convolutions of one network.
+
+    Attributes:
+        norm: "bias" for a bias, "bn" for a batch norm, "scale" for a batch norm and a scale.
+        act: the activation.
+        pool: "max" or "avg".
+    """
 
     norm: str
     act: str
@@ -64,7 +71,7 @@ class _Synthetic:
             self.shuffle,
             self.gate,
         )
-        # Two or three kinds a network, so that networks differ as families do.
+        # Each network has two or three kinds of modules, so that networks differ like families.
         kinds = self.draw.sample(modules, self.draw.randint(2, 3))
         x = self.stem(x)
         for _ in range(self.draw.randint(2, 4)):
@@ -80,7 +87,7 @@ class _Synthetic:
         return min(self.b.type_of(x).shape[2:])
 
     def channels(self, x: str, multiple: int = 1, low: int = 16) -> int:
-        """Channels for a layer on `x`'s map: log-uniform, mostly even, sometimes odd."""
+        """Channels for a layer on this map, drawn by their logarithms, mostly multiples of 8."""
         cap = next(cap for size, cap in _CHANNEL_CAPS if self.size(x) >= size)
         found = round(math.exp(self.draw.uniform(math.log(low), math.log(cap))))
         if self.draw.random() < 0.75 and found >= 16:
@@ -90,7 +97,7 @@ class _Synthetic:
     # Small parts
 
     def after(self, x: str) -> str:
-        """Norm and activation."""
+        """The norm and the activation."""
         b = self.b
         if self.style.norm != "bias":
             x = b.batch_norm(x)
@@ -128,7 +135,7 @@ class _Synthetic:
     # Parts of a network
 
     def stem(self, x: str) -> str:
-        """A large first conv, a pool and LRN, in either order, or small convs."""
+        """A first convolution, often large, with a pool and a response norm in either order."""
         size = self.size(x)
         kernel = self.draw.choice((3, 5, 7, 7, 9, 11))
         stride = 1 if size < 96 else self.draw.choice((2, 4) if kernel >= 7 else (1, 2))
@@ -155,13 +162,13 @@ class _Synthetic:
         return self.b.lrn(x, self.draw.choice((3, 5, 5, 5, 7)), 1e-4, 0.75)
 
     def shrink(self, x: str) -> str:
-        """A pool with stride 2, sometimes 3, padded or not."""
+        """A pool with stride 2 or 3, with or without padding."""
         kernel, stride = self.draw.choice(((2, 2), (3, 2), (3, 2), (3, 3), (5, 3)))
         pads: Pads = self.draw.choice(("valid", "same", kernel // 2))
         return self.pool(x, kernel, stride, pads)
 
     def head(self, x: str) -> str:
-        """Fully connected layers on the whole map, or on its mean."""
+        """Fully connected layers on the whole map or on its mean, or a convolution and the mean."""
         b, classes = self.b, self.design.classes(self.draw.choice((10, 100, 365, 1000, 1000)))
         if self.draw.random() < 0.5:
             while self.size(x) > 7:
@@ -190,7 +197,7 @@ class _Synthetic:
         return x
 
     def asymmetric(self, x: str) -> str:
-        """1xk then kx1."""
+        """A 1 x k convolution, then a k x 1 convolution."""
         k = self.draw.choice((3, 3, 5, 7))
         x = self.conv(x, self.channels(x), (1, k))
         return self.conv(x, self.channels(x), (k, 1))
@@ -202,7 +209,7 @@ class _Synthetic:
         return self.conv(x, self.channels(x, groups, low=32), kernel, groups=groups)
 
     def inception(self, x: str) -> str:
-        """Two to four branches, joined."""
+        """Two to four branches that are joined."""
         branches: list[Callable[[], str]] = [
             lambda: self.conv(x, self.branch(x)),
             lambda: self.conv(self.conv(x, self.branch(x)), self.branch(x), 3),
@@ -216,17 +223,17 @@ class _Synthetic:
         return self.b.concat([branch() for branch in taken])
 
     def branch(self, x: str) -> int:
-        """Channels of one of several branches."""
+        """The channels of one of several branches."""
         return max(4, self.channels(x, low=32) // 2)
 
     def fire(self, x: str) -> str:
-        """A narrow 1x1 conv read by two wide ones."""
+        """A 1x1 convolution with few channels, read by two with more channels."""
         x = self.conv(x, max(4, self.channels(x, low=64) // 4))
         wide = self.branch(x)
         return self.b.concat([self.conv(x, wide), self.conv(x, wide, 3)])
 
     def dense(self, x: str) -> str:
-        """Pre-activation layers that each append a few channels, then a narrowing 1x1 conv."""
+        """Layers that each append a few channels, then a 1x1 convolution that halves them."""
         b = self.b
         growth = self.design.channels(self.draw.choice((12, 16, 24, 32, 48)))
         for _ in range(self.draw.randint(2, 4)):
@@ -236,7 +243,7 @@ class _Synthetic:
         return b.conv(self.after(x), max(8, channels_of(b, x) // 2), 1)
 
     def residual(self, x: str) -> str:
-        """Basic or bottleneck block, projected where shapes differ."""
+        """A basic or a bottleneck block; a 1x1 convolution is its shortcut if shapes differ."""
         b, stride = self.b, 2 if self.size(x) > 28 else self.draw.choice((1, 1, 2))
         channels = channels_of(b, x) if stride == 1 else self.channels(x, low=64)
         if self.draw.random() < 0.5:
@@ -250,7 +257,7 @@ class _Synthetic:
         return self.act(total)
 
     def shuffle(self, x: str) -> str:
-        """Grouped 1x1 convs around a shuffle and a depthwise conv."""
+        """Grouped 1x1 convolutions around a channel shuffle and a depthwise convolution."""
         b, groups = self.b, self.draw.randint(2, 4)
         wide = self.channels(x, groups, low=48)
         x = self.conv(x, wide)
@@ -263,7 +270,7 @@ class _Synthetic:
         return self.act(b.concat([b.avg_pool(x, 3, 2, 1), y]))
 
     def gate(self, x: str) -> str:
-        """tanh(conv) times sigmoid(conv), elementwise."""
+        """The elementwise product tanh(convolution) * sigmoid(convolution)."""
         b, channels = self.b, self.channels(x)
         signal = b.conv(x, channels, 3, bias=True)
         control = b.conv(x, channels, self.draw.choice((1, 3)), bias=True)

@@ -1,4 +1,4 @@
-"""VGG (Simonyan and Zisserman 2015): biased 3x3 convs, halving pools, a heavy classifier."""
+"""VGG (Simonyan and Zisserman 2015): 3x3 convolutions with bias, and a large classifier."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from latfarm_controller.zoo.blocks import hidden_layers, pool_to
 from latfarm_controller.zoo.design import Design
 
 _WIDTHS = (64, 128, 256, 512, 512)
+"""Channels of the five stages."""
 
 
 def vgg11(b: GraphBuilder, x: str, design: Design) -> str:
-    """Configuration A of table 1."""
+    """VGG-11: configuration A of table 1."""
     return _vgg(b, x, design, (1, 1, 2, 2, 2))
 
 
 def vgg16(b: GraphBuilder, x: str, design: Design) -> str:
-    """Configuration D of table 1."""
+    """VGG-16: configuration D of table 1."""
     return _vgg(b, x, design, (2, 2, 3, 3, 3))
 
 
 def vgg19(b: GraphBuilder, x: str, design: Design) -> str:
-    """Configuration E of table 1."""
+    """VGG-19: configuration E of table 1."""
     return _vgg(b, x, design, (2, 2, 4, 4, 4))
 
 

@@ -1,4 +1,4 @@
-"""VoVNet (Lee et al. 2019): one-shot aggregation, all layers of a module joined at its end."""
+"""VoVNet (Lee et al. 2019): all layers of a module are joined at its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _vovnet(
 def _aggregate(
     b: GraphBuilder, x: str, design: Design, inner: int, channels: int, *, add: bool
 ) -> str:
-    """Five 3x3 convs in a chain, their outputs and the input joined, a 1x1 conv."""
+    """Five 3x3 convolutions in a chain; their results and the input are joined by a 1x1 one."""
     parts = [x]
     for _ in range(5):
         parts.append(conv_bn(b, parts[-1], design.channels(inner), design.kernel(3)))

@@ -1,4 +1,4 @@
-"""Xception (Chollet 2017)."""
+"""Xception (Chollet 2017): residual blocks of separable convolutions."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def xception(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def _separable(b: GraphBuilder, x: str, channels: int, kernel: int) -> str:
-    """Depthwise then pointwise conv with nothing between them, then batch norm."""
+    """A depthwise and a 1x1 convolution with nothing between them, then a batch norm."""
     return conv_bn(b, b.depthwise(x, kernel, 1, centred(kernel)), channels, act=None)

@@ -1,12 +1,13 @@
-"""The detectors of the zoo, and what their publications say of them.
+"""The detectors of the zoo, with the sizes that their publications say.
 
-YOLO has no paper: "Ultralytics" is the summary that its code prints and its tables repeat:
-parameters before batch norms are folded, and GFLOPs after, two for each multiply-add. RetinaNet's
-parameters are those of the named implementation: torchvision's ResNet-34 without its classifier
-(21,284,672), laterals, outputs and coarse levels (3,770,368), heads (6,463,220, as detectron2).
+YOLO has no paper. The source "Ultralytics" is the summary that its code prints and its tables
+repeat: parameters before batch norms are folded, and GFLOPs after that, two for each multiply-add.
+RetinaNet's parameters are those of the named implementation: torchvision's ResNet-34 without its
+classifier (21,284,672); laterals, outputs and coarse levels (3,770,368); heads (6,463,220, the same
+as in detectron2).
 
-None is `sampled`: priors and calibration draw from image classifiers, which are smaller and share
-their kernels.
+No detector is `sampled`: priors and calibration draw from image classifiers, which are smaller and
+have the same kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from latfarm_controller.zoo.family import Family, Published, family
 
 
 def _yolo(name: str, parameters: int, gflops: float, source: str) -> Family:
-    """A row of YOLO; tolerance of the multiply-adds is 0.01, or GFLOPs' rounding if coarser."""
+    """A YOLO; the tolerance of its multiply-adds is 0.01, or the rounding of GFLOPs if coarser."""
     return family(
         name,
         f"detectors.{name[:-1]}",
@@ -37,7 +38,7 @@ ALL = (
     _yolo("yolov5s", 7_235_389, 16.5, _V5),
     _yolo("yolov5m", 21_190_557, 49.0, _V5),
     _yolo("yolov5l", 46_563_709, 109.1, _V5),
-    # Without the 16 fixed weights of the distribution's mean, which the summary counts.
+    # The summary also counts 16 fixed weights, those of the distribution's mean; not counted here.
     _yolo("yolov8n", 3_157_184, 8.7, _V8),
     _yolo("yolov8s", 11_166_544, 28.6, _V8),
     _yolo("yolov8m", 25_902_624, 78.9, _V8),

@@ -1,8 +1,8 @@
 """RetinaNet (Lin et al. 2017) with ResNet-34, as in yhenon/pytorch-retinanet, for 80 classes.
 
-Built for 640 pixels a side; the paper's are 400 to 800 on the shorter side. Two results, as
-deployed exports have before decoding and suppression: scores (N, anchors, 80) and box regressions
-(N, anchors, 4), all levels in one, 76,725 anchors at 640 pixels.
+It is built for images of 640 x 640 pixels; the paper's have 400 to 800 on the shorter side. It has
+two outputs, as deployed exports have before decoding and suppression: scores (N, anchors, 80) and
+box regressions (N, anchors, 4), with the anchors of all levels in one axis: 76,725 at 640 pixels.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from latfarm_predictors.graph.graph import AttrValue
 from latfarm_controller.zoo.blocks import centred, channels_of, conv_bn
 from latfarm_controller.zoo.design import Design
 
-_ANCHORS = 9  # three sizes of three shapes
-_CLASSES = 80  # COCO's
+_ANCHORS = 9
+"""Number of anchors in each cell: three sizes of three shapes."""
+_CLASSES = 80
+"""Number of classes of the data set COCO."""
 _FEATURES = 256
+"""Channels of all levels of the pyramid, and of the heads."""
 _COARSEST = 32
+"""Stride, in pixels, of the coarsest map of the ResNet."""
 
 
 def retinanet_r34(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
-    """Pyramid of five levels on a ResNet-34; one pair of heads that all levels share.
+    """A pyramid of five levels on a ResNet-34, and two heads that all levels share.
 
     Raises:
-        GraphError: height or width is no multiple of 32.
+        GraphError: height or width is not a multiple of 32.
     """
     height, width = b.type_of(x).shape[2:]
     if height % _COARSEST or width % _COARSEST:
@@ -44,7 +48,7 @@ def retinanet_r34(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
 
 
 def _stages(b: GraphBuilder, x: str, design: Design) -> list[str]:
-    """Maps at strides 8, 16 and 32 of ResNet-34 (He et al. 2016, table 1)."""
+    """The maps at strides 8, 16 and 32 of ResNet-34 (He et al. 2016, table 1)."""
     x = b.max_pool(conv_bn(b, x, design.channels(64), 7, 2), 3, 2, 1)
     maps: list[str] = []
     for base, repeats in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -61,7 +65,7 @@ def _stages(b: GraphBuilder, x: str, design: Design) -> list[str]:
 
 
 def _pyramid(b: GraphBuilder, maps: Sequence[str], design: Design) -> list[str]:
-    """P3 to P7 (section 4; P6 from C5) with as many channels each, which the heads ask for."""
+    """P3 to P7 (section 4; P6 is made from C5), all with the same number of channels."""
     features = design.channels(_FEATURES)
     summed = ""
     levels: list[str] = []
@@ -75,7 +79,7 @@ def _pyramid(b: GraphBuilder, maps: Sequence[str], design: Design) -> list[str]:
 
 
 class _Head:
-    """Four convs and one of `outputs` an anchor, whose weights all levels share (section 4)."""
+    """Four convolutions, and one with `outputs` per anchor; levels share weights (section 4)."""
 
     def __init__(self, b: GraphBuilder, design: Design, features: int, outputs: int) -> None:
         self._b = b
@@ -89,7 +93,7 @@ class _Head:
             inside = channels
 
     def on(self, x: str, *, sigmoid: bool = False) -> str:
-        """The head's result (N, anchors of the level, outputs) on one level."""
+        """The head's result on one level, of shape (N, anchors of the level, outputs)."""
         b = self._b
         for index, (weight, bias, kernel) in enumerate(self._layers):
             window: dict[str, AttrValue] = {

@@ -12,35 +12,51 @@ from latfarm_controller.zoo.blocks import Size, conv_bn, swish
 from latfarm_controller.zoo.design import Design
 
 STRIDES = (8, 16, 32)
-CLASSES = 80  # COCO's
+"""Strides of the three levels, in pixels."""
+CLASSES = 80
+"""Number of classes of the data set COCO."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompoundScale:
-    """Compound scale of a member of the family, applied to the configuration of the largest."""
+    """How a member of the family is scaled from the configuration of the largest.
+
+    Attributes:
+        depth: factor on numbers of blocks.
+        width: factor on numbers of channels.
+        most_channels: largest number of channels before the factor.
+    """
 
     depth: float
     width: float
     most_channels: int = 1024
 
     def channels(self, base: int) -> int:
-        """Published channel count in place of `base`, a multiple of 8."""
+        """The published number of channels in place of `base`, a multiple of 8."""
         return math.ceil(min(base, self.most_channels) * self.width / 8) * 8
 
     def repeats(self, base: int) -> int:
-        """Published number of blocks in place of `base`."""
+        """The published number of blocks in place of `base`."""
         return max(round(base * self.depth), 1)
 
 
 def conv(b: GraphBuilder, x: str, channels: int, kernel: Size = 1, stride: int = 1) -> str:
-    """Conv, batch norm, SiLU."""
+    """Convolution, batch norm and SiLU."""
     return conv_bn(b, x, channels, kernel, stride, act=swish)
 
 
 def bottleneck(
     b: GraphBuilder, x: str, design: Design, inside: tuple[int, int], *, add: bool
 ) -> str:
-    """Two convs; kernel sizes `inside` and as many channels as came in; added to `x` or not."""
+    """Two convolutions with the input's number of channels; with `add` their input is added.
+
+    Args:
+        b: where to build.
+        x: the tensor to read.
+        design: how the published configuration is changed.
+        inside: the kernel sizes.
+        add: whether the input is added to the result.
+    """
     channels = b.type_of(x).shape[1]
     y = x
     for kernel in inside:
@@ -60,7 +76,7 @@ def check_sides(b: GraphBuilder, x: str, what: str) -> None:
     """Refuse images whose coarsest map would not fit the finer ones.
 
     Raises:
-        GraphError: height or width is no multiple of 32.
+        GraphError: height or width is not a multiple of 32.
     """
     height, width = b.type_of(x).shape[2:]
     if height % STRIDES[-1] or width % STRIDES[-1]:

@@ -1,9 +1,9 @@
 """YOLOv5 n, s, m and l, version 6 and later (Ultralytics), for 80 classes.
 
-The result is that of the exported model: boxes decoded and all anchors of all levels in one tensor
-(N, 25200, 85) at 640 pixels, each (x, y, width, height, objectness, classes), before suppression.
-Batch norms stay, which the reference's export folds. The grid of cells is kept once for the three
-anchors of a cell, where the export holds a copy for each.
+The output is that of the exported model before suppression: decoded boxes, with the anchors of all
+levels in one tensor (N, 25200, 85) at 640 pixels. Each anchor has x, y, width, height, objectness
+and classes. Unlike in the reference's export, batch norms are not folded, and the three anchors of
+a cell share one grid of cells instead of having a copy each.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from latfarm_controller.zoo.detectors.yolo import (
     sppf,
 )
 
-# Widths and heights in pixels, by level.
 _ANCHORS = (
     ((10, 13), (16, 30), (33, 23)),
     ((30, 61), (62, 45), (59, 119)),
     ((116, 90), (156, 198), (373, 326)),
 )
+"""Widths and heights of the anchors of each level, in pixels."""
 
 
 def yolov5n(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.33, width 0.25."""
+    """YOLOv5n: depth 0.33, width 0.25."""
     return _yolov5(b, x, design, CompoundScale(0.33, 0.25))
 
 
 def yolov5s(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.33, width 0.5."""
+    """YOLOv5s: depth 0.33, width 0.5."""
     return _yolov5(b, x, design, CompoundScale(0.33, 0.5))
 
 
 def yolov5m(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.67, width 0.75."""
+    """YOLOv5m: depth 0.67, width 0.75."""
     return _yolov5(b, x, design, CompoundScale(0.67, 0.75))
 
 
 def yolov5l(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth and width 1."""
+    """YOLOv5l: depth 1, width 1."""
     return _yolov5(b, x, design, CompoundScale(1.0, 1.0))
 
 
 def _yolov5(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> str:
-    """CSPDarknet, then a path down to finer maps and one back up to coarser ones (PANet)."""
+    """CSPDarknet, then a path to finer maps and one back to coarser maps (PANet)."""
     check_sides(b, x, "YOLOv5")
 
     def down(x: str, base: int) -> str:
@@ -81,7 +81,7 @@ def _yolov5(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> st
 
 
 def _c3(b: GraphBuilder, x: str, design: Design, base: int, repeats: int, *, add: bool) -> str:
-    """Cross-stage partial block of three convs: half the channels pass the bottlenecks."""
+    """A cross-stage partial block: half the channels pass through the bottlenecks."""
     y = conv(b, x, design.channels(base // 2))
     for _ in range(repeats):
         y = bottleneck(b, y, design, (1, 3), add=add)
@@ -92,7 +92,7 @@ def _c3(b: GraphBuilder, x: str, design: Design, base: int, repeats: int, *, add
 def _detect(
     b: GraphBuilder, x: str, design: Design, stride: int, anchors: tuple[tuple[int, int], ...]
 ) -> str:
-    """Predictions of one level, decoded to pixels: (N, anchors of the level, 5 + classes)."""
+    """The predictions of one level, decoded to pixels: (N, anchors of the level, 5 + classes)."""
     n, _, high, wide = b.type_of(x).shape
     count, told = len(anchors), 5 + design.classes(CLASSES)
     x = b.conv(x, count * told, 1, bias=True)

@@ -1,8 +1,8 @@
 """YOLOv8 n, s, m, l and x (Ultralytics), for 80 classes.
 
-The result is that of the exported model: boxes decoded and all cells of all levels in one tensor
-(N, 84, 8400) at 640 pixels, each (x, y, width, height, classes), before suppression. Batch norms
-stay, which the reference's export folds.
+The output is that of the exported model before suppression: decoded boxes, with the cells of all
+levels in one tensor (N, 84, 8400) at 640 pixels. Each cell has x, y, width, height and classes.
+Unlike in the reference's export, batch norms are not folded.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from latfarm_controller.zoo.detectors.yolo import (
     sppf,
 )
 
-_BINS = 16  # of the distribution over a side's distance
+_BINS = 16
+"""Number of bins of the distribution over the distance of a side from the cell's centre."""
 _POINTWISE: Mapping[str, AttrValue] = MappingProxyType({"kernel_shape": (1, 1)})
 
 
 def yolov8n(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.33, width 0.25."""
+    """YOLOv8n: depth 0.33, width 0.25."""
     return _yolov8(b, x, design, CompoundScale(0.33, 0.25))
 
 
 def yolov8s(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.33, width 0.5."""
+    """YOLOv8s: depth 0.33, width 0.5."""
     return _yolov8(b, x, design, CompoundScale(0.33, 0.5))
 
 
 def yolov8m(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 0.67, width 0.75."""
+    """YOLOv8m: depth 0.67, width 0.75."""
     return _yolov8(b, x, design, CompoundScale(0.67, 0.75, 768))
 
 
 def yolov8l(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth and width 1, the coarsest map half as wide."""
+    """YOLOv8l: depth 1, width 1, and half as many channels in the coarsest map."""
     return _yolov8(b, x, design, CompoundScale(1.0, 1.0, 512))
 
 
 def yolov8x(b: GraphBuilder, x: str, design: Design) -> str:
-    """Depth 1, width 1.25, the coarsest map half as wide."""
+    """YOLOv8x: depth 1, width 1.25, and half as many channels in the coarsest map."""
     return _yolov8(b, x, design, CompoundScale(1.0, 1.25, 512))
 
 
 def _yolov8(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> str:
-    """YOLOv5's layout with C2f blocks and heads of their own for boxes and classes."""
+    """The layout of YOLOv5, with C2f blocks and separate heads for boxes and classes."""
     check_sides(b, x, "YOLOv8")
 
     def down(x: str, base: int) -> str:
@@ -76,7 +77,7 @@ def _yolov8(b: GraphBuilder, x: str, design: Design, scale: CompoundScale) -> st
 
 
 def _c2f(b: GraphBuilder, x: str, design: Design, base: int, repeats: int, *, add: bool) -> str:
-    """Cross-stage partial block whose bottlenecks are all joined at its end."""
+    """A cross-stage partial block that joins the results of all its bottlenecks at its end."""
     inside = design.channels(base // 2)
     parts = list(b.split(conv(b, x, 2 * inside), (inside, inside)))
     for _ in range(repeats):
@@ -85,9 +86,13 @@ def _c2f(b: GraphBuilder, x: str, design: Design, base: int, repeats: int, *, ad
 
 
 def _detect(b: GraphBuilder, levels: Sequence[str], design: Design, base: int) -> str:
-    """Predictions of all levels, decoded to pixels: (N, 4 + classes, cells).
+    """The predictions of all levels, decoded to pixels: (N, 4 + classes, cells).
 
-    `base` is the published channel count of the finest level, which sizes all heads.
+    Args:
+        b: where to build.
+        levels: the maps, the finest first.
+        design: how the published configuration is changed.
+        base: published channels of the finest level, which determine the sizes of all heads.
     """
     classes = design.classes(CLASSES)
     maps: list[str] = []
@@ -103,7 +108,7 @@ def _detect(b: GraphBuilder, levels: Sequence[str], design: Design, base: int) -
 
 
 def _head(b: GraphBuilder, x: str, design: Design, base: int, outputs: int) -> str:
-    """Two convs and a biased 1x1 conv."""
+    """Two convolutions, and a 1x1 convolution with bias."""
     for _ in range(2):
         x = conv(b, x, design.channels(base), design.kernel(3))
     return b.conv(x, outputs, 1, bias=True)
@@ -112,8 +117,9 @@ def _head(b: GraphBuilder, x: str, design: Design, base: int, outputs: int) -> s
 def _boxes(b: GraphBuilder, x: str, sides: Sequence[tuple[int, ...]]) -> str:
     """Boxes (N, 4, cells) in pixels from distributions (N, 4 x bins, cells).
 
-    A side's distance from the cell's centre is the mean of its distribution over 0 to 15 cells
-    (Li et al. 2020, Generalized Focal Loss, equation 3), a conv with these fixed weights.
+    The distance of a side from the cell's centre is the mean of its distribution over 0 to 15 cells
+    (Li et al. 2020, Generalized Focal Loss, equation 3). A convolution with fixed weights gives the
+    mean.
     """
     n, _, cells = b.type_of(x).shape
     x = b.transpose(b.reshape(x, (n, 4, _BINS, cells)), (0, 2, 1, 3))
@@ -134,7 +140,7 @@ def _boxes(b: GraphBuilder, x: str, sides: Sequence[tuple[int, ...]]) -> str:
 
 
 def _centres(b: GraphBuilder, sides: Sequence[tuple[int, ...]]) -> str:
-    """Centres (1, 2, cells) of all levels' cells, in cells."""
+    """The centres of the cells of all levels, of shape (1, 2, cells), in units of cells."""
     across = [cell + 0.5 for high, wide in sides for _ in range(high) for cell in range(wide)]
     down = [row + 0.5 for high, wide in sides for row in range(high) for _ in range(wide)]
     return b.weight((1, 2, len(across)), values=[*across, *down])

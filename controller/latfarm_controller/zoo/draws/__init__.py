@@ -1,1 +1,1 @@
-"""Random draws: kernels, whole networks and data sets."""
+"""Random draws of kernels, whole networks and data sets."""

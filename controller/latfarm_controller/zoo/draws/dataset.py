@@ -7,10 +7,10 @@ for graph in dataset(seed=0, per_family=3, families=["alexnet", "vgg11"], batch=
     ...
 ```
 
-The paper names families, not members. Where its 24 collected CNNs hold one member, that one stands
-here; of several, the one whose variants come nearest to table 2's multiply-adds. Its NAS-Bench-201
-models are those of the highest accuracy; here connected cells are drawn uniformly, since latency
-knows nothing of accuracy.
+The paper names families, but not the members that it takes. Where its 24 collected CNNs contain one
+member of a family, that one is used here; of several, the one whose variants come closest to the
+multiply-adds in table 2. The paper's NAS-Bench-201 models are those of the highest accuracy. Here
+connected cells are drawn uniformly, since latency does not depend on accuracy.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ FAMILIES = (
     "proxyless-mobile",
     "nasbench201",
 )
+"""Names of the zoo families of the dataset."""
 PER_FAMILY = 2000
-_PATIENCE = 500  # draws in a row without anything new before a family counts as exhausted
+"""Number of graphs of each family, as published."""
+_PATIENCE = 500
+"""Number of draws in a row without a new graph after which a family has no more."""
 
 
 def dataset(
@@ -55,23 +58,24 @@ def dataset(
     rule: Rule = "nn-meter",
     resolutions: Sequence[int] | None = None,
 ) -> Iterator[Graph]:
-    """`per_family` graphs of each family in turn, made as they are asked for.
+    """`per_family` graphs of one family after the other, each built when it is asked for.
 
-    The graphs of a family have different hashes (`hash.hash_of`), so isomorphic cells count once.
-    They are named "family-0", "family-1"...; what they are depends on the seed and the family
-    alone, so that a smaller dataset is the beginning of a larger one.
+    All graphs of a family have different hashes, so that isomorphic cells count once. They are
+    named "family-0", "family-1" and so on. They depend on the seed and the family only, so that a
+    smaller dataset is the beginning of a larger one.
 
     Args:
-        seed: of all draws.
+        seed: random seed of all draws.
         per_family: how many graphs of each family.
         families: names of zoo families.
-        batch: of each graph's input.
+        batch: batch size of each graph's input.
         rule: how variants are drawn, see `variants`.
-        resolutions: in place of the rule's own, see `variants.variant`.
+        resolutions: resolutions to draw from, instead of those of the rule.
 
     Raises:
-        UsageError: no such family; while iterating: a family has no more distinct graphs.
-        GraphError: while iterating: a family cannot be built by these arguments at all.
+        UsageError: there is no such family; or, while iterating, a family has no more distinct
+            graphs.
+        GraphError: while iterating, a family cannot be built with these arguments.
     """
     for name in families:
         find(name)
@@ -90,7 +94,7 @@ def family_variants(
     rule: Rule = "nn-meter",
     resolutions: Sequence[int] | None = None,
 ) -> Iterator[Graph]:
-    """`count` graphs of one family, no two with one hash; see `dataset`."""
+    """`count` graphs of one family with different hashes; see `dataset` for the arguments."""
 
     def make(number: int, label: str) -> Graph:
         return variant(
@@ -112,12 +116,12 @@ def family_variants(
             if trouble is not None:
                 raise trouble
             raise UsageError(
-                f"{name} has no {count} distinct variants: {_PATIENCE} draws after the first {made}"
-                " gave none"
+                f"{name} has fewer than {count} distinct variants: {_PATIENCE} draws after the"
+                f" first {made} gave no new one"
             )
         try:
             graph = make(number, f"{name}-{made}")
-        except GraphError as error:  # drawn kernels may outgrow their maps
+        except GraphError as error:  # a drawn kernel is larger than its map
             trouble, stale = error, stale + 1
             continue
         if not known.is_new(graph, number, lambda earlier: make(earlier, "")):
@@ -128,7 +132,7 @@ def family_variants(
 
 
 def _seed(seed: int, name: str, number: int) -> int:
-    """A seed for each draw of each family, unrelated to its neighbours'."""
+    """A seed for each draw of each family; the seeds of neighbouring draws are unrelated."""
     text = f"dataset {seed} {name} {number}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
@@ -136,16 +140,16 @@ def _seed(seed: int, name: str, number: int) -> int:
 class _FamilyGraphs:
     """The graphs of a family so far.
 
-    Hashing a graph costs as much as making it, and graphs whose tensors differ in shape need no
-    hash to be told apart. Only those that share their multiset of shapes with another are hashed.
+    Hashing a graph takes as long as building it. Graphs whose tensors have different shapes are
+    different without a hash. So only graphs with the same shapes as another one are hashed.
     """
 
     def __init__(self) -> None:
-        self._first: dict[int, int] = {}  # shapes to the number of the first graph with them
+        self._first: dict[int, int] = {}  # hash of all shapes -> number of the first such graph
         self._hashes: dict[int, set[str]] = {}
 
     def is_new(self, graph: Graph, number: int, again: Callable[[int], Graph]) -> bool:
-        """Whether no earlier graph has this one's hash; `again` makes an earlier one by number."""
+        """Whether no earlier graph has its hash; `again` builds an earlier graph by its number."""
         shapes = hash(tuple(sorted(kind.shape for kind in graph.types.values())))
         first = self._first.setdefault(shapes, number)
         if first == number:

@@ -1,8 +1,9 @@
-"""MarginalPrior: nn-Meter's prior (section 5.2), each dimension drawn by itself. The baseline.
+"""nn-Meter's prior (section 5.2), the baseline: each dimension of a layer is drawn by itself.
 
-Convolutions, depthwise convolutions, fully connected layers and pools, in the paper's proportions.
-What networks combine is lost: (224, 2160 channels in, 2048 out) is as likely here as its parts are.
-`prior.KernelPrior` draws whole layers instead.
+It draws convolutions, depthwise convolutions, fully connected layers and pools in the paper's
+proportions. Which values occur together in networks is lost: a layer on a map of 224 with 2160
+channels in and 2048 out is as likely as each of these values. `prior.KernelPrior` draws whole
+layers instead.
 """
 
 from __future__ import annotations
@@ -31,26 +32,32 @@ from latfarm_controller.zoo.draws.marginals import (
 from latfarm_controller.zoo.draws.prior import MAX_BYTES, MAX_MACS
 from latfarm_controller.zoo.family import Family
 
-# N of Algorithm 2: 10,000 for conv, 5,000 for depthwise conv, 2,000 for each other kernel, of which
-# table 6 has one fully connected and two pooling ones.
 SHARES: Mapping[str, float] = MappingProxyType({"conv": 10, "dwconv": 5, "fc": 2, "pool": 4})
-_PATIENCE = 400  # draws in a row without a new kernel before a kind counts as exhausted
+"""Weight of each kind of kernel, from N of Algorithm 2: 10,000 convolutions, 5,000 depthwise
+convolutions, and 2,000 of each other kernel, of which table 6 has one fully connected layer and two
+pools."""
+_PATIENCE = 400
+"""Number of draws in a row without a new kernel after which a kind has no more."""
+_AVERAGE = 0.5
+"""Probability that a pool takes averages; otherwise it takes maxima."""
 
 
 class MarginalPrior:
     """Draws kernels whose dimensions are independent; the same seed and calls give the same ones.
 
-    Map sizes, kernel sizes and strides are values that the layers have, as often as they have them.
-    Channels come from the smoothed distribution (inverse transform sampling, linear between
-    neighbours), so that counts between those of known networks come up too.
+    Map sizes, kernel sizes and strides are drawn as often as the layers of networks have them.
+    Channels come from a smoothed distribution (inverse transform sampling, linear between
+    neighbours), so that numbers between those of known networks are drawn as well.
 
     Args:
-        families: whose layers, as published; by default `marginals.published_classifiers()`.
-        seed: of all draws.
-        marginals: in place of those of the families.
+        families: the families whose published layers count; by default
+            `marginals.published_classifiers()`.
+        seed: random seed of all draws.
+        marginals: how often values occur, instead of counting them in the families' layers.
         shares: weight of each kind of kernel; kinds that are left out are not drawn.
-        max_bytes: largest kernel, its weights and activations together.
-        max_macs: most multiply-adds of a kernel; independent draws reach far beyond any network's.
+        max_bytes: largest size of a kernel's weights and activations together.
+        max_macs: most multiply-adds of a kernel; independent draws may be far larger than any
+            layer of a network.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -77,10 +84,10 @@ class MarginalPrior:
 
     @staticmethod
     def from_csv(folder: Path, seed: int = 0) -> MarginalPrior:
-        """A prior of the layers in conv.csv, dwconv.csv, fc.csv and pooling.csv.
+        """A prior of the layers in the files conv.csv, dwconv.csv, fc.csv and pooling.csv.
 
         Raises:
-            UsageError: a file is missing or no such table.
+            UsageError: a file is missing, or it is not such a table.
         """
         return MarginalPrior(seed=seed, marginals=csv_marginals(folder))
 
@@ -89,13 +96,13 @@ class MarginalPrior:
     ) -> list[Kernel]:
         """`count` kernels whose ids are new to this prior and not in `exclude`.
 
-        Convolutions are followed by batch norm and ReLU, as nn-Meter measures them, as far as
-        `rules` make one kernel of that. Kinds that run out give their share to the others; fewer
-        than `count` come back only when all have run out.
+        As nn-Meter measures them, convolutions are followed by batch norm and ReLU, as far as these
+        are one kernel by `rules`. When a kind has no more kernels, the others get its share. Fewer
+        than `count` kernels come back only when no kind has more.
 
         Args:
-            count: how many.
-            rules: how the platform fuses.
+            count: how many kernels.
+            rules: the platform's fusion rules.
             exclude: kernel ids that must not be drawn.
         """
         barred = frozenset(exclude)
@@ -112,7 +119,7 @@ class MarginalPrior:
         return found
 
     def _new(self, kind: str, rules: FusionRules, barred: Collection[str]) -> Kernel | None:
-        """A kernel of a kind that was not drawn before; None where there seems to be none left."""
+        """A kernel of a kind that was not drawn before; None after too many draws without one."""
         for _ in range(_PATIENCE):
             kernel = self._kernel(kind, rules)
             if kernel is None or kernel.kernel_id in self._drawn or kernel.kernel_id in barred:
@@ -121,7 +128,7 @@ class MarginalPrior:
         return None
 
     def configuration(self, kind: str) -> dict[str, int]:
-        """One draw of each dimension of a kind of kernel, each by itself."""
+        """Sizes of a kind of kernel, each dimension drawn by itself."""
         return {
             name: round(quantile(values, self._random.random()))
             if name in CHANNELS
@@ -130,11 +137,11 @@ class MarginalPrior:
         }
 
     def _kernel(self, kind: str, rules: FusionRules) -> Kernel | None:
-        """One drawn kernel; None where it is too large or cannot be."""
-        average = kind == "pool" and self._random.random() < 0.5
+        """One drawn kernel; None where it is too large or impossible."""
+        average = kind == "pool" and self._random.random() < _AVERAGE
         try:
             graph = kernel_graph(kind, self.configuration(kind), average=average)
-        except GraphError:  # a pool wider than its map
+        except GraphError:  # a pool larger than its map
             return None
         kernel = split(graph, rules)[0]
         work = workload(kernel)
@@ -143,12 +150,12 @@ class MarginalPrior:
 
 
 def kernel_graph(kind: str, sizes: Mapping[str, int], *, average: bool = False) -> Graph:
-    """The network that is one layer: conv or dwconv with batch norm and ReLU, fc, or pool.
+    """A network of one layer: conv or dwconv with batch norm and ReLU, fc, or pool.
 
     Args:
-        kind: one of `DIMENSIONS`.
-        sizes: of each of its dimensions.
-        average: a pool's mean in place of its maximum.
+        kind: a kind of kernel, a key of `marginals.DIMENSIONS`.
+        sizes: the size of each of its dimensions.
+        average: whether a pool takes averages instead of maxima.
 
     Raises:
         GraphError: the sizes make no such layer.

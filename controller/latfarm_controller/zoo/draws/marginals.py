@@ -1,8 +1,8 @@
 """How often networks use each map size, channel count, kernel size and stride: nn-Meter's prior P.
 
 nn-Meter, section 5.2: "we collect the configurations from 24 state-of-the-art CNN models and get
-the possibility distribution of each kernel dimension". Here they come from the zoo's families as
-published, or from files as nn-Meter's repository holds them.
+the possibility distribution of each kernel dimension". Here the configurations come from the
+zoo's families as published, or from files like those in nn-Meter's repository.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.zoo import families as zoo_families
 from latfarm_controller.zoo.family import Family
 
-# Dimensions of each kind of kernel; a depthwise convolution and a pool keep their channels.
 DIMENSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "conv": ("hw", "cin", "cout", "kernel", "stride"),
@@ -29,21 +28,29 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pool": ("hw", "cin", "kernel", "stride"),
     }
 )
+"""The dimensions of each kind of kernel: `hw` is the height and width of the input, `cin` and
+`cout` are channels in and out. Depthwise convolutions and pools keep their number of channels."""
 CHANNELS = frozenset({"cin", "cout"})
+"""The dimensions that are numbers of channels."""
+_LEAST_RESOLUTION = 65
+"""Least resolution, in pixels, of the families that nn-Meter could have collected."""
 
 _FILES = {"conv": "conv.csv", "dwconv": "dwconv.csv", "fc": "fc.csv", "pool": "pooling.csv"}
 _COLUMNS = {"hw": "input_h", "cin": "cin", "cout": "cout", "kernel": "ks", "stride": "stride"}
+"""The column of each dimension in nn-Meter's files."""
 
 Marginals = Mapping[str, Mapping[str, tuple[int, ...]]]
-"""Of each kind of kernel and each of its dimensions: the values of all layers, sorted."""
+"""The values of all layers, sorted, for each kind of kernel and each of its dimensions."""
 
 
 def zoo_marginals(families: Mapping[str, Family] | None = None) -> Marginals:
     """The marginals of the layers of `families` as published.
 
-    By default nn-Meter's kind of models: all families that classify images of 64 pixels and more
-    and are not drawn at random. Square kernels on square maps only, as nn-Meter encodes them;
-    grouped convolutions are left out.
+    Only square kernels on square maps count, as nn-Meter encodes them; grouped convolutions are
+    left out.
+
+    Args:
+        families: the families; by default `published_classifiers()`.
     """
     chosen = published_classifiers() if families is None else families
     rows: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in DIMENSIONS}
@@ -57,16 +64,18 @@ def zoo_marginals(families: Mapping[str, Family] | None = None) -> Marginals:
 
 
 def published_classifiers() -> Mapping[str, Family]:
-    """The families that nn-Meter could have collected."""
+    """Families like those that nn-Meter collected: classifiers of images, not drawn ones."""
     return {
         name: family
         for name, family in zoo_families().items()
-        if family.task == "classification" and not family.drawn and family.resolution > 64
+        if family.task == "classification"
+        and not family.drawn
+        and family.resolution >= _LEAST_RESOLUTION
     }
 
 
 def configuration(graph: Graph, node: Node) -> tuple[str, tuple[int, ...]] | None:
-    """Kind and values, in the order of `DIMENSIONS`, of a node; None where it has none of them."""
+    """A node's kind of kernel and its values in the order of `DIMENSIONS`; or None."""
     if node.op == "Gemm":
         rows, columns = graph.type_of(node.inputs[1]).shape
         sizes = (columns, rows) if node.attrs["transB"] else (rows, columns)
@@ -91,12 +100,13 @@ def configuration(graph: Graph, node: Node) -> tuple[str, tuple[int, ...]] | Non
 
 
 def csv_marginals(folder: Path) -> Marginals:
-    """The marginals of conv.csv, dwconv.csv, fc.csv and pooling.csv, a row for each layer.
+    """The marginals of the files conv.csv, dwconv.csv, fc.csv and pooling.csv.
 
-    Columns are input_h, input_w, cin, cout, ks, stride and groups, of fc.csv cin and cout.
+    Each row is a layer. The columns are input_h, input_w, cin, cout, ks, stride and groups; those
+    of fc.csv are cin and cout.
 
     Raises:
-        UsageError: a file is missing, lacks a column, or holds something else than numbers.
+        UsageError: a file is missing, lacks a column, or contains something else than numbers.
     """
     rows: dict[str, list[tuple[int, ...]]] = {}
     for kind, dimensions in DIMENSIONS.items():
@@ -111,13 +121,16 @@ def csv_marginals(folder: Path) -> Marginals:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{path}: no configurations of {kind} layers: {error}") from error
+            raise UsageError(
+                f"{path}: contains no valid configurations of {kind} layers: {error}"
+            ) from error
         if not rows[kind] or min(min(row) for row in rows[kind]) < 1:
-            raise UsageError(f"{path}: sizes must be given, and be at least 1")
+            raise UsageError(f"{path}: every size must be given and be at least 1")
     return _columns(rows)
 
 
 def _columns(rows: Mapping[str, Sequence[tuple[int, ...]]]) -> Marginals:
+    """The marginals of layers, given by kind as values in the order of `DIMENSIONS`."""
     return {
         kind: {
             name: tuple(sorted(row[index] for row in rows[kind]))
@@ -129,10 +142,11 @@ def _columns(rows: Mapping[str, Sequence[tuple[int, ...]]]) -> Marginals:
 
 
 def distances(ours: Marginals, theirs: Marginals) -> dict[str, dict[str, float]]:
-    """How far two priors are apart, 0 (equal) to 1, in each dimension that both have.
+    """The distance of two priors, from 0 (equal) to 1, in each dimension that both have.
 
-    Kernel sizes, strides and maps: total variation, half the sum of |p - q|. Channels, of which
-    there are hundreds: Kolmogorov's distance, the largest difference of the distribution functions.
+    For kernel sizes, strides and maps it is the total variation, half the sum of |p - q|. Channels
+    have hundreds of values; their distance is Kolmogorov's, the largest difference of the
+    distribution functions.
     """
     found: dict[str, dict[str, float]] = {}
     for kind, dimensions in DIMENSIONS.items():
@@ -160,7 +174,7 @@ def _kolmogorov(first: Sequence[int], second: Sequence[int]) -> float:
 
 
 def quantile(values: Sequence[int], share: float) -> float:
-    """The `share` quantile (0..1) of sorted values, linear between neighbours."""
+    """The quantile of sorted values at `share` (0 to 1), linear between neighbours."""
     at = share * (len(values) - 1)
     low = int(at)
     high = min(low + 1, len(values) - 1)

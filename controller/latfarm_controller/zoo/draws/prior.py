@@ -1,8 +1,9 @@
-"""KernelPrior: kernels as networks have them.
+"""The prior of kernels: draws kernels as networks contain them.
 
-Draws are joint (unlike nn-Meter, section 5.1, which draws each dimension by itself): a family, a
-resolution, a width; the network is built and cut by the platform's fusion rules, and a few of its
-kernels are taken. Strata by kind of kernel give rare kinds their share.
+All dimensions of a kernel are drawn together; nn-Meter (section 5.1) draws each by itself. A
+family, a resolution and a width are drawn, the network is built and cut into kernels by the
+platform's fusion rules, and a few of its kernels are taken. Each kind of kernel has a fixed share,
+so that rare kinds are drawn as well.
 """
 
 from __future__ import annotations
@@ -28,11 +29,6 @@ from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
 from latfarm_controller.zoo.family import Family
 
-# Share of each kind of kernel in a draw: workload families, and apart from them what a runtime has
-# other code for and a plain draw hardly finds: grouped convolutions of 1 x 1 (as ShuffleNet has
-# them, those of k x k are RegNet's), convolutions whose channels 4 does not divide, and windows
-# beyond the 3 x 3 and 5 x 5 that libraries have code of their own for: LiteRT's quantised depthwise
-# convolution of 9 x 9 takes several times what its work says.
 SHARES: Mapping[str, float] = MappingProxyType(
     {
         "conv": 0.35,
@@ -54,24 +50,59 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "move": 0.03,
     }
 )
+"""Share of each kind of kernel in a draw. Kinds are workload families, and besides them kernels for
+which a runtime has other code and which plain draws hardly contain: grouped convolutions of 1 x 1
+(ShuffleNet has them; those of k x k are RegNet's), convolutions whose channels 4 does not divide,
+and windows beyond the 3 x 3 and 5 x 5 for which libraries have special code (LiteRT's quantised
+depthwise convolution of 9 x 9 takes several times as long as its work suggests)."""
 MAX_BYTES = 600_000_000
+"""Largest size of a kernel's weights and activations together."""
 MAX_MACS = 4_000_000_000
+"""Most multiply-adds of a kernel."""
 
 _UNALIGNED, _WIDE = "unaligned_", "wide_"
+"""Beginnings of the names of kinds with unaligned channels and with wide windows."""
 _LANES = 4
+"""Channels that this number does not divide are unaligned."""
 _OWN_CODE = 5 * 5
+"""Windows with more elements than this are wide: libraries have no special code for them."""
 _RESOLUTIONS = tuple(range(96, 321, 32))
+"""Heights and widths of images to draw from, in pixels."""
+_USUAL_RESOLUTION, _USUAL = 224, 0.5
+"""The resolution of most published networks, and the probability of taking it without a draw."""
+_TINY_IMAGE = 64
+"""Families for images of at most this resolution draw from `_SMALL_RESOLUTIONS`."""
 _SMALL_RESOLUTIONS = (32, 32, 48, 64, 96)
+"""Heights and widths of small images, in pixels; 32 is twice as likely as the others."""
 _DIVISORS = {8: 0.62, 4: 0.13, 1: 0.25}
-"""Of channels. Runtimes leave their blocked layouts where 4 does not divide them: onnxruntime's
-depthwise convolutions then take 5 to 8 times as long, and published networks have such layers."""
+"""Probabilities of what channels are rounded to multiples of. Runtimes leave their blocked layouts
+where 4 does not divide the channels: onnxruntime's depthwise convolutions then take 5 to 8 times as
+long. Published networks have such layers."""
 _REDRAWN = 0.35
-"""Of networks have each layer's channels and window redrawn, as architecture search does."""
-_TURNS = {"synthetic": 4}  # it stands for the many constructions that no other family has
-_MOST_A_NETWORK = {"conv": 4}  # of each kind; 2 of all others
-_WEIGHT = 0.5  # power of a kernel's work by which it is preferred within its network
-_PATIENCE = 60  # networks without a new kernel of a kind before the kind counts as exhausted
-_TRIES = 3  # networks of a family before it is passed over for what none of them had
+"""Probability that the channels and the window of each layer are redrawn, as in architecture
+search."""
+_REDRAWN_KERNELS = 0.5
+"""Probability that a kernel size is redrawn in such a network."""
+_WIDTHS = (0.25, 1.6)
+"""Range of the factors on channels of other networks, drawn uniformly by their logarithms."""
+_PUBLISHED_CLASSES = 0.7
+"""Probability that the classifier has as many outputs as published."""
+_LOG_CLASSES = (2.3, 8.5)
+"""Range of the logarithm of the number of outputs otherwise: 10 to 4,900."""
+_TURNS = {"synthetic": 4}
+"""How many turns a lineage has, by the name of its first family; 1 for all others. The synthetic
+family has the constructions that no other family has."""
+_MOST_A_NETWORK = {"conv": 4}
+"""Largest number of kernels of a kind that one network gives."""
+_MOST_OF_OTHERS = 2
+"""The same for all other kinds."""
+_WEIGHT = 0.5
+"""Power of a kernel's work by which it is preferred within its network."""
+_PATIENCE = 60
+"""Number of networks without a new kernel of a kind after which the kind has no more."""
+_TRIES = 3
+"""Number of networks of a family that are drawn before the family is skipped for kinds that none of
+them had."""
 
 
 def kind_of(kernel: Kernel) -> str:
@@ -93,7 +124,7 @@ def kind_of(kernel: Kernel) -> str:
 
 
 def base_of(kind: str) -> str:
-    """The kind as a user names it: unaligned and wide ones belong to the others."""
+    """The kind as a user names it, without the beginning for unaligned or wide kernels."""
     return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE)
 
 
@@ -101,10 +132,11 @@ class KernelPrior:
     """Draws kernels; the same seed and the same calls give the same kernels.
 
     Args:
-        families: what to draw from; by default `calibration_families()`, all that are `sampled`.
-        seed: of all draws.
+        families: the families to draw from; by default `calibration_families()`, all that are
+            `sampled`.
+        seed: random seed of all draws.
         shares: weight of each kind of kernel; kinds that are left out are not drawn.
-        max_bytes: largest kernel, its weights and activations together.
+        max_bytes: largest size of a kernel's weights and activations together.
         max_macs: most multiply-adds of a kernel.
     """
 
@@ -126,21 +158,21 @@ class KernelPrior:
         self._random = random.Random(f"kernel prior {seed}")
         self._turns = self._endless_turns()
         self._drawn: set[str] = set()
-        self._yields: dict[str, set[str]] = {}  # kind -> names of families that had one
-        self._tried: Counter[str] = Counter()  # name of a family -> networks drawn of it
+        self._yields: dict[str, set[str]] = {}  # kind -> names of families that had such a kernel
+        self._tried: Counter[str] = Counter()  # name of a family -> number of networks drawn
 
     def draw(
         self, count: int, rules: FusionRules, *, exclude: Collection[str] = ()
     ) -> list[Kernel]:
         """`count` kernels whose ids are new to this prior and not in `exclude`.
 
-        Kinds that the families have too few of give their share to the others; fewer than `count`
-        come back only when nothing new is found at all.
+        When a kind has no more kernels, the others get its share. Fewer than `count` kernels come
+        back only when no kind has more.
 
         Args:
-            count: how many.
-            rules: how the platform fuses, which decides what a kernel is.
-            exclude: kernel ids that must not be drawn, such as those of held-out networks.
+            count: how many kernels.
+            rules: the platform's fusion rules, which decide what a kernel is.
+            exclude: ids of kernels that must not be drawn, for example those of held-out networks.
         """
         barred = frozenset(exclude)
         wanted = self._quotas(count, list(self._shares))
@@ -161,7 +193,9 @@ class KernelPrior:
                 if kind not in wanted:
                     continue
                 self._yields.setdefault(kind, set()).add(family.name)
-                if wanted[kind] == 0 or hits.get(kind, 0) >= _MOST_A_NETWORK.get(kind, 2):
+                if wanted[kind] == 0 or hits.get(kind, 0) >= _MOST_A_NETWORK.get(
+                    kind, _MOST_OF_OTHERS
+                ):
                     continue
                 if self._is_new(kernel, barred):
                     self._drawn.add(kernel.kernel_id)
@@ -177,7 +211,7 @@ class KernelPrior:
         return found
 
     def _quotas(self, count: int, kinds: list[str]) -> dict[str, int]:
-        """`count` split by the shares of `kinds`, largest remainders first."""
+        """`count` divided among `kinds` by their shares; the largest remainders are rounded up."""
         total = sum(self._shares[kind] for kind in kinds)
         exact = {kind: count * self._shares[kind] / total for kind in kinds}
         quotas = {kind: int(share) for kind, share in exact.items()}
@@ -187,7 +221,7 @@ class KernelPrior:
         return quotas
 
     def _next_family(self, wanted: Mapping[str, int]) -> Family:
-        """The next in turn but for those that were tried and had nothing of what is missing."""
+        """The next family in turn, without those that were tried and lack the missing kinds."""
         missing = [kind for kind, left in wanted.items() if left]
         useful = {name for kind in missing for name in self._yields.get(kind, ())}
         for _ in range(_PATIENCE):
@@ -197,9 +231,9 @@ class KernelPrior:
         return family
 
     def _endless_turns(self) -> Iterator[Family]:
-        """All lines in a random order, again and again: balanced at any time.
+        """Families without end: all lineages in a random order, again and again.
 
-        By line and not by family, or the many mobile networks would drown the others.
+        A turn takes a lineage and not a family, because most families are mobile networks.
         """
         lines: dict[frozenset[str], list[Family]] = {}
         for family in self._families:
@@ -210,12 +244,12 @@ class KernelPrior:
             yield from (self._random.choice(line) for line in turn)
 
     def networks(self, *, macs: tuple[float, float]) -> Iterator[Graph]:
-        """Whole networks as kernels are taken from; all different, each line in its turn.
+        """Whole networks like those that kernels are taken from, all different.
 
-        It ends only when the families have no more.
+        They end only when the families have no more.
 
         Args:
-            macs: least and most multiply-adds of one.
+            macs: least and most multiply-adds of a network.
         """
         found: set[str] = set()
         idle = 0
@@ -230,35 +264,39 @@ class KernelPrior:
                 yield graph
 
     def _network(self, family: Family, rules: FusionRules) -> list[Kernel]:
-        """The kernels of one network of `family`."""
+        """The kernels of one drawn network of `family`."""
         graph = self._drawn_network(family)
         return [] if graph is None else split(graph, rules)
 
     def _drawn_network(self, family: Family) -> Graph | None:
-        """A network of `family`, resolution and width drawn; None where they do not fit."""
+        """A network of `family` with drawn sizes; None where these do not fit together."""
         draw = self._random
-        if family.resolution <= 64:
+        if family.resolution <= _TINY_IMAGE:
             resolution = draw.choice(_SMALL_RESOLUTIONS)
         else:
-            resolution = 224 if draw.random() < 0.5 else draw.choice(_RESOLUTIONS)
-        classes = None if draw.random() < 0.7 else round(math.exp(draw.uniform(2.3, 8.5)))
+            usual = draw.random() < _USUAL
+            resolution = _USUAL_RESOLUTION if usual else draw.choice(_RESOLUTIONS)
+        published = draw.random() < _PUBLISHED_CLASSES
+        classes = None if published else round(math.exp(draw.uniform(*_LOG_CLASSES)))
         divisor = draw.choices(tuple(_DIVISORS), tuple(_DIVISORS.values()))[0]
         seed = draw.randrange(2**31)
         if draw.random() < _REDRAWN:
-            design: Design = RandomDesign(seed, change=0.5, divisor=divisor, classes=classes)
+            design: Design = RandomDesign(
+                seed, change=_REDRAWN_KERNELS, divisor=divisor, classes=classes
+            )
         else:
-            width = math.exp(draw.uniform(math.log(0.25), math.log(1.6)))
+            width = math.exp(draw.uniform(*map(math.log, _WIDTHS)))
             design = Design(width, divisor, classes, seed)
         try:
             return family.build(resolution=resolution, design=design)
-        except GraphError:  # large kernels on a map that became too small
+        except GraphError:  # a kernel is larger than its map
             return None
 
     def _heavy_first(self, kernels: list[Kernel]) -> list[Kernel]:
-        """A random order in which a kernel comes early the more work it has, but not always.
+        """A random order in which kernels with more work tend to come earlier.
 
-        Weighted sampling without replacement (Efraimidis and Spirakis 2006). By count alone, the
-        tiny layers of squeeze-and-excite blocks would be most of what is measured, and the layers
+        It is weighted sampling without replacement (Efraimidis and Spirakis 2006). If all kernels
+        were equally likely, most would be tiny layers of squeeze-and-excite blocks, and the layers
         that decide a network's latency would be rare.
         """
 

@@ -1,9 +1,10 @@
-"""Random variants of a family: each layer's channels and kernel size redrawn.
+"""Random variants of a family: each layer's channels and kernel size are redrawn.
 
-Two rules. "nn-meter" is that of nn-Meter's dataset (section 3): output channels of each layer times
-a factor from [0.2, 1.8], its kernel size from {1, 3, 5, 7, 9}, images of 224 or, where a family was
-published for small ones, 32 pixels. "wide" goes beyond it where real networks do: resolutions too,
-channels mostly multiples of 8, and only every other kernel redrawn.
+There are two rules. "nn-meter" is that of nn-Meter's dataset (section 3): the output channels of
+each layer are multiplied by a factor from [0.2, 1.8], its kernel size is drawn from {1, 3, 5, 7,
+9}, and images have 224 pixels, or 32 where a family was published for small images. "wide" is
+closer to real networks: resolutions vary too, most channels are multiples of 8, and only every
+other kernel size is redrawn.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from latfarm_controller.zoo import find
 from latfarm_controller.zoo.design import Design, RandomDesign
 
 Rule = Literal["wide", "nn-meter"]
+"""How variants are drawn, as described above."""
 RULES: tuple[Rule, ...] = get_args(Rule)
 RESOLUTIONS = (128, 160, 192, 224, 256)
+"""Heights and widths of images, in pixels, that the rule "wide" draws from."""
 NN_METER_RESOLUTION = 224
+"""Height and width of images, in pixels, by the rule "nn-meter"."""
 SCALE = (0.2, 1.8)
+"""Range of the factors on numbers of channels."""
+_DIVISORS = (1, 4, 8, 8)
+"""What the rule "wide" rounds channels to multiples of; each entry is equally likely."""
+_TINY_IMAGE = 64
+"""Families for images of at most this resolution keep it."""
 
 
 def variant(
@@ -36,21 +45,21 @@ def variant(
     batch: int = 1,
     label: str = "",
 ) -> Graph:
-    """The variant of family `name` that `seed` draws; the same for the same arguments.
+    """The variant of a family that `seed` draws; it is the same for the same arguments.
 
     Args:
         name: a family of the zoo; "family@seed" fixes the network that a drawn family starts from.
-        seed: of all draws.
-        rule: see above.
-        scale: factors of the channel counts.
-        resolutions: to choose from, in place of the rule's own. Unless given, language models and
-            families published for small images (up to 64 pixels) keep theirs.
-        batch: of the input.
-        label: the graph's name, in place of the family's.
+        seed: random seed of all draws.
+        rule: how the variant is drawn.
+        scale: range of the factors on numbers of channels.
+        resolutions: resolutions to draw from, instead of those of the rule. Without them, language
+            models and families for small images (up to 64 pixels) keep their own.
+        batch: batch size of the input.
+        label: the graph's name, instead of the family's.
 
     Raises:
-        UsageError: no such family or rule.
-        GraphError: the drawn kernels outgrow their maps at every resolution.
+        UsageError: there is no such family or rule.
+        GraphError: the drawn kernels are larger than their maps at every resolution.
     """
     if rule not in RULES:
         raise UsageError(f"no rule {rule!r} for variants; known: {', '.join(RULES)}")
@@ -59,7 +68,7 @@ def variant(
     own = chosen if family.drawn and "@" in name else seed
     if resolutions is not None:
         sizes = list(resolutions)
-    elif family.task == "language" or family.resolution <= 64:
+    elif family.task == "language" or family.resolution <= _TINY_IMAGE:
         sizes = [family.resolution]
     else:
         sizes = [NN_METER_RESOLUTION] if rule == "nn-meter" else list(RESOLUTIONS)
@@ -69,13 +78,13 @@ def variant(
     last = GraphError(f"{name}: no resolution was given")
     for size in sizes:
         if rule == "wide":
-            design: Design = RandomDesign(own, scale=scale, divisor=draw.choice((1, 4, 8, 8)))
-        elif family.drawn:  # nn-Meter takes NAS-Bench-201's cells as they are
+            design: Design = RandomDesign(own, scale=scale, divisor=draw.choice(_DIVISORS))
+        elif family.drawn:  # nn-Meter does not change the cells of NAS-Bench-201
             design = Design(seed=own)
         else:
             design = RandomDesign(own, scale=scale, change=1.0)
         try:
             return family.build(resolution=size, batch=batch, design=design, label=label)
-        except GraphError as error:  # larger kernels may outgrow a small map
+        except GraphError as error:  # a drawn kernel is larger than its map
             last = error
     raise last

@@ -1,6 +1,6 @@
-"""The convolutional networks for phones, and what their publications say of them.
+"""The convolutional networks for phones, with the sizes that their publications say.
 
-Sources are named as in `catalogue_cnn`, and as there larger siblings are not `sampled`.
+Sources are named as in `cnn.catalogue`. As there, the larger sizes of a family are not `sampled`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ _SQUEEZENET = "Iandola et al. 2016, SqueezeNet, arXiv:1602.07360"
 
 
 def _exact(parameters: int, macs: float, source: str, within: float = 0.01) -> Published:
-    """A source that counts parameters to the last one."""
+    """Published figures with exact parameters; `within` is the tolerance of `macs`."""
     return Published(parameters, 0, macs, within, source)
 
 
 def _mobileone(parameters: float, macs: float, within: float = 0.01) -> Published:
+    """The published figures of a MobileOne; `within` is the tolerance of `parameters`."""
     return Published(parameters, within, macs, 0.01, "Vasu et al. 2023")
 
 

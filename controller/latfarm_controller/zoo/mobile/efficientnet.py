@@ -1,4 +1,4 @@
-"""EfficientNet (Tan and Le 2019): one network, B0, made wider and deeper for larger images."""
+"""EfficientNet (Tan and Le 2019): the network B0, made wider and deeper for larger images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from latfarm_controller.zoo.blocks import (
 )
 from latfarm_controller.zoo.design import Design, divisible
 
-# Rows of (kernel, stride, expansion, channels, repeats): table 1.
 _ROWS = (
     (3, 1, 1, 16, 1),
     (3, 2, 6, 24, 2),
@@ -27,36 +26,37 @@ _ROWS = (
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 )
+"""Table 1: kernel size, stride, expansion, channels and number of blocks of each stage."""
 _SQUEEZE = Excite(0.25, of_input=True, divisor=1, act=swish, gate=sigmoid)
 
 
 def efficientnet_b0(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B0, with swish as its two ops and TensorFlow's padding."""
+    """EfficientNet-B0, with swish as two ops, and with TensorFlow's padding."""
     return _efficientnet(b, x, design, 1.0, 1.0)
 
 
 def efficientnet_b1(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B1: deeper by 1.1."""
+    """EfficientNet-B1: 1.1 times as deep."""
     return _efficientnet(b, x, design, 1.0, 1.1)
 
 
 def efficientnet_b2(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B2: wider by 1.1, deeper by 1.2."""
+    """EfficientNet-B2: 1.1 times as wide, 1.2 times as deep."""
     return _efficientnet(b, x, design, 1.1, 1.2)
 
 
 def efficientnet_b3(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B3: wider by 1.2, deeper by 1.4."""
+    """EfficientNet-B3: 1.2 times as wide, 1.4 times as deep."""
     return _efficientnet(b, x, design, 1.2, 1.4)
 
 
 def efficientnet_b4(b: GraphBuilder, x: str, design: Design) -> str:
-    """EfficientNet-B4: wider by 1.4, deeper by 1.8."""
+    """EfficientNet-B4: 1.4 times as wide, 1.8 times as deep."""
     return _efficientnet(b, x, design, 1.4, 1.8)
 
 
 def _efficientnet(b: GraphBuilder, x: str, design: Design, wider: float, deeper: float) -> str:
-    """Compound scaling (section 3.3): channels to multiples of 8, repeats rounded up."""
+    """Compound scaling (section 3.3): channels are multiples of 8, and repeats are rounded up."""
 
     def channels(base: int) -> int:
         return design.channels(divisible(base * wider, 8))

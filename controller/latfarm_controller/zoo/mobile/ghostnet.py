@@ -1,4 +1,4 @@
-"""GhostNet (Han et al. 2020): half of each layer's maps come from a cheap depthwise conv."""
+"""GhostNet (Han et al. 2020): a cheap depthwise convolution makes half of each layer's channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from latfarm_controller.zoo.blocks import (
 )
 from latfarm_controller.zoo.design import Design, divisible
 
-# Rows of (kernel, expanded, channels, squeeze-excite, stride): table 1.
 _ROWS = (
     (3, 16, 16, False, 1),
     (3, 48, 24, False, 2),
@@ -32,10 +31,11 @@ _ROWS = (
     (5, 960, 160, False, 1),
     (5, 960, 160, True, 1),
 )
+"""Table 1: kernel size, expanded channels, channels, squeeze-and-excite, stride of each block."""
 
 
 def ghostnet(b: GraphBuilder, x: str, design: Design) -> str:
-    """GhostNet 1.0x."""
+    """GhostNet 1.0x (table 1)."""
     x = conv_bn(b, x, design.channels(16, 2), design.kernel(3), 2)
     published, channels = 16, channels_of(b, x)
     for kernel, expanded, base, excited, stride in _ROWS:
@@ -59,7 +59,7 @@ def ghostnet(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def _ghost(b: GraphBuilder, x: str, channels: int, *, act: bool) -> str:
-    """Ghost module with ratio 2 (section 3.1)."""
+    """A ghost module with ratio 2 (section 3.1)."""
     function = relu if act else None
     first = conv_bn(b, x, channels // 2, act=function)
     return b.concat([first, depthwise_bn(b, first, 3, act=function)])

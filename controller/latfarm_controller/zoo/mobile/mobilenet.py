@@ -28,10 +28,11 @@ _V1 = (
     (1024, 2),
     (1024, 1),
 )
+"""MobileNet v1: channels and stride of each depthwise block."""
 
 
 def mobilenet_v1(b: GraphBuilder, x: str, design: Design) -> str:
-    """Table 1 of Howard et al. 2017, with TensorFlow's padding and ReLU6."""
+    """MobileNet v1 (Howard et al. 2017, table 1), with TensorFlow's padding and ReLU6."""
     x = conv_bn(b, x, design.channels(32), design.kernel(3), 2, act=relu6, pads="same")
     for channels, stride in _V1:
         x = depthwise_bn(b, x, design.kernel(3), stride, act=relu6, pads="same")
@@ -40,7 +41,10 @@ def mobilenet_v1(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def mobilenet_v2(b: GraphBuilder, x: str, design: Design) -> str:
-    """Table 2 of Sandler et al. 2018: rows of (expansion, channels, repeats, stride)."""
+    """MobileNet v2 (Sandler et al. 2018, table 2).
+
+    Each row is the expansion, the channels, the number of blocks and the stride of a stage.
+    """
     x = conv_bn(b, x, design.channels(32), design.kernel(3), 2, act=relu6)
     rows = (
         (1, 16, 1, 1),
@@ -67,7 +71,6 @@ def mobilenet_v2(b: GraphBuilder, x: str, design: Design) -> str:
     return classifier(b, x, design.classes())
 
 
-# Rows of (kernel, expanded, channels, squeeze-excite, hard-swish, stride).
 _V3_LARGE = (
     (3, 16, 16, False, False, 1),
     (3, 64, 24, False, False, 2),
@@ -85,6 +88,8 @@ _V3_LARGE = (
     (5, 960, 160, True, True, 1),
     (5, 960, 160, True, True, 1),
 )
+"""MobileNet v3 large: kernel size, expanded channels, channels, squeeze-and-excite, hard swish and
+stride of each block."""
 _V3_SMALL = (
     (3, 16, 16, True, False, 2),
     (3, 72, 24, False, False, 2),
@@ -98,15 +103,16 @@ _V3_SMALL = (
     (5, 576, 96, True, True, 1),
     (5, 576, 96, True, True, 1),
 )
+"""MobileNet v3 small, in the same form."""
 
 
 def mobilenet_v3_large(b: GraphBuilder, x: str, design: Design) -> str:
-    """Table 1 of Howard et al. 2019."""
+    """MobileNet v3 large (Howard et al. 2019, table 1)."""
     return _mobilenet_v3(b, x, design, _V3_LARGE, 1280)
 
 
 def mobilenet_v3_small(b: GraphBuilder, x: str, design: Design) -> str:
-    """Table 2 of Howard et al. 2019."""
+    """MobileNet v3 small (Howard et al. 2019, table 2)."""
     return _mobilenet_v3(b, x, design, _V3_SMALL, 1024)
 
 
@@ -122,7 +128,7 @@ def _mobilenet_v3(
     for kernel, expanded, base, excited, swish, stride in rows:
         if stride > 1 or base != published:
             published, channels = base, design.channels(base)
-        # The first block of v3-large expands 16 to 16: no expansion layer, whatever the width.
+        # The first block expands 16 channels to 16: it has no expansion layer at any width.
         wide = channels_of(b, x) if expanded == 16 else design.channels(expanded)
         x = inverted_residual(
             b,

@@ -1,4 +1,4 @@
-"""MobileOne (Vasu et al. 2023) after its branches were folded: convs with bias."""
+"""MobileOne (Vasu et al. 2023) after its branches were folded into convolutions with bias."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from latfarm_controller.zoo.blocks import (
 )
 from latfarm_controller.zoo.design import Design
 
-_REPEATS = (2, 8, 10, 1)  # blocks of a stage: table 2
+_REPEATS = (2, 8, 10, 1)
+"""Number of blocks of each stage (table 2)."""
 
 
 def mobileone_s0(b: GraphBuilder, x: str, design: Design) -> str:
@@ -49,7 +50,17 @@ def _mobileone(
     widths: tuple[int, ...],
     excited: tuple[int, ...] = (0, 0, 0, 0),
 ) -> str:
-    """`excited`: how many of a stage's last blocks squeeze, both convs of a block."""
+    """A MobileOne.
+
+    Args:
+        b: where to build.
+        x: the image.
+        design: how the published configuration is changed.
+        stem: channels of the first convolution.
+        widths: channels of each stage.
+        excited: how many of the last blocks of each stage have squeeze-and-excite, after both of
+            their convolutions.
+    """
 
     def end(y: str, squeeze: bool) -> str:
         if squeeze:

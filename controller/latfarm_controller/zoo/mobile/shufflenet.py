@@ -1,4 +1,4 @@
-"""ShuffleNet v2 (Ma et al. 2018)."""
+"""ShuffleNet v2 (Ma et al. 2018): half the channels pass a block, then channels are shuffled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shufflenet_v2_1_5x(b: GraphBuilder, x: str, design: Design) -> str:
 
 
 def shufflenet_v2_2_0x(b: GraphBuilder, x: str, design: Design) -> str:
-    """ShuffleNet v2 2.0x: table 5, its first stage of 244 channels as in torchvision."""
+    """ShuffleNet v2 2.0x: table 5, but with 244 channels in the first stage, as in torchvision."""
     return _shufflenet_v2(b, x, design, (244, 488, 976), 2048)
 
 
@@ -53,7 +53,7 @@ def _branch(b: GraphBuilder, x: str, channels: int, kernel: int, stride: int = 1
 
 
 def _down(b: GraphBuilder, x: str, half: int, kernel: int) -> str:
-    """Unit with stride 2: both branches convolve (figure 3d)."""
+    """A unit with stride 2: both branches have convolutions (figure 3d)."""
     left = conv_bn(b, depthwise_bn(b, x, kernel, 2, act=None), half)
     y = b.concat([left, _branch(b, x, half, kernel, 2)])
     return channel_shuffle(b, y, 2) if channels_of(b, y) % 2 == 0 else y

@@ -7,7 +7,6 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_controller.zoo.blocks import max_pool_up
 from latfarm_controller.zoo.design import Design
 
-# Stages of fire modules (squeezed, expanded), a pool before each.
 _V10 = (
     ((16, 64), (16, 64), (32, 128)),
     ((32, 128), (48, 192), (48, 192), (64, 256)),
@@ -15,10 +14,11 @@ _V10 = (
 )
 _V11 = (((16, 64), (16, 64)), ((32, 128), (32, 128)), ((48, 192),) * 2 + ((64, 256),) * 2)
 _Stages = tuple[tuple[tuple[int, int], ...], ...]
+"""The fire modules of each stage, by their squeezed and expanded channels; a pool comes first."""
 
 
 def squeezenet(b: GraphBuilder, x: str, design: Design) -> str:
-    """SqueezeNet 1.1: a smaller first conv and earlier pools."""
+    """SqueezeNet 1.1: a smaller first convolution and earlier pools."""
     return _squeezenet(b, x, design, 64, 3, _V11)
 
 

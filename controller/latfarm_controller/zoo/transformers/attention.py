@@ -1,7 +1,7 @@
-"""Blocks of transformers, spelled as PyTorch exports them at opset 13.
+"""Blocks of transformers, with the ops that PyTorch exports at opset 13.
 
-A linear layer of tokens (N, T, C) is a MatMul and an Add, heads are split by Reshape and Transpose,
-and the two transposes of a key are one.
+A linear layer of tokens (N, T, C) is a MatMul and an Add. Heads are split by Reshape and Transpose.
+The two transposes of a key are a single one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_controller.zoo.design import Design
 
 Activation = Callable[[GraphBuilder, str], str]
+"""Adds an activation that reads a tensor; gives the name of the result."""
 
 
 def gelu(b: GraphBuilder, x: str) -> str:
-    """Gaussian error linear unit, in erf's form."""
+    """The Gaussian error linear unit, computed with erf."""
     return b.gelu(x)
 
 
 def linear(b: GraphBuilder, x: str, features: int) -> str:
-    """Biased linear layer over the last axis, whatever the axes before it."""
+    """A linear layer with bias over the last axis, for any number of axes before it."""
     kind = b.type_of(x)
     product = b.matmul(x, b.weight((kind.shape[-1], features), kind.dtype))
     return b.add(product, b.weight((features,), kind.dtype))
@@ -36,11 +37,11 @@ def attend(b: GraphBuilder, query: str, key: str, value: str, heads: int, mask: 
         query: tokens (N, T, C); C is a multiple of `heads`.
         key: tokens of the same shape.
         value: tokens of the same shape.
-        heads: how many.
-        mask: what is added to the scores (N, heads, T, T), broadcast; none if empty.
+        heads: number of heads.
+        mask: name of a tensor that is added to the scores (N, heads, T, T); empty for none.
 
     Returns:
-        tokens (N, T, C).
+        Tokens (N, T, C).
     """
     n, tokens, features = b.type_of(query).shape
     size = features // heads
@@ -63,10 +64,18 @@ def pre_norm_block(
     ratio: int,
     act: Activation = gelu,
 ) -> str:
-    """Encoder layer that normalises before, not after (Dosovitskiy et al. 2021, equations 2, 3).
+    """An encoder layer that normalises first (Dosovitskiy et al. 2021, equations 2 and 3).
 
-    Query, key and value come out of one product. `features` is the published width of the tokens,
-    `ratio` how much wider the hidden layer of the perceptron is.
+    Query, key and value are the result of one product.
+
+    Args:
+        b: where to build.
+        x: tokens (N, T, C).
+        design: how the published configuration is changed.
+        heads: number of heads.
+        features: published number of features of a token.
+        ratio: features of the perceptron's hidden layer, over `features`.
+        act: activation of the hidden layer.
     """
     outside = b.type_of(x).shape[-1]
     inside = design.channels(features, heads)

@@ -1,7 +1,8 @@
 """BERT-Tiny, -Mini and -Small (Turc et al. 2019), as exported from transformers.
 
-Three inputs of int64 (N, tokens): word ids, attention mask (1 for a word, 0 for padding) and token
-types (0 or 1). Two results: the words' states (N, tokens, C) and the pooled first one (N, C).
+The three inputs are int64 (N, tokens): word ids, attention mask (1 for a word, 0 for padding) and
+token types (0 or 1). The two outputs are the states of all words (N, tokens, C) and the pooled
+state of the first word (N, C).
 """
 
 from __future__ import annotations
@@ -15,42 +16,52 @@ from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.transformers.attention import attend, gelu, linear
 
 _VOCABULARY = 30_522
+"""Number of words."""
 _POSITIONS = 512
+"""Largest number of tokens of a sequence."""
 _TYPES = 2
+"""Number of token types."""
 _HEAD_SIZE = 64
-_FLOAT = 1  # TensorProto.FLOAT
-# Added to the scores of padding; a half float can hold it.
+"""Features of each head."""
+_FLOAT = 1
+"""ONNX's number of the element type float32, TensorProto.FLOAT."""
 _FORBIDDEN = -10_000.0
+"""What is added to the scores of padding; small enough for a float16."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BertScale:
-    """Number of layers, and the width of a word."""
+    """The size of a BERT.
+
+    Attributes:
+        layers: number of layers.
+        features: features of each word.
+    """
 
     layers: int
     features: int
 
 
 def bert_tiny(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
-    """2 layers of width 128."""
+    """BERT-Tiny: 2 layers with 128 features."""
     return _bert(b, x, design, _BertScale(2, 128))
 
 
 def bert_mini(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
-    """4 layers of width 256."""
+    """BERT-Mini: 4 layers with 256 features."""
     return _bert(b, x, design, _BertScale(4, 256))
 
 
 def bert_small(b: GraphBuilder, x: str, design: Design) -> tuple[str, ...]:
-    """4 layers of width 512."""
+    """BERT-Small: 4 layers with 512 features."""
     return _bert(b, x, design, _BertScale(4, 512))
 
 
 def _bert(b: GraphBuilder, ids: str, design: Design, scale: _BertScale) -> tuple[str, ...]:
-    """Devlin et al. 2019, section 3, without the heads of pre-training.
+    """The network of Devlin et al. 2019, section 3, without the heads of pre-training.
 
     Raises:
-        GraphError: more tokens than there are positions.
+        GraphError: there are more tokens than positions.
     """
     shape = b.type_of(ids).shape
     mask, types = b.input(shape, "int64"), b.input(shape, "int64")
@@ -65,7 +76,7 @@ def _bert(b: GraphBuilder, ids: str, design: Design, scale: _BertScale) -> tuple
 
 
 def _embedded(b: GraphBuilder, ids: str, types: str, features: int) -> str:
-    """Sum of the embeddings of word, token type and position, normalised (figure 2)."""
+    """The sum of the embeddings of word, token type and position, normalised (figure 2)."""
     tokens = b.type_of(ids).shape[1]
     if tokens > _POSITIONS:
         raise GraphError(f"BERT has {_POSITIONS} positions: {tokens} tokens are too many")
@@ -77,7 +88,7 @@ def _embedded(b: GraphBuilder, ids: str, types: str, features: int) -> str:
 
 
 def _forbidden(b: GraphBuilder, mask: str) -> str:
-    """What is added to the scores (N, heads, T, T): nothing for words, much less for padding."""
+    """What is added to the scores (N, heads, T, T): 0 for words, `_FORBIDDEN` for padding."""
     wide = b.op("Unsqueeze", [mask, b.weight((2,), "int64", (1, 2))])
     allowed = b.op("Cast", [wide], {"to": _FLOAT})
     padding = b.sub(b.scalar_like(allowed, 1.0), allowed)
@@ -85,7 +96,7 @@ def _forbidden(b: GraphBuilder, mask: str) -> str:
 
 
 def _layer(b: GraphBuilder, x: str, design: Design, heads: int, features: int, mask: str) -> str:
-    """Encoder layer that normalises after each sum (Vaswani et al. 2017, section 3.1)."""
+    """An encoder layer that normalises after each sum (Vaswani et al. 2017, section 3.1)."""
     outside, inside = b.type_of(x).shape[-1], design.channels(features, heads)
     query, key, value = (linear(b, x, inside) for _ in range(3))
     mixed = attend(b, query, key, value, heads, mask)

@@ -1,15 +1,16 @@
-"""The transformers of the zoo, and what their publications say of them.
+"""The transformers of the zoo, with the sizes that their publications say.
 
-"timm" is its models' parameter counts and the multiply-adds of its benchmark tables up to PyTorch
-1.13, which count both products of attention (later ones, with fused attention, leave them out). The
-tool behind them (fvcore) adds 2 for each element of a batch norm and 5 for each of a layer norm:
-these millions, `norms`, are taken off here.
+The source "timm" is the parameter counts of its models, and the multiply-adds of its benchmark
+tables up to PyTorch 1.13. These count both products of attention; later tables, with fused
+attention, do not. The tool behind the tables (fvcore) adds 2 for each element of a batch norm and 5
+for each element of a layer norm; these are subtracted here (`norms`).
 
-"transformers" is its BertModel of the named checkpoint. With the head that guesses masked words it
-has the 4.4, 11.3 and 29.1 million of Turc et al. 2019, table 1. No source tells multiply-adds.
+The source "transformers" is its BertModel of the named checkpoint. With the head that guesses
+masked words, the models have the 4.4, 11.3 and 29.1 million parameters of Turc et al. 2019, table
+1. No source says their multiply-adds.
 
-None is `sampled`: priors and calibration stay with image classifiers until the detection of fusion
-covers attention.
+No transformer is `sampled`: priors and calibration draw from image classifiers until fusion
+detection covers attention.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _TURC = "Turc et al. 2019, Well-Read Students Learn Better, arXiv:1908.08962"
 
 
 def _bert(name: str, parameters: int, checkpoint: str) -> Family:
+    """A BERT with the number of parameters of a checkpoint."""
     return family(
         name,
         "transformers.bert",
@@ -35,17 +37,19 @@ def _bert(name: str, parameters: int, checkpoint: str) -> Family:
 
 
 def _timm(parameters: int, gmacs: float, norms: float) -> Published:
-    """`gmacs` are rounded to 10 million; `norms` are the millions among them."""
+    """Published figures of timm: `gmacs` is rounded to 0.01; `norms` million of them are norms."""
     macs = gmacs * 1e9 - norms * 1e6
     return Published(parameters, 0, macs, max(0.01, 0.005 / gmacs), "timm")
 
 
 def _vit(name: str, published: Published) -> Family:
+    """A vision transformer."""
     source = "Touvron et al. 2021, Training data-efficient image transformers, ICML"
     return family(name, "transformers.vit", source, "vit", sampled=False, published=published)
 
 
 def _mobilevit(name: str, published: Published) -> Family:
+    """A MobileViT."""
     return family(
         name,
         "transformers.mobilevit",

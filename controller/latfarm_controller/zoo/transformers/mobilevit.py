@@ -17,13 +17,23 @@ from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.transformers.attention import pre_norm_block
 
 _HEADS = 4
+"""Number of heads of attention."""
 _PATCH = 2
+"""Height and width of a patch, in pixels."""
 _DEPTHS = (2, 4, 3)
+"""Number of encoder layers in each of the three MobileViT blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MobileVitScale:
-    """Expansion of the inverted residuals, channels of the stages, widths of the transformers."""
+    """The size of a MobileViT.
+
+    Attributes:
+        expansion: channels inside an inverted residual, over those of its input.
+        channels: channels of the five stages.
+        features: features of a token in the three MobileViT blocks.
+        head: channels before the classifier.
+    """
 
     expansion: int
     channels: tuple[int, int, int, int, int]
@@ -32,17 +42,17 @@ class _MobileVitScale:
 
 
 def mobilevit_xxs(b: GraphBuilder, x: str, design: Design) -> str:
-    """1.3 million parameters (Mehta and Rastegari 2022, table 4)."""
+    """MobileViT-XXS: 1.3 million parameters (Mehta and Rastegari 2022, table 4)."""
     return _mobilevit(b, x, design, _MobileVitScale(2, (16, 24, 48, 64, 80), (64, 80, 96), 320))
 
 
 def mobilevit_xs(b: GraphBuilder, x: str, design: Design) -> str:
-    """2.3 million parameters (Mehta and Rastegari 2022, table 4)."""
+    """MobileViT-XS: 2.3 million parameters (Mehta and Rastegari 2022, table 4)."""
     return _mobilevit(b, x, design, _MobileVitScale(4, (32, 48, 64, 80, 96), (96, 120, 144), 384))
 
 
 def mobilevit_s(b: GraphBuilder, x: str, design: Design) -> str:
-    """5.6 million parameters (Mehta and Rastegari 2022, table 4)."""
+    """MobileViT-S: 5.6 million parameters (Mehta and Rastegari 2022, table 4)."""
     return _mobilevit(
         b, x, design, _MobileVitScale(4, (32, 64, 96, 128, 160), (144, 192, 240), 640)
     )
@@ -67,9 +77,10 @@ def _mobilevit(b: GraphBuilder, x: str, design: Design, scale: _MobileVitScale) 
 
 
 def _block(b: GraphBuilder, x: str, design: Design, base: int, features: int, depth: int) -> str:
-    """Section 3.1: convolve, attend among pixels of like place in their patches, fuse.
+    """The MobileViT block (section 3.1): convolutions, attention between patches, and a fusion.
 
-    A map that is no whole number of patches is interpolated before and after, as the authors do.
+    Pixels attend to those at the same place in other patches. Where a map is not a whole number of
+    patches, it is interpolated before and after, as the authors do.
     """
     channels, (height, width) = channels_of(b, x), b.type_of(x).shape[2:]
     y = conv_bn(b, x, design.channels(base), design.kernel(3), act=swish)
@@ -88,7 +99,7 @@ def _block(b: GraphBuilder, x: str, design: Design, base: int, features: int, de
 
 
 def unfold(b: GraphBuilder, x: str) -> str:
-    """Map (N, C, H, W) to tokens (N * pixels of a patch, patches, C)."""
+    """Make tokens (N * pixels of a patch, patches, C) from a map (N, C, H, W)."""
     n, c, h, w = b.type_of(x).shape
     high, wide, area = h // _PATCH, w // _PATCH, _PATCH**2
     x = b.transpose(b.reshape(x, (n * c * high, _PATCH, wide, _PATCH)), (0, 2, 1, 3))
@@ -97,7 +108,7 @@ def unfold(b: GraphBuilder, x: str) -> str:
 
 
 def fold(b: GraphBuilder, x: str, shape: tuple[int, ...]) -> str:
-    """Tokens back to a map of `shape`."""
+    """Make a map of `shape` from tokens, the reverse of `unfold`."""
     n, c, h, w = shape
     high, wide, area = h // _PATCH, w // _PATCH, _PATCH**2
     x = b.transpose(b.reshape(x, (n, area, high * wide, c)), (0, 3, 2, 1))
@@ -106,7 +117,7 @@ def fold(b: GraphBuilder, x: str, shape: tuple[int, ...]) -> str:
 
 
 def _interpolated(b: GraphBuilder, x: str, height: int, width: int) -> str:
-    """Bilinear, corners not aligned."""
+    """Bilinear interpolation without aligned corners."""
     n, c = b.type_of(x).shape[:2]
     sizes = b.weight((4,), "int64", (n, c, height, width))
     return b.op("Resize", [x, "", "", sizes], {"mode": "linear"})

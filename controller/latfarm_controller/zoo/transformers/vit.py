@@ -9,24 +9,26 @@ from latfarm_controller.zoo.design import Design
 from latfarm_controller.zoo.transformers.attention import pre_norm_block
 
 _PATCH = 16
+"""Height and width of a patch, in pixels."""
 _LAYERS = 12
+"""Number of encoder layers."""
 
 
 def vit_tiny(b: GraphBuilder, x: str, design: Design) -> str:
-    """Width 192 in 3 heads (Touvron et al. 2021, table 1)."""
+    """ViT-Tiny: 192 features in 3 heads (Touvron et al. 2021, table 1)."""
     return _vit(b, x, design, 192, 3)
 
 
 def vit_small(b: GraphBuilder, x: str, design: Design) -> str:
-    """Width 384 in 6 heads (Touvron et al. 2021, table 1)."""
+    """ViT-Small: 384 features in 6 heads (Touvron et al. 2021, table 1)."""
     return _vit(b, x, design, 384, 6)
 
 
 def _vit(b: GraphBuilder, x: str, design: Design, features: int, heads: int) -> str:
-    """Dosovitskiy et al. 2021, section 3.1, with a class token.
+    """The network of Dosovitskiy et al. 2021, section 3.1, with a class token.
 
     Raises:
-        GraphError: the image is no whole number of patches high or wide.
+        GraphError: height or width is not a whole number of patches.
     """
     n, _, height, width = b.type_of(x).shape
     if height % _PATCH or width % _PATCH:

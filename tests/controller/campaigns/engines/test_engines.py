@@ -1,4 +1,4 @@
-"""Engines: every network on every platform of a board, in random order, failures as cells."""
+"""The comparison of engines: all networks on all platforms of a board, in random order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.engines.engines import EngineOptions, EnginesCampaign
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform, choose, offer
+from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform, choose, offer
 from latfarm_controller.campaigns.kinds import COMPARING, KINDS, make_campaign
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -103,7 +103,7 @@ def test_every_cell_is_measured_in_every_pass_on_the_one_board() -> None:
     assert len({r.request_id for r in asked}) == len(asked)
     assert {r.board for r in asked} == {"b1"}
     assert {r.settings.sessions for r in requests} == {2}
-    # Each pass has all cells, in another order.
+    # Each pass measures all cells, in another order.
     size = 2 * len(OFFERS)
     orders = [
         [(r.graph.name, r.platform) for r in requests[i : i + size]]
@@ -111,7 +111,7 @@ def test_every_cell_is_measured_in_every_pass_on_the_one_board() -> None:
     ]
     assert {frozenset(order) for order in orders} == {frozenset(orders[0])}
     assert len({tuple(order) for order in orders}) == 3
-    # Platforms that share a model lie together, a sentinel before each group.
+    # Platforms that share a model are measured together, with a sentinel before each group.
     marks = [i for i, r in enumerate(asked) if r.purpose == "sentinel"]
     assert marks[0] == 0
     assert marks[-1] == len(asked) - 1
@@ -147,7 +147,7 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped() -> None:
     assert resumed.outcome()["cells"] == whole.outcome()["cells"]
 
 
-def test_a_failure_is_a_cell_with_its_reason_and_a_models_own_is_not_repeated() -> None:
+def test_failures_are_cells_with_reasons_and_model_errors_are_not_repeated() -> None:
     def fails(request: MeasurementRequest) -> Outcome | None:
         if request.purpose == "sentinel":
             return None
@@ -215,7 +215,7 @@ def test_speed_ups_the_fastest_and_the_unstable() -> None:
     assert found["pi4-ncnn20261020-fp32-1t"]["unstable"]
     gpu = found["pi4-openvino2026.4-gpu-fp16"]
     assert gpu["speedup"] is None
-    assert gpu["fastest"]  # of its element type
+    assert gpu["fastest"]  # the fastest of its element type
     assert [p for p, cell in found.items() if cell["fastest"]] == [
         "pi4-mnn3.6-fp32-2t",
         "pi4-openvino2026.4-gpu-fp16",
@@ -278,7 +278,7 @@ def test_a_wrong_configuration_is_refused(config: dict[str, Any], complaint: str
         make_campaign("engines", "*", config)
 
 
-def test_the_registry_knows_it_as_comparing() -> None:
+def test_the_kind_is_registered_as_a_comparison() -> None:
     assert set(KINDS) >= COMPARING == {"engines"}
     campaign = make_campaign("engines", "*", {})
     assert campaign.done  # nothing to compare until a board is chosen

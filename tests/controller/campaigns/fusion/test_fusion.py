@@ -1,4 +1,4 @@
-"""Fusion detection recovers hidden rules from times, and from profiles where there are any."""
+"""Fusion detection finds hidden rules by times, and by profiles where there are any."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules, Verdict
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -51,7 +51,7 @@ def wrong(campaign: FusionCampaign) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_hidden_rules_come_out_of_noisy_times() -> None:
+def test_hidden_rules_are_found_by_noisy_times() -> None:
     campaign = detect(truth(noise=0.05))
     assert wrong(campaign) == []
     outcome = campaign.outcome()
@@ -61,13 +61,13 @@ def test_hidden_rules_come_out_of_noisy_times() -> None:
     sources = {p["source"] for p in outcome["pairs"]}
     assert "time" in sources
     assert "profile" not in sources
-    # The whole is affordable: some six minutes of board time at 0.1 s a measurement.
+    # All measurements take about six minutes of board time, at 0.1 s each.
     assert campaign.progress().done < 3600
     json.dumps(outcome, allow_nan=False)
 
 
 @pytest.mark.slow
-def test_slow_drift_hits_a_pair_and_its_ops_alike() -> None:
+def test_slow_drift_does_not_change_the_answers() -> None:
     def drift(second: float) -> float:
         return 1.0 + 0.3 * ((second % 600) / 600)
 
@@ -88,7 +88,7 @@ def test_profiles_are_the_truth_and_score_the_times() -> None:
     assert joins[0]["answer"] == 1
 
 
-def test_the_last_branch_of_a_join_is_told_by_its_profile() -> None:
+def test_the_profile_shows_that_the_last_branch_of_a_join_is_fused() -> None:
     rules = FusionRules(pairs=HIDDEN, multi_inbound=2, multi_outbound=0)
     platform = SimulatedPlatform(rules=rules, profiles=True)
 
@@ -118,13 +118,13 @@ def test_forks_are_decided_by_the_closest_plan() -> None:
     assert campaign.rules().multi_outbound == 0
 
 
-def test_a_profile_that_hides_its_layers_is_not_believed() -> None:
+def test_a_profile_that_hides_its_layers_is_not_used() -> None:
     campaign = detect(truth(profiles=True, opaque=True), pairs=SMALL)
     assert campaign.outcome()["profile"] == "opaque"
     assert {p["source"] for p in campaign.outcome()["pairs"]} == {"time"}
 
 
-def test_noise_beyond_telling_gives_undecided_and_the_prior() -> None:
+def test_with_too_much_noise_pairs_are_undecided_and_the_prior_counts() -> None:
     campaign = detect(truth(noise=2.0, seed=3), pairs=SMALL, rounds=2, max_rounds=2)
     undecided = [p for p in campaign.outcome()["pairs"] if p["time_fused"] == "undecided"]
     assert undecided
@@ -186,7 +186,7 @@ def test_pairs_that_cannot_be_built_are_named() -> None:
 
 
 def test_a_saved_change_of_layout_is_not_taken_for_fusion() -> None:
-    # Two convolutions never run as one: if times say so, what was saved is a change of layout.
+    # Two convolutions never run as one kernel: if times say so, a change of layout was saved.
     seeming: dict[tuple[str, str], Verdict] = {
         **HIDDEN,
         ("Conv", "Conv"): "fused",
@@ -202,6 +202,6 @@ def test_a_saved_change_of_layout_is_not_taken_for_fusion() -> None:
         assert found[pair]["used"] == "separate"
     assert not found["Conv", "Relu"]["layout"]
     assert found["Conv", "Relu"]["used"] == "fused"
-    # Without the control's verdict a pool may well be fused, as on some accelerators.
+    # Without the control a pool may be fused, as on some accelerators.
     alone = detect(platform, pairs=pairs[1:])
     assert alone.rules().fuses("Conv", "MaxPool")

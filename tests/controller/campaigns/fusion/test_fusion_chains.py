@@ -1,4 +1,4 @@
-"""Chains of tiny ops count kernels; which branch takes in a join is told by a wide one's place."""
+"""Chains of tiny ops count kernels, and the place of a wide branch shows which branch is fused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.cases import CORE_PAIRS, OrderCase, all_pairs
 from latfarm_controller.campaigns.fusion.chain_models import LINKS, ChainCase, dividers
 from latfarm_controller.campaigns.fusion.chains import ChainRounds, chain_rounds
@@ -17,7 +18,6 @@ from latfarm_controller.campaigns.fusion.decision import (
     student,
     which_order,
 )
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.operators import OPERATORS
 from latfarm_controller.campaigns.fusion.results import (
     chain_answer,
@@ -25,14 +25,14 @@ from latfarm_controller.campaigns.fusion.results import (
     plain_ops,
     sizes_mislead,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from tests.controller.campaigns.fusion.test_fusion_transfers import Board, detect, quality
+from tests.controller.campaigns.fusion.simulated_board import Board, detect, quality
 
 SLOW_CLAMP = FusionRules(
     pairs={("Conv", "Clip"): "fused", ("Conv", "Relu"): "fused"}, multi_inbound=0, multi_outbound=0
@@ -40,7 +40,7 @@ SLOW_CLAMP = FusionRules(
 
 
 def slow_clamp_ms(graph: Graph) -> float:
-    """A runtime whose kernels cost their dispatch, and whose fused clamp is slower than a clamp."""
+    """Latency on a runtime where each kernel has a fixed cost, and a fused clamp is slow."""
     total_ms = 0.005
     for kernel in split(graph, SLOW_CLAMP):
         total_ms += 0.001
@@ -75,7 +75,7 @@ def test_a_fused_op_that_saves_no_time_is_found_by_counting_kernels() -> None:
     assert found[False]["Conv", "Relu"] == "fused"
 
 
-def test_an_op_that_a_separator_takes_in_is_tried_behind_another() -> None:
+def test_an_op_that_fuses_with_a_separator_is_tried_with_another() -> None:
     board = Board("gpu", 0.0)
     campaign = detect(board, pairs=[("conv", "relu"), ("max_pool", "relu"), ("relu", "conv")])
     assert quality(board, campaign) == (1.0, 1.0)
@@ -84,18 +84,18 @@ def test_an_op_that_a_separator_takes_in_is_tried_behind_another() -> None:
         assert chain_answer(chains) == result.time_fused
 
 
-def test_separators_have_the_layout_of_the_pair() -> None:
+def test_separators_use_the_same_layout_as_the_pair() -> None:
     assert dividers("conv", "relu") == ("MaxPool", "AveragePool")
     assert dividers("relu", "conv_transpose") == ("MaxPool", "AveragePool")
     assert dividers("bn", "relu") == ("Softmax",)
     assert dividers("fc", "flat_relu") == ("Softmax", "Softmax across")
-    # Their shapes change, or they cancel each other out.
+    # These ops change a shape, or cancel each other out.
     assert dividers("conv", "concat") == ()
     assert dividers("transpose", "transpose") == ()
     assert chain_rounds("conv", "global_pool") is None
 
 
-def test_the_four_chains_differ_in_nothing_but_the_pair() -> None:
+def test_the_four_chains_differ_only_in_the_pair() -> None:
     chained = [
         ChainCase(OPERATORS[a], OPERATORS[b], d) for a, b in CORE_PAIRS for d in dividers(a, b)
     ]
@@ -109,7 +109,7 @@ def test_the_four_chains_differ_in_nothing_but_the_pair() -> None:
         alone = Counter({case.divider.split()[0]: separators})
         alone += Counter(OPERATORS[n].op for n in case.head)
         assert bare == alone, case.label
-        # Each link holds the pair once, whatever an op is made of.
+        # Each link contains the pair once, however many nodes an op has.
         assert first + second == both + bare, case.label
 
 
@@ -131,7 +131,7 @@ def test_ops_that_may_choose_a_layout_stand_at_the_head_of_all_four_chains() -> 
 
 
 def layouts_ms(graph: Graph) -> float:
-    """A runtime whose poolings are twice as fast behind a convolution; nothing is ever fused."""
+    """Latency on a runtime whose poolings are twice as fast after a convolution, without fusion."""
     total_ms, fast = 0.005, False
     for node in graph.nodes:
         fast = fast or node.op == "Conv"
@@ -139,7 +139,7 @@ def layouts_ms(graph: Graph) -> float:
     return total_ms
 
 
-def test_a_layout_that_a_convolution_hands_on_is_no_fusion() -> None:
+def test_a_layout_that_a_convolution_passes_on_is_not_taken_for_fusion() -> None:
     case = ChainCase(OPERATORS["relu"], OPERATORS["conv"], "MaxPool")
     bare, first, second, both = (
         layouts_ms(g) for g in (case.bare, case.single_first, case.single_second, case.connected)
@@ -148,7 +148,7 @@ def test_a_layout_that_a_convolution_hands_on_is_no_fusion() -> None:
 
 
 def merging_ms(graph: Graph) -> float:
-    """A runtime that knows attention: products and softmaxes of rows are one kernel."""
+    """Latency on a runtime that runs products and softmaxes along rows as one kernel."""
     total_ms, last = 0.005, ""
     for node in graph.nodes:
         attends = node.op == "Gemm" or (node.op == "Softmax" and node.attrs["axis"] != 0)
@@ -158,7 +158,7 @@ def merging_ms(graph: Graph) -> float:
     return total_ms
 
 
-def test_separators_that_were_taken_in_tell_nothing_and_others_are_tried() -> None:
+def test_separators_that_are_fused_with_the_pair_are_replaced() -> None:
     def answered(request: MeasurementRequest) -> Measurement:
         found = SimulatedPlatform(rules=SLOW_CLAMP).measure(request)
         took_ms = merging_ms(request.graph)
@@ -173,10 +173,10 @@ def test_separators_that_were_taken_in_tell_nothing_and_others_are_tried() -> No
     assert chain.connected_ms == pytest.approx(2 * LINKS * 0.001, rel=0.01)
 
 
-def test_few_rounds_leave_more_doubt_than_their_spread_says() -> None:
-    doubts = [student(rounds) for rounds in range(2, 20)]
-    assert doubts == sorted(doubts, reverse=True)
-    assert doubts[-1] < 1.2
+def test_errors_from_few_rounds_are_enlarged() -> None:
+    factors = [student(rounds) for rounds in range(2, 20)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[-1] < 1.2
     assert student(1) == float("inf")
 
 
@@ -190,17 +190,17 @@ def decided(answer: str, margin: float = 8.0, rounds: int = 6) -> Decision:
     return Decision(answer, 1.0, 1.0, 2.0, 0.01, 0.01, sign * margin, rounds)  # type: ignore[arg-type]
 
 
-def test_chains_hold_but_for_a_large_tensor_that_surely_says_otherwise() -> None:
+def test_chains_are_overruled_only_by_a_large_tensor_with_a_clear_answer() -> None:
     apart, fused, unclear = decided("separate"), decided("fused"), decided("undecided", 0.0)
     assert combined([apart, apart], [fused]) == ("fused", False)
     assert combined([fused, fused], [apart]) == ("separate", False)
     assert combined([apart, fused], [apart]) == ("fused", True)
     assert combined([apart, decided("fused", rounds=2)], [apart]) == ("separate", True)
     assert combined([apart, decided("fused", margin=2.5)], [apart]) == ("separate", True)
-    # One that is fused when small only shows a saved layout or a noisy measurement.
+    # A pair that is fused only at the small size shows a saved layout or a noisy measurement.
     assert combined([fused, apart], [apart]) == ("separate", True)
     assert combined([apart, unclear], [unclear]) == ("separate", False)
-    # The first chain that is settled stands for the op.
+    # The first chain with an answer counts for the op.
     assert combined([], [unclear, fused, apart]) == ("fused", False)
 
 
@@ -213,7 +213,7 @@ def test_chains_hold_but_for_a_large_tensor_that_surely_says_otherwise() -> None
         *(("npu", 0, 0.03), ("gpu", 0, 0.03)),
     ],
 )
-def test_the_branch_that_takes_in_a_join_is_found(kind: str, seed: int, noise: float) -> None:
+def test_the_branch_that_a_join_is_fused_with_is_found(kind: str, seed: int, noise: float) -> None:
     board = Board(kind, noise, seed)
     campaign = detect(board, pairs=[("conv", "add"), ("conv", "relu"), ("conv", "bn")])
     assert campaign.rules().multi_inbound == board.profile.multi_inbound
@@ -221,7 +221,7 @@ def test_the_branch_that_takes_in_a_join_is_found(kind: str, seed: int, noise: f
     assert (join["source"], join["clear"]) == ("time", True)
 
 
-def test_a_wide_branch_in_either_place_tells_the_order() -> None:
+def test_a_wide_branch_in_either_place_shows_the_order() -> None:
     order = OrderCase(OPERATORS["add"])
     assert hash_of(order.wide_first) != hash_of(order.wide_last)
     for graph, narrow in ((order.wide_first, 1), (order.wide_last, 0)):
@@ -233,21 +233,21 @@ def test_a_wide_branch_in_either_place_tells_the_order() -> None:
     assert which_order(slower, steady) == 2
     assert which_order(steady, steady) is None
     assert which_order([1.0, 1.3, 0.8, 1.1], [1.1, 0.9, 1.3, 1.2]) is None
-    # Less than a hundredth is chance, however steady; two rounds show no spread.
+    # A difference of less than 1 % is chance, however steady; two rounds show no spread.
     assert which_order(steady, [t * 1.005 for t in steady]) is None
     assert which_order(steady[:2], slower[:2]) is None
 
 
-def test_sizes_that_contradict_chains_are_not_believed() -> None:
+def test_sizes_that_contradict_chains_are_misleading() -> None:
     agree = [("separate", "separate")] * 30 + [("fused", "fused")] * 5
     assert not sizes_mislead(agree)  # type: ignore[arg-type]
     assert not sizes_mislead([*agree, ("fused", "separate")])  # type: ignore[list-item]
-    # Only pairs that both tell of count: an open one contradicts nothing.
+    # Only pairs with an answer of both count: an undecided one contradicts nothing.
     assert not sizes_mislead([*agree, *[("fused", "undecided")] * 5])  # type: ignore[list-item]
     assert sizes_mislead([*agree, *[("fused", "separate")] * 3])  # type: ignore[list-item]
 
 
-def test_blind_rounds_do_not_heed_the_truth() -> None:
+def test_blind_rounds_measure_pairs_that_the_profile_settled() -> None:
     pairs = [("conv", "concat"), ("relu", "concat")]
     counts = {}
     for blind in (False, True):
@@ -258,7 +258,7 @@ def test_blind_rounds_do_not_heed_the_truth() -> None:
     assert counts[True] >= counts[False]
 
 
-def test_sizes_are_believed_of_ops_next_to_which_nothing_else_is_saved() -> None:
+def test_plain_ops_are_those_whose_times_at_sizes_are_right() -> None:
     told: dict[tuple[str, str], tuple[Answer, Answer]] = {
         ("Conv", "MaxPool"): ("fused", "separate"),  # a conversion is saved
         ("Conv", "Sigmoid"): ("separate", "separate"),
@@ -271,7 +271,7 @@ def test_sizes_are_believed_of_ops_next_to_which_nothing_else_is_saved() -> None
 
 
 def entry_with(*rounds: tuple[float, float, float, float]) -> ChainRounds:
-    """Chains of (conv, relu) after some rounds of T(Op1), T(Op2), T(Op1, Op2), T(separators)."""
+    """The chains of (conv, relu) after rounds of T(Op1), T(Op2), T(Op1, Op2) and T(separators)."""
     entry = chain_rounds("conv", "relu")
     assert entry is not None
     for *three, bare_ms in rounds:
@@ -284,22 +284,27 @@ def entry_with(*rounds: tuple[float, float, float, float]) -> ChainRounds:
     return entry
 
 
-def test_a_spread_of_few_rounds_does_not_put_another_separator() -> None:
+def test_a_disturbed_round_does_not_change_the_separator() -> None:
     limits = FusionOptions()
-    # The board was disturbed in one round of three: the spread hides the op, its time does not.
+    # The board was disturbed in one round of three: the spread is too large for an answer.
     entry = entry_with((2.0, 1.5, 2.1, 1.0), (2.0, 1.5, 2.0, 1.0), (2.0, 6.0, 2.0, 3.0))
     assert entry.decision(limits).answer == "undecided"
     assert entry.worth_another(limits)
     assert (entry.case.size_name, len(entry.plain)) == ("chain of MaxPool behind conv", 3)
-    # An op that takes nothing, round by round, was taken in by the separator.
+    # An op that takes no time in any round was fused with the separator.
     entry = entry_with(*[(2.0, 1.0, 2.0, 1.0)] * 3)
     assert entry.worth_another(limits)
     assert (entry.case.size_name, len(entry.plain)) == ("chain of AveragePool behind conv", 0)
 
 
-def test_an_open_pair_is_measured_on_while_its_spread_leaves_hope() -> None:
+def test_an_undecided_pair_is_measured_again_while_more_rounds_could_settle_it() -> None:
     limits = FusionOptions()
-    middling = (2.0, 1.5, 2.25, 1.0)  # half of the cheaper op is saved: no number of rounds tells
+    middling = (
+        2.0,
+        1.5,
+        2.25,
+        1.0,
+    )  # half of the cheaper op is saved: more rounds cannot settle this
     noisy = [middling, (2.0, 1.5, 2.35, 1.0), (2.0, 1.5, 2.15, 1.0)] * 4
     assert entry_with(*noisy[:5]).worth_another(limits)
     assert not entry_with(*noisy).worth_another(limits)

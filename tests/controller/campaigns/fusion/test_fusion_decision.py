@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from latfarm_controller.campaigns.fusion.cases import CORE_PAIRS, all_pairs, pair_case
 from latfarm_controller.campaigns.fusion.decision import (
     Triple,
-    absorbed,
     closest_plan,
     decide,
-    merged_branch,
     prior_log_odds,
-    profile_says_fused,
     standard_error,
+)
+from latfarm_controller.campaigns.fusion.profile_layers import (
+    absorbed,
+    merged_branch,
+    profile_says_fused,
     together,
     work_layers,
 )
@@ -56,14 +58,14 @@ def test_table_3_of_nn_meter(pool_us: float, relu_us: float, both_us: float, ans
     assert (found.log_odds > 0) == (answer == "fused")
 
 
-def test_the_call_is_taken_off_all_three() -> None:
+def test_the_cost_of_the_call_is_subtracted_from_all_three_times() -> None:
     # Two ops of 0.01 ms in calls that cost 0.1 ms: without this they would look fused.
     rounds = [Triple(taken(0.11), taken(0.11), taken(0.12), 0.1) for _ in range(3)]
     assert decide(rounds).answer == "separate"
     assert decide([Triple(t.first, t.second, t.connected, 0.0) for t in rounds]).answer == "fused"
 
 
-def test_spread_leaves_it_undecided() -> None:
+def test_too_much_spread_is_undecided() -> None:
     rounds = [Triple(taken(1.0), taken(0.1), taken(t), 0.0) for t in (0.9, 1.0, 1.2)]
     assert decide(rounds).answer == "undecided"
     own = [Triple(taken(1.0, 0.3), taken(0.1), taken(1.0, 0.3), 0.0) for _ in range(3)]
@@ -102,25 +104,25 @@ def test_standard_error_shrinks_with_rounds_and_knows_small_samples() -> None:
     assert standard_error([1, 2, 3] * 12) < standard_error([1, 2, 3])
 
 
-def test_the_prior_folds_clamps_into_what_multiplies() -> None:
+def test_the_prior_fuses_clamps_with_convolutions() -> None:
     assert prior_log_odds("Conv", "Relu") > 0
     assert prior_log_odds("Conv", "Conv") < 0
     assert prior_log_odds("Add", "Relu") < 0
 
 
-def test_layers_are_counted_without_changes_of_layout() -> None:
+def test_changes_of_layout_do_not_count_as_layers() -> None:
     relu = taken(0.1, layers=("Relu",))
     conv = taken(0.1, layers=("ReorderInput", "Conv", "ReorderOutput"))
     assert profile_says_fused([conv, relu], taken(0.1, layers=("Conv", "ReorderOutput"))) is True
     apart = taken(0.1, layers=("ReorderInput", "Conv", "ReorderOutput", "Relu"))
     assert profile_says_fused([conv, relu], apart) is False
     assert profile_says_fused([conv, relu], taken(0.1)) is None
-    # An op that runs as two layers alone and as two behind another was not fused.
+    # An op that has two layers both alone and after another op was not fused.
     double = taken(0.1, layers=("Mul", "Add"))
     assert profile_says_fused([conv, double], taken(0.1, layers=("Conv", "Mul", "Add"))) is False
 
 
-def test_an_op_that_is_not_run_behind_another_as_it_is_alone_is_absorbed() -> None:
+def test_an_op_that_takes_almost_no_time_after_another_is_absorbed() -> None:
     def layers(*times_ms: float) -> Measurement:
         found = tuple(ProfiledLayer(f"{at}", "", time_ms) for at, time_ms in enumerate(times_ms))
         return replace(taken(1.0), layers=found)
@@ -132,22 +134,22 @@ def test_an_op_that_is_not_run_behind_another_as_it_is_alone_is_absorbed() -> No
     assert not absorbed([total, slow_relu], layers()), "nothing is shown"
 
 
-def test_rasters_and_constants_are_no_kernels_of_the_model() -> None:
-    # MNN: two ops in one layout save the rasters between them, and are two kernels all the same.
+def test_rasters_and_constants_do_not_count_as_kernels() -> None:
+    # In MNN, two ops in one layout save the rasters between them, and are still two kernels.
     pool = taken(0.1, layers=("Reorder", "Pooling", "Raster"))
     conv = taken(0.1, layers=("Reorder", "Convolution", "Raster"))
     both = taken(0.1, layers=("Reorder", "Pooling", "Convolution", "Raster"))
     assert profile_says_fused([pool, conv], both) is False
     assert profile_says_fused([conv, pool], taken(0.1, layers=("Convolution", "Raster"))) is True
-    # A concatenation is done by the raster of what reads it: there is no kernel to be counted.
+    # The raster of the op that reads a concatenation does it: there is no kernel to count.
     concat = taken(0.1, layers=("Raster",))
     assert profile_says_fused([concat, conv], conv) is None
-    # ncnn: a constant operand has a layer.
+    # In ncnn, a constant operand has a layer.
     shift = taken(0.1, layers=("MemoryData", "BinaryOp"))
     assert [layer.op for layer in work_layers(shift.layers)] == ["BinaryOp"]
 
 
-def test_branches_are_told_by_name_or_by_order() -> None:
+def test_the_fused_branch_is_found_by_name_or_by_order() -> None:
     left = Node("conv_1", "Conv", ("x",), ("conv_1",))
     right = Node("conv_10", "Conv", ("y",), ("conv_10",))
     join = Node("add", "Add", ("conv_1", "conv_10"), ("add",))
@@ -168,7 +170,7 @@ def test_the_plan_closest_in_time_wins() -> None:
     assert closest_plan(10.0, {0: 10.1, 1: 8.0, 2: 7.0}, 0.2) == (0, True)
     assert closest_plan(7.1, {0: 10.0, 1: 8.0, 2: 7.0}, 0.2) == (2, True)
     assert closest_plan(8.1, {0: 10.0, 1: 8.0, 2: 7.0}, 0.2) == (1, True)
-    # Both fused plans are as close: the first is visited first, and it is not clear.
+    # Both fused plans are equally close: the first is taken, and the choice is not clear.
     assert closest_plan(7.52, {0: 10.0, 1: 7.6, 2: 7.5}, 0.5) == (1, False)
     assert closest_plan(9.0, {0: 9.4, 1: 8.5}, 1.0) == (0, False)
 

@@ -1,9 +1,9 @@
 """nn-Meter's Tables 3 and 4 from end to end: times to rules to the kernels of a network.
 
-Table 4 lists ResNet-18's kernels on three back ends. Section 4.2 prints the rules of the GPU,
-and of the CPU's and the VPU's that "conv_add" is false. What no rule of the text says is taken as
-not fused (for the CPU and the VPU: as on the GPU). The rows that rest on that are named in
-`UNSTATED`, and the FC's, before which a view ends every kernel, rests on no rule at all.
+Table 4 lists ResNet-18's kernels on three back ends. Section 4.2 prints the rules of the GPU, and
+says of the CPU and the VPU that "conv_add" is false. Pairs without a printed rule are assumed to be
+separate (for the CPU and the VPU: to be as on the GPU). The rows that depend on this assumption are
+in `UNSTATED`. The row of the FC depends on no rule, because a view before it ends every kernel.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import Counter
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
@@ -71,7 +71,7 @@ UNSTATED: dict[str, list[tuple[str, str]]] = {
 
 
 def rules_of(backend: str) -> FusionRules:
-    """The printed rules; Table 3's pair; of the CPU and the VPU without conv_add."""
+    """The printed rules with the pair of Table 3; those of the CPU and the VPU without conv_add."""
     rules = FusionRules(pairs=PRINTED, multi_inbound=1, multi_outbound=0, platform=backend)
     pool_us, relu_us, both_us, _ = TABLE_3[backend]
     saves = pool_us + relu_us - both_us > 0.5 * min(pool_us, relu_us)
@@ -80,7 +80,7 @@ def rules_of(backend: str) -> FusionRules:
 
 
 def resnet18() -> Graph:
-    """As published, its batch-norms kept: exporters fold them, the paper counts them."""
+    """ResNet-18 with its batch-norms, which the paper counts and exporters fold."""
     b = GraphBuilder("resnet18")
 
     def conv(x: str, channels: int, kernel: int, stride: int = 1) -> str:
@@ -96,7 +96,7 @@ def resnet18() -> Graph:
 
 
 def kernels(rules: FusionRules) -> Counter[str]:
-    """Kernels by type; a view is no kernel of the paper's."""
+    """The number of kernels by type; the paper does not count views."""
     return Counter(k.type.removesuffix("+Flatten") for k in split(resnet18(), rules))
 
 
@@ -107,7 +107,7 @@ def test_table_4_from_the_printed_rules(backend: str) -> None:
     assert sum(found.values()) == {"gpu": 23, "cpu": 31, "vpu": 31}[backend]
 
 
-def test_the_network_is_the_zoos() -> None:
+def test_the_network_is_that_of_the_zoo() -> None:
     ours, published = resnet18(), zoo.build("resnet18")
     assert macs_of(ours) == macs_of(published)
     count = Counter(node.op for node in ours.nodes)
@@ -116,10 +116,8 @@ def test_the_network_is_the_zoos() -> None:
 
 @pytest.mark.parametrize("backend", TABLE_4)
 @pytest.mark.parametrize("row", UNSTATED)
-def test_rows_that_no_printed_rule_gives_change_with_what_is_not_said(
-    backend: str, row: str
-) -> None:
-    """The other choice gives another table: these rows are assumptions, and known as such."""
+def test_rows_without_a_printed_rule_depend_on_the_assumption(backend: str, row: str) -> None:
+    """The opposite assumption gives another table, so that these rows depend on it."""
     rules = rules_of(backend)
     if row == "Add+Relu" and backend == "gpu":
         assert row not in TABLE_4[backend]  # there an add runs within the convolution before it
@@ -130,7 +128,7 @@ def test_rows_that_no_printed_rule_gives_change_with_what_is_not_said(
 
 
 @pytest.mark.parametrize("backend", TABLE_3)
-def test_table_3s_times_give_its_rules_through_the_whole_detection(backend: str) -> None:
+def test_the_times_of_table_3_give_its_rules(backend: str) -> None:
     pool_us, relu_us, both_us, fused = TABLE_3[backend]
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -142,7 +140,7 @@ def test_table_3s_times_give_its_rules_through_the_whole_detection(backend: str)
         answer = platform.measure(request).to_json()
         return Measurement.from_json({**answer, "latency_ms": took_us / 1e3, "mad_ms": 0.0})
 
-    # The table prints times of a pair, none of a chain.
+    # The table has times of pairs, but none of chains.
     options = FusionOptions(
         pairs=[("max_pool", "relu")], sizes=["small"], profile=False, chains=False
     )
@@ -154,7 +152,7 @@ def test_table_3s_times_give_its_rules_through_the_whole_detection(backend: str)
 
 @pytest.mark.parametrize("backend", ["gpu", "cpu"])
 def test_table_4_from_detected_rules(backend: str) -> None:
-    """Times of a platform that fuses as the back end does, to rules, to its column of Table 4."""
+    """The rules that are detected on a platform like the back end give its column of Table 4."""
     platform = SimulatedPlatform(rules=rules_of(backend), noise=0.01)
     pairs = [
         *(("conv", "bn"), ("conv", "relu"), ("conv", "add"), ("conv", "conv"), ("add", "relu")),

@@ -1,4 +1,4 @@
-"""What a runtime's own profile settles of each pair, what it cannot, and how the rows say so."""
+"""Which pairs a runtime's own profile settles, which it cannot, and how the benchmark says so."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
@@ -22,7 +22,7 @@ Layers = Callable[[MeasurementRequest], tuple[str, ...]]
 
 
 def as_mnn(request: MeasurementRequest) -> tuple[str, ...]:
-    """Concatenations are done by whatever moves data anyway; an activation joins a convolution."""
+    """Layers as MNN shows them: rasters do concatenations, activations fuse with convolutions."""
     ops = [node.op for node in request.graph.nodes]
     kinds = ["Raster" if op == "Concat" else op for op in ops]
     if ops[:2] == ["Conv", "Relu"]:
@@ -58,7 +58,7 @@ def mnn() -> FusionCampaign:
     return detected(as_mnn)
 
 
-def test_what_the_profile_settles_and_why_it_leaves_the_rest(mnn: FusionCampaign) -> None:
+def test_the_profile_settles_pairs_or_says_why_not(mnn: FusionCampaign) -> None:
     found = {r.rule: r for r in mnn.results()}
     assert {rule: r.graph_fused for rule, r in found.items()} == {
         ("Conv", "Relu"): True,
@@ -73,7 +73,7 @@ def test_what_the_profile_settles_and_why_it_leaves_the_rest(mnn: FusionCampaign
     assert told["graph_untold"] == found["Conv", "Concat"].untold
 
 
-def test_what_the_profile_shows_in_two_layers_is_cut_out_whole_where_one_all_but_vanishes() -> None:
+def test_a_pair_in_two_layers_is_one_kernel_if_one_of_them_takes_almost_no_time() -> None:
     def answer(request: MeasurementRequest) -> Measurement:
         ops = [node.op for node in request.graph.nodes]
         found = SimulatedPlatform(rules=RULES).measure(request)
@@ -95,8 +95,8 @@ def test_what_the_profile_shows_in_two_layers_is_cut_out_whole_where_one_all_but
     assert campaign.rules().fuses("Add", "Relu")
 
 
-def test_two_convolutions_that_save_moving_their_tensors_are_two_kernels() -> None:
-    """Vela charges a lone op with its model's inputs and outputs: connected both take less."""
+def test_two_convolutions_that_save_a_transfer_are_two_kernels() -> None:
+    """Vela counts moving inputs and outputs as a lone op's time: connected, both take less."""
 
     def answer(request: MeasurementRequest) -> Measurement:
         ops = [node.op for node in request.graph.nodes]

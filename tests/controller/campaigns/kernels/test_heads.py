@@ -1,4 +1,4 @@
-"""Heads of networks: what is cut out, what is drawn, and when they are measured at all."""
+"""Heads of networks: which kernels they have, how they are drawn, and when they are measured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.characterize import CharacterizeOptions
-from latfarm_controller.campaigns.kernels import heads as module
-from latfarm_controller.campaigns.kernels.heads import MOST_KERNELS, STEPS, HeadsCampaign, head_of
+from latfarm_controller.campaigns.kernels.heads import (
+    MOST_KERNELS,
+    MOST_MACS,
+    STEPS,
+    HeadsCampaign,
+    head_of,
+)
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.profiles.profiled_draw import PURPOSE
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement
@@ -32,7 +38,7 @@ def network(convolutions: int, size: int = 64) -> Graph:
     return b.build([x])
 
 
-def test_a_head_is_the_first_kernels_and_a_pad() -> None:
+def test_a_head_has_the_first_kernels_and_a_pad() -> None:
     graph = network(8)
     found = head_of(graph, RULES)
     assert found is not None
@@ -54,7 +60,7 @@ def test_a_head_keeps_its_branches() -> None:
     assert "Concat" in {node.op for node in found.nodes}
 
 
-def test_what_has_no_head() -> None:
+def test_networks_without_an_image_and_large_heads_have_none() -> None:
     b = GraphBuilder("features")
     assert head_of(b.build([b.fc(b.input((1, 64)), 8)]), RULES) is None
     assert head_of(network(8, size=16), RULES) is None, "too small for an image"
@@ -63,10 +69,11 @@ def test_what_has_no_head() -> None:
     assert head_of(b.build([b.conv(x, 4, 3) for _ in range(MOST_KERNELS + 1)]), RULES) is None
 
 
-def test_a_head_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert head_of(network(4), RULES) is not None
-    monkeypatch.setattr(module, "MOST_MACS", 1000)
-    assert head_of(network(4), RULES) is None
+def test_a_head_that_takes_too_long_is_left_out() -> None:
+    light, heavy = network(2, size=128), network(2, size=4096)
+    assert macs_of(light) < MOST_MACS < macs_of(heavy)
+    assert head_of(light, RULES) is not None
+    assert head_of(heavy, RULES) is None
 
 
 def test_heads_are_different_and_the_seed_decides() -> None:
@@ -96,8 +103,8 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("alone", [1.0, 3.0])
-def test_heads_are_measured_where_kernels_alone_are_another_thing(alone: float) -> None:
-    """On a board on which a kernel's own model takes `alone` times as long as it should."""
+def test_heads_are_measured_where_kernels_alone_take_another_time(alone: float) -> None:
+    """Measure on a board where a kernel alone takes `alone` times as long as inside a network."""
     board = SimulatedPlatform(rules=RULES, profiles=True)
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -132,7 +139,7 @@ def test_heads_are_measured_where_kernels_alone_are_another_thing(alone: float) 
         ({"budget": 500, "context": 0}, 0, 400),
     ],
 )
-def test_a_head_is_profiled_for_each_kernel_unless_told_otherwise(
+def test_a_head_is_profiled_for_each_kernel_unless_the_configuration_says_otherwise(
     config: dict[str, Any], networks: int, heads: int
 ) -> None:
     options = CharacterizeOptions.model_validate(config)

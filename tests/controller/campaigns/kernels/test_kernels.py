@@ -1,4 +1,4 @@
-"""The kernel survey: deterministic, resumable, blind to what is held out, and aware of drift."""
+"""The kernel survey: it is deterministic, resumes, leaves out held-out kernels and sees drift."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
-from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler, pick_doubtful
-from latfarm_controller.campaigns.sampling.samplers import (
-    Excluded,
-    PriorSampler,
-    network_layers,
-)
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler, pick_uncertain
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
+from latfarm_controller.campaigns.sampling.zoo_kernels import network_layers
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
@@ -56,7 +54,7 @@ def test_every_kernel_is_measured_twice_at_different_times() -> None:
     assert len(times) == 30
     assert all(len(found) == 2 for found in times.values())
     assert min(second - first for first, second in times.values()) >= 1
-    # The passes lie in another order, each kernel's two times about a pass apart.
+    # The passes differ in their order, and each kernel's two times lie about a pass apart.
     assert sorted(times, key=lambda k: times[k][0]) != sorted(times, key=lambda k: times[k][1])
     samples = campaign.samples()
     for sample in samples:
@@ -75,7 +73,7 @@ def test_every_kernel_is_measured_twice_at_different_times() -> None:
 
 
 @pytest.mark.slow
-def test_held_out_networks_give_no_kernel_away() -> None:
+def test_no_kernel_of_a_held_out_network_is_measured() -> None:
     held_out = zoo.build("squeezenet")
     seen = survey(count=40, families=["squeezenet"], seed=3)
     drive(seen, platform().measure)
@@ -106,7 +104,7 @@ def test_the_order_of_answers_does_not_matter(seed: int, ask: int, unlucky: int)
     board = platform(failures=failures, drift=lambda second: 1.3 if 20 < second < 30 else 1.0)
     config: dict[str, Any] = {
         "count": 20,
-        "sampler": "adaptive" if seed % 2 else "prior",
+        "sampler": "latfarm" if seed % 2 else "prior",
         "initial": 14,
         "batch": 6,
         "families": ["squeezenet"],
@@ -122,7 +120,7 @@ def test_the_order_of_answers_does_not_matter(seed: int, ask: int, unlucky: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["prior", "adaptive"])
+@pytest.mark.parametrize("sampler", ["prior", "latfarm"])
 def test_a_crash_repeats_nothing(sampler: str) -> None:
     config: dict[str, Any] = {"sampler": sampler, "initial": 20, "batch": 10}
     board = platform()
@@ -159,7 +157,7 @@ def test_a_window_in_which_the_sentinel_shifted_is_measured_again_once() -> None
 
 
 def test_drift_is_judged_board_by_board() -> None:
-    # A board that is twice as fast is no drift.
+    # Boards of different speed are no drift.
     slow = platform(noise=0.005)
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -172,7 +170,7 @@ def test_drift_is_judged_board_by_board() -> None:
     assert campaign.outcome()["void"] == []
 
 
-def test_what_a_platform_cannot_run_is_tried_once() -> None:
+def test_a_kernel_that_the_platform_cannot_run_is_tried_once() -> None:
     def failures(request: MeasurementRequest) -> Outcome | None:
         return Outcome.MODEL_ERROR if "MaxPool" in request.graph.name else None
 
@@ -187,9 +185,10 @@ def test_what_a_platform_cannot_run_is_tried_once() -> None:
 
 
 @pytest.mark.slow
-def test_the_adaptive_sampler_splits_its_batches() -> None:
+def test_the_sampler_latfarm_splits_its_batches() -> None:
     board = platform()
-    sampler = LatfarmSampler(60, RULES, Excluded(), seed=1, families=FAMILIES, initial=40, batch=20)
+    task = SamplingTask(60, RULES, seed=1, families=FAMILIES, initial=40, batch=20)
+    sampler = LatfarmSampler(task)
     first = sampler.next_batch([])
     assert len(first) == 40
     samples = [KernelSample(k, board.exact_ms(k.graph)) for k in first]
@@ -209,21 +208,21 @@ def test_uncertain_and_heavy_layers_are_picked_first() -> None:
     board = platform()
     families = {name: zoo.families()[name] for name in FAMILIES}
     layers = network_layers(families, RULES)
-    # Everything but the convolutions is known: they are what is picked.
+    # All kernels but the convolutions are measured already, so that convolutions are picked.
     known = [layer for layer in layers if layer.workload.family != "conv"]
     samples = [KernelSample(layer.kernel, board.exact_ms(layer.kernel.graph)) for layer in known]
     left = [*known[::2], *(layer for layer in layers if layer.workload.family == "conv")]
-    picked = pick_doubtful(left, samples, 12)
+    picked = pick_uncertain(left, samples, 12)
     assert len(picked) == len({kernel.kernel_id for kernel in picked}) == 12
     conv = sum(kernel.main.op == "Conv" and workload(kernel).family == "conv" for kernel in picked)
     assert conv >= 10
 
 
-def test_a_prior_that_runs_dry_ends_the_campaign() -> None:
-    sampler = PriorSampler(10, RULES, Excluded(), families=["squeezenet"])
+def test_samplers_end_when_they_have_drawn_enough() -> None:
+    sampler = PriorSampler(SamplingTask(10, RULES, families=["squeezenet"]))
     assert len(sampler.next_batch([])) == 10
     assert sampler.next_batch([]) == []
-    everything = LatfarmSampler(5, RULES, Excluded(), families=["squeezenet"], initial=5)
+    everything = LatfarmSampler(SamplingTask(5, RULES, families=["squeezenet"], initial=5))
     drawn: list[Kernel] = everything.next_batch([])
     assert len(drawn) == 5
     assert everything.next_batch([]) == []

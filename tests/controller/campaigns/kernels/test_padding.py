@@ -23,12 +23,11 @@ from latfarm_controller.campaigns.fusion.prior import prior_rules
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, padded_samples
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.pads.bounds import TimeEstimate, interval, needed, readings
 from latfarm_controller.campaigns.pads.models import Pad, padded, padding_only
-from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import drive
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -58,7 +57,7 @@ FAMILIES = ["mobilenet-v1", "resnet18", "squeezenet", "googlenet"]
 
 
 class Board:
-    """Answers as the simulated NPU would; noise depends on the request alone."""
+    """Answers like the simulated NPU; the noise depends on nothing but the request."""
 
     def __init__(self, noise: float = 0.0, broken: str = "", profile: BoardProfile = NPU) -> None:
         self._noise = noise
@@ -112,7 +111,7 @@ def kernel_of(make: Callable[[GraphBuilder], str]) -> Kernel:
 
 @cache
 def lums() -> dict[str, Kernel]:
-    """One of each kind of layer that padding has to isolate."""
+    """One layer of each kind that padding has to isolate."""
 
     def image(b: GraphBuilder) -> str:
         return b.input((1, 32, 28, 28))
@@ -142,7 +141,7 @@ def lums() -> dict[str, Kernel]:
     return {name: kernel_of(make) for name, make in made.items()}
 
 
-def test_padding_models_hold_the_layer_as_it_is_and_hardly_any_input() -> None:
+def test_padded_models_contain_the_unchanged_layer_and_small_inputs() -> None:
     for name, kernel in lums().items():
         model = padded(kernel)
         whole = model.graph
@@ -182,12 +181,12 @@ def test_every_kind_of_layer_is_isolated(bounds: str) -> None:
             assert time.interval.middle_ms == pytest.approx(true_ms(time.kernel), rel=1e-6), name
         alone = campaign.single()[time.kernel.kernel_id]
         assert alone.latency_ms > time.interval.upper_ms, name
-    # A clamp would run within the pad's convolution: a pooling stands between them.
+    # A clamp would be fused with the pad's convolution, so that a pooling stands between them.
     assert {name for name, time in times.items() if time.separated} == {"relu", "clip, batch 4"}
 
 
 @pytest.mark.slow
-def test_padding_is_near_the_truth_where_single_layers_are_far_off() -> None:
+def test_padding_is_close_to_the_truth_where_single_layers_are_far_from_it() -> None:
     campaign, board = survey(count=60), Board()
     drive(campaign, board.measure)
     overhead_ms = campaign.call_overhead_ms
@@ -226,15 +225,15 @@ def test_under_noise_the_interval_contains_the_truth(bounds: str) -> None:
 
 
 @pytest.mark.slow
-def test_pads_that_cost_differently_in_and_out() -> None:
-    # Slow activations: a pad in has a wide one, a pad out hardly any.
+def test_pads_may_cost_more_at_inputs_than_at_outputs() -> None:
+    # Activations are slow: a pad at an input has a large one, a pad at an output a tiny one.
     profile = replace(NPU, vector_ops_per_ms=1e7, bandwidth_bytes_per_ms=1e9)
     covered: dict[str, list[bool]] = {}
     for bounds in ("paper", "split"):
         campaign = survey(count=100, bounds=bounds, repeats=2, most_repeats=2, single=False)
         drive(campaign, Board(profile=profile).measure)
         covered[bounds] = [inside(time, profile) for time in campaign.times()]
-    # Equation 4 takes it that a tensor that is dearer to make is dearer to leave, too.
+    # Equation 4 assumes that a tensor whose pad costs more at an input costs more at an output too.
     assert fmean(covered["paper"]) >= 0.95
     assert all(covered["split"])
 
@@ -252,7 +251,7 @@ def test_noisy_kernels_are_measured_more_often_up_to_a_limit() -> None:
     assert max(counts.values()) == 5
 
 
-def test_a_layer_that_runs_within_its_pad_or_on_no_pad_is_told() -> None:
+def test_a_layer_that_fuses_with_its_pads_or_has_none_is_rejected_with_the_reason() -> None:
     pairs = [*PAIRS, ("MaxPool", "Relu"), ("AveragePool", "Relu"), ("Conv", "MaxPool")]
     rules = FusionRules(pairs=dict.fromkeys(pairs, "fused"))
     b = GraphBuilder("ids")
@@ -273,7 +272,7 @@ def test_a_layer_that_runs_within_its_pad_or_on_no_pad_is_told() -> None:
 
 
 def test_a_layer_faster_than_its_pads_is_rejected() -> None:
-    # The board fuses what the rules do not know of: the pads' non-linearity hides the layer.
+    # The board is slow for the padding-only model, as if it fused what the rules do not know.
     board = Board()
     slow = {hash_of(padding_only(Pad((1, 32, 28, 28), "float32"), "base"))}
 
@@ -315,7 +314,7 @@ def test_a_crash_repeats_nothing_and_order_does_not_matter() -> None:
     assert resumed.outcome()["measurements"] == len(first) + len(second)
 
 
-def test_samples_are_the_best_there_is_and_hold_no_call_overhead() -> None:
+def test_samples_are_the_best_known_times_without_the_call_overhead() -> None:
     campaign = survey(widest=0.02)
     requests = drive(campaign, Board().measure)
     times = {time.kernel.kernel_id: time for time in campaign.times()}
@@ -326,7 +325,7 @@ def test_samples_are_the_best_there_is_and_hold_no_call_overhead() -> None:
     for sample in samples:
         time = times[sample.kernel.kernel_id]
         assert time.interval is not None
-        assert sample.insight == "padded"  # alone, each takes longer than its interval ends
+        assert sample.insight == "padded"  # the time alone is longer than the interval's end
         assert sample.mad_ms == pytest.approx(time.interval.half_ms / 2)
     training = prepare(samples, campaign.call_overhead_ms or 0.0)
     assert list(training.latency_ms) == pytest.approx([s.latency_ms for s in samples])
@@ -341,7 +340,7 @@ def test_samples_are_the_best_there_is_and_hold_no_call_overhead() -> None:
     assert outcome["board_ms"]["padding_only"] == 3 * 20.0 * outcome["padding_only_models"]
 
 
-def test_times_alone_and_by_the_profiler_stand_beside_padded_ones() -> None:
+def test_the_outcome_has_times_alone_and_by_the_profiler_beside_padded_ones() -> None:
     board = Board()
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -364,43 +363,6 @@ def test_times_alone_and_by_the_profiler_stand_beside_padded_ones() -> None:
     plain = survey(graphs=graphs)
     drive(plain, board.measure)
     assert all("profile" not in row for row in plain.outcome()["times"].values())
-
-
-def test_the_bounds_are_those_of_the_paper() -> None:
-    small, large = Pad((1, 8, 7, 7), "float32"), Pad((1, 64, 14, 14), "float32")
-    sums = needed([small], [large], "paper")
-    models = {
-        (small, "base"): TimeEstimate(1.0, 0.0),
-        (large, "base"): TimeEstimate(3.0, 0.0),
-        (small, "fork"): TimeEstimate(1.4, 0.0),
-        (large, "fork"): TimeEstimate(4.0, 0.0),
-        (small, "twin"): TimeEstimate(1.8, 0.0),
-    }
-    found = interval(TimeEstimate(10.0, 0.0), sums, models, 0.95)  # type: ignore[arg-type]
-    assert (found.lower_ms, found.upper_ms, found.middle_ms) == (7.0, 9.0, 8.0)
-    assert needed([small], [small], "paper") == ({(small, "base"): 1},)
-    # A pad out costs 0.4 or 1.0, a pad in 0.4: pads and call cost 1.0 - 0.4 + 1.0, and 0.4 more.
-    exact = interval(TimeEstimate(10.0, 0.0), needed([small], [large], "split"), models, 0.95)  # type: ignore[arg-type]
-    assert exact.lower_ms == pytest.approx(8.4)
-    assert exact.half_ms == pytest.approx(0.0)
-    two = interval(TimeEstimate(10.0, 0.0), needed([small] * 2, [large], "paper"), models, 0.95)  # type: ignore[arg-type]
-    assert two.middle_ms == pytest.approx(8.0)
-    noisy = interval(
-        TimeEstimate(10.0, 0.03),
-        needed([small], [small], "paper"),
-        {(small, "base"): TimeEstimate(1.0, 0.01)},
-        0.95,
-    )
-    assert noisy.half_ms == pytest.approx(1.96 * 0.2, rel=1e-3)
-
-
-def test_spread_is_shared_among_models() -> None:
-    found = readings({"a": [1.0, 1.0, 1.0], "b": [10.0, 11.0, 12.0], "c": [5.0], "d": []})
-    assert set(found) == {"a", "b", "c"}
-    assert found["a"].latency_ms == 1.0
-    assert found["a"].variance > 0
-    assert found["b"].latency_ms == 11.0
-    assert found["c"].variance > found["a"].variance * 25
 
 
 def test_configurations_are_checked() -> None:

@@ -1,4 +1,4 @@
-"""Smart padding isolates every kind of layer: its interval holds the time that is known."""
+"""Smart padding isolates every kind of layer: its interval contains the known time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
-from latfarm_controller.campaigns.testing import drive
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -83,7 +83,7 @@ def _weights(b: GraphBuilder, x: str, draw: Random) -> str:
 
 
 def lums(kind: str, count: int = SHAPES) -> list[Kernel]:
-    """Layers of a kind, of different shapes."""
+    """Layers of one kind with different shapes."""
     draw = Random(kind)
     found: dict[str, Kernel] = {}
     for _ in range(4 * count):
@@ -136,7 +136,7 @@ def inside(campaign: PaddingCampaign) -> list[bool]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_interval_holds_the_true_time(kind: str) -> None:
+def test_the_interval_contains_the_true_time(kind: str) -> None:
     kernels = lums(kind)
     campaign = survey(kernels, noise=0.0)
     assert all(inside(campaign))
@@ -144,13 +144,13 @@ def test_the_interval_holds_the_true_time(kind: str) -> None:
     assert overhead_ms is not None
     alone = campaign.single()
     if kind == "fc":
-        return  # hardly any data goes in or out
-    # Alone, a layer pays for its way in and out: by far the larger part on this board.
+        return  # hardly any data is moved in or out
+    # Alone, a layer also pays for moving its data, which takes longer than the layer here.
     excess = [(alone[k.kernel_id].latency_ms - overhead_ms) / true_ms(k) for k in kernels]
     assert median(excess) > 1.3
 
 
-def test_under_noise_it_does_so_for_95_in_100() -> None:
+def test_under_noise_95_of_100_intervals_contain_the_true_time() -> None:
     kernels = [kernel for kind in KINDS for kernel in lums(kind)]
     assert len({kernel.kernel_id for kernel in kernels}) > 150
     assert fmean(inside(survey(kernels, noise=0.03))) >= 0.95

@@ -1,4 +1,4 @@
-"""Kernels profiled between pads: which are probed, when it matters, what becomes of the others."""
+"""Kernels profiled between pads: which are measured first, and when and how the others follow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
     in_context,
     with_steps,
 )
-from latfarm_controller.campaigns.testing import drive
+from latfarm_controller.testing.campaigns import drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
 from latfarm_predictors.graph.hash import hash_of
@@ -52,7 +52,7 @@ def pool(channels: int) -> Kernel:
 
 
 def activation(channels: int) -> Kernel:
-    """One that no pad isolates under rules that join it to poolings too."""
+    """A kernel that no pad isolates under rules that fuse it with poolings as well."""
     b = GraphBuilder(f"sigmoid-{channels}")
     return Kernel(b.build([b.sigmoid(b.input((1, channels, 14, 14)))]))
 
@@ -64,9 +64,10 @@ def survey(
     seed: int = 0,
     silent: str = "",
 ) -> tuple[WithinPadsCampaign, list[str]]:
-    """A campaign on a board on which every kernel takes `INSIDE_MS` within a network.
+    """Run a campaign on a board where every kernel takes `INSIDE_MS` inside a network.
 
-    Ops named `silent` have no layer of their own.
+    The profile shows no layer for ops named `silent`. The result is the campaign, and the names of
+    the graphs that it asked for.
     """
     campaign = WithinPadsCampaign("p", rules, alone, 0.0, seed=seed)
     random = Random(seed)
@@ -118,7 +119,7 @@ def profiled(kernel: Kernel, latency_ms: float) -> KernelSample:
     return KernelSample(kernel, latency_ms, insight="profile")
 
 
-def test_every_kind_is_probed_and_the_frequent_ones_more() -> None:
+def test_every_group_is_probed_and_large_groups_more_often() -> None:
     groups = {
         "conv": [f"c{i}" for i in range(300)],
         "fc": [f"f{i}" for i in range(80)],
@@ -136,19 +137,21 @@ def test_every_kind_is_probed_and_the_frequent_ones_more() -> None:
     assert draw({}, PROBES, 0) == []
 
 
-def test_many_probes_of_one_kind_do_not_hide_another() -> None:
-    # Two in three are the same alone: the median of all would say that nothing differs.
+def test_many_equal_probes_do_not_hide_a_kind_that_differs() -> None:
+    # Two thirds take the same time alone: the median of all would show no difference.
     alone = [profiled(dense(8 * i), INSIDE_MS) for i in range(1, 61)]
     alone += [profiled(conv(8 * i), 4 * INSIDE_MS) for i in range(1, 31)]
     campaign, asked = survey(alone)
-    assert campaign.difference == pytest.approx(0.3956, abs=1e-3)  # e for a third of them
+    assert campaign.difference == pytest.approx(
+        0.3956, abs=1e-3
+    )  # a third of the kernels counts as e times as long
     assert campaign.differs
     assert len(asked) == len(alone)
     assert all(s.latency_ms == pytest.approx(INSIDE_MS) for s in campaign.samples())
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_is_no_difference(seed: int) -> None:
+def test_noise_does_not_count_as_a_difference(seed: int) -> None:
     random = Random(seed)
     alone = [
         profiled(make(8 * i), INSIDE_MS * (1 + 0.4 * random.uniform(-1, 1)))
@@ -162,15 +165,15 @@ def test_noise_is_no_difference(seed: int) -> None:
     assert campaign.outcome()["times"] == {}
 
 
-def test_too_few_probes_tell_nothing() -> None:
+def test_too_few_probes_show_no_difference() -> None:
     campaign, _ = survey([profiled(conv(8 * i), 9.0) for i in range(1, 4)])
     assert campaign.difference is None
     assert not campaign.differs
     assert [s.latency_ms for s in campaign.samples()] == [9.0] * 3
 
 
-def test_what_no_layer_shows_is_no_difference() -> None:
-    """A pooling that the compiler made a part of something else has no layer to compare by."""
+def test_kernels_without_a_layer_do_not_count_as_a_difference() -> None:
+    """A pooling that the compiler fused with another op has no layer to compare."""
     alone = [profiled(make(8 * i), INSIDE_MS) for make in (conv, pool) for i in range(1, 17)]
     campaign, _ = survey(alone, silent="MaxPool")
     assert campaign.difference == pytest.approx(0.0)
@@ -183,7 +186,7 @@ def test_what_no_layer_shows_is_no_difference() -> None:
     assert found["MaxPool"] == pytest.approx(LEAST_SHARE * INSIDE_MS)
 
 
-def test_what_no_pad_isolates_is_scaled_as_its_like() -> None:
+def test_kernels_that_no_pad_isolates_are_scaled_like_the_others() -> None:
     joined = replace(
         RULES,
         pairs={
@@ -198,7 +201,7 @@ def test_what_no_pad_isolates_is_scaled_as_its_like() -> None:
     assert len(asked) == 20
     found = {s.kernel.kernel_id: s for s in campaign.samples()}
     scaled = found[lost.kernel.kernel_id]
-    # Its group is not known between pads: the middle of all, 2 and 4 times, and doubt as wide.
+    # Its group has no times between pads: it is scaled by the median of all, which are 2 and 4.
     assert scaled.latency_ms == pytest.approx(8 * INSIDE_MS / 8**0.5)
     known = found[alone[0].kernel.kernel_id]
     assert prepare([scaled], 0.0).noise[0] ** 0.5 == pytest.approx(0.3466, abs=1e-3)
@@ -212,7 +215,7 @@ def test_what_no_pad_isolates_is_scaled_as_its_like() -> None:
     assert read[lost.kernel.kernel_id].insight == "profile"
 
 
-def test_a_network_reads_an_image_from_outside() -> None:
+def test_images_have_no_pad() -> None:
     assert is_image(TensorType("float32", (1, 3, 224, 224)))
     assert is_image(TensorType("float32", (8, 1, 32, 32)))
     assert not is_image(TensorType("float32", (1, 3, 1, 1)))  # of a squeeze-and-excite block
@@ -230,7 +233,7 @@ def test_a_network_reads_an_image_from_outside() -> None:
     assert len(plain.graph.nodes) == len(model.graph.nodes) + 2
 
 
-def test_steps_of_an_op_are_its_own() -> None:
+def test_the_steps_of_an_op_count_for_the_op() -> None:
     layers = (
         ProfiledLayer("conv_0", "Conv2D", 1.0),
         ProfiledLayer("scratch_4", "Mul", 0.5),
@@ -243,7 +246,7 @@ def test_steps_of_an_op_are_its_own() -> None:
     assert with_steps(()) == []
 
 
-def test_a_network_tells_what_its_kernels_take_with_all_their_steps() -> None:
+def test_kernels_of_a_network_include_all_steps_of_their_ops() -> None:
     b = GraphBuilder("net")
     graph = b.build([b.batch_norm(b.conv(b.input((1, 8, 14, 14)), 8, 3))])
     conv_name, norm_name = (node.name for node in graph.nodes)

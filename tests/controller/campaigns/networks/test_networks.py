@@ -1,4 +1,4 @@
-"""Whole networks: given ones as they are, calibration networks from many unrelated families."""
+"""Whole networks: given ones, and calibration networks from many unrelated families."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
-from latfarm_controller.campaigns.networks.networks import (
+from latfarm_controller.campaigns.networks.campaign import (
     NetworkCampaign,
     NetworkOptions,
     pooled_network,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -82,7 +82,7 @@ def test_given_networks_are_measured_in_interleaved_passes() -> None:
     assert campaign.progress().done == 6
 
 
-def test_each_pass_has_its_say_however_many_sessions_it_took() -> None:
+def test_each_pass_counts_the_same_however_many_sessions_it_has() -> None:
     def timed(*sessions_ms: float) -> Measurement:
         return Measurement(
             request_id=f"r{len(sessions_ms)}",

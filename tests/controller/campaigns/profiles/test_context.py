@@ -1,4 +1,4 @@
-"""Networks that are profiled for their kernels."""
+"""Networks that are profiled for the times of their kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
@@ -71,7 +71,7 @@ def test_each_network_is_profiled_once_and_lies_within_bounds() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_excluded_is_not_measured() -> None:
+def test_excluded_networks_and_lineages_are_not_measured() -> None:
     first = drive(campaign(), profiling().measure)[0].graph
     assert hash_of(first) not in {
         hash_of(r.graph) for r in drive(campaign(exclude=[hash_of(first)]), profiling().measure)
@@ -82,7 +82,7 @@ def test_what_is_excluded_is_not_measured() -> None:
         assert not any(request.graph.name.startswith(name) for name in line)
 
 
-def test_failures_and_silent_profiles_are_told() -> None:
+def test_failures_and_empty_profiles_are_reported() -> None:
     broken: list[str] = []
 
     def fail(request: MeasurementRequest) -> Outcome | None:
@@ -92,16 +92,20 @@ def test_failures_and_silent_profiles_are_told() -> None:
     drawn = campaign()
     asked = drive(drawn, profiling(failures=fail).measure)
     assert list(drawn.outcome()["failed"]) == broken[:1]
-    assert drawn.outcome()["networks"] == 6, "another took its place"
+    assert drawn.outcome()["networks"] == 6, "another network replaced it"
     assert len({hash_of(request.graph) for request in asked}) == len(asked) == 7
     silent = campaign()
-    assert len(drive(silent, SimulatedPlatform(rules=RULES).measure)) == 6, "no other would tell"
+    assert len(drive(silent, SimulatedPlatform(rules=RULES).measure)) == 6, (
+        "another network would show no layer either"
+    )
     assert silent.outcome()["networks"] == 0
     assert set(silent.outcome()["failed"].values()) == {"the profile shows no layer"}
 
 
 @pytest.mark.slow
-def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: Store) -> None:
+def test_a_characterisation_learns_from_profiled_but_not_from_held_out_networks(
+    store: Store,
+) -> None:
     board = profiling()
     plain = make_campaign("characterize", PLATFORM, {**CONFIG, "context": 0})
     assert not any(r.purpose == "context" for r in drive(plain, board.measure))
@@ -122,7 +126,7 @@ def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: 
     record = CampaignRecord("c1", "c1", "characterize", PLATFORM, config, state="done")
     store.put_campaign(replace(record, outcome=whole.outcome()))
     data = collect(store, PLATFORM, "c1")
-    # none of them calibrates: that is what the six others are for
+    # The profiled networks are not used for calibration; six other networks are.
     assert {hash_of(s.graph) for s in data.networks}.isdisjoint(hash_of(graph) for graph in asked)
     inside = [s for s in data.kernels if s.network in {hash_of(graph) for graph in asked}]
     rules = FusionRules.from_json(whole.outcome()["rules"])

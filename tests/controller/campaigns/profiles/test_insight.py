@@ -1,4 +1,4 @@
-"""What profiles tell of kernels inside networks."""
+"""The times of kernels inside networks, from profiles."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_layers_become_kernels_scaled_to_the_latency() -> None:
     assert samples[0].mad_ms == pytest.approx(0.05)
 
 
-def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
+def test_changes_of_layout_count_for_the_kernels_beside_them() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
@@ -78,7 +78,7 @@ def test_no_time_of_a_network_is_lost_to_changes_of_layout() -> None:
     assert [s.latency_ms for s in samples] == pytest.approx([2.75, 1.75, 1.5])
 
 
-def test_a_view_run_along_with_what_follows_joins_no_kernels() -> None:
+def test_a_view_in_the_layer_of_the_next_op_joins_no_kernels() -> None:
     b = GraphBuilder("shuffle")
     x = b.reshape(b.relu(b.conv(b.input((1, 8, 16, 16)), 8, 3)), (1, 2, 4, 16, 16))
     graph = b.build([b.reshape(b.transpose(x, (0, 2, 1, 3, 4)), (1, 8, 16, 16))])
@@ -92,7 +92,7 @@ def test_a_view_run_along_with_what_follows_joins_no_kernels() -> None:
     assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0])
 
 
-def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
+def test_the_time_of_the_profiler_is_subtracted_from_each_layer_alike() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     names = (f"{conv1}+{relu1}", f"{conv2}+{relu2}", pool)
@@ -103,12 +103,12 @@ def test_what_the_profiler_added_is_taken_off_each_layer_alike() -> None:
     ]
     samples = in_context(graph, RULES, measured(graph, sum(true_ms), *layers))
     assert [s.latency_ms for s in samples] == pytest.approx(true_ms)
-    # a layer of next to nothing has not paid more than it took
+    # The clock cannot take more time than a tiny layer took.
     tiny = [*layers[:2], replace(layers[2], latency_ms=0.004)]
     samples = in_context(graph, RULES, measured(graph, 0.4, *tiny))
     assert sum(s.latency_ms for s in samples) == pytest.approx(0.4)
     assert 0 < samples[2].latency_ms < 0.004
-    # a run that was slower altogether was so in proportion
+    # A run that was slower as a whole is scaled in proportion.
     slower = [replace(layer, latency_ms=20 * layer.latency_ms) for layer in layers]
     samples = in_context(graph, RULES, measured(graph, 10.0, *slower))
     assert samples[0].latency_ms / samples[2].latency_ms == pytest.approx(5.31, abs=0.1)
@@ -124,7 +124,7 @@ def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
     assert untold_share([(graph, m)] * 3, 0.0) == pytest.approx(0.0 if told == "10.0" else 1.0)
 
 
-def test_a_profile_accounts_for_a_network_or_does_not() -> None:
+def test_a_profile_must_explain_the_latency() -> None:
     graph = network()
     for whole_ms, told in ((2.0, True), (3.0, True), (3.2, False), (1.01, True), (0.9, False)):
         m = measured(
@@ -146,14 +146,16 @@ def test_kernels_that_ran_together_are_left_out() -> None:
     assert in_context(graph, RULES, measured(graph, 4.0)) == []
 
 
-def test_layout_conversions_are_taken_off_after_the_call() -> None:
+def test_layout_conversions_are_subtracted_after_the_call() -> None:
     b = GraphBuilder("k")
     kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
     layers = (ProfiledLayer("r", "ReorderInput", 1.0), ProfiledLayer("n0", "Conv", 3.0))
     measurement = measured(kernel.graph, 9.0, *layers)
     share = layout_share([measurement, measured(kernel.graph, 9.0)])
     assert share == pytest.approx(0.25)
-    assert layout_share([measurement], 4.5) == pytest.approx(0.25), "the layers show almost all"
+    assert layout_share([measurement], 4.5) == pytest.approx(0.25), (
+        "the layers explain almost all of the call"
+    )
     sample = sample_of(kernel, measurement, 1.0, share)
     assert sample.latency_ms == pytest.approx(6.0)
     assert sample.insight == "profile"
@@ -162,7 +164,7 @@ def test_layout_conversions_are_taken_off_after_the_call() -> None:
     assert sample_of(kernel, measurement, 100.0, share).latency_ms > 0
 
 
-def test_what_no_layer_shows_is_the_transfers() -> None:
+def test_time_that_no_layer_shows_counts_as_transfers() -> None:
     b = GraphBuilder("k")
     kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
     measurement = measured(kernel.graph, 9.0, ProfiledLayer("n0", "Conv", 2.0))
@@ -171,7 +173,7 @@ def test_what_no_layer_shows_is_the_transfers() -> None:
     assert sample_of(kernel, measurement, 1.0, share).latency_ms == pytest.approx(2.0)
 
 
-def test_what_is_shown_to_take_no_time_is_told_so() -> None:
+def test_a_kernel_that_takes_no_time_gets_0_ms() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (

@@ -1,4 +1,4 @@
-"""Which insight a characterisation takes, what it records, and what training makes of it."""
+"""Which insight a characterisation chooses, how it records it, and how training uses it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from latfarm_controller.campaigns.kernels.padding_profile import own_share
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.pads.models import padded
 from latfarm_controller.campaigns.profiles.insight import choose, insight_story, untold_share
-from latfarm_controller.campaigns.testing import drive
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import drive
 from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import TrainingSet, collect
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
 
 
 def measure(request: MeasurementRequest) -> Measurement:
-    """The I/O-heavy NPU without noise; `profile` gives the layers, not what moves the data."""
+    """Measure on an NPU with slow transfers and no noise; profiles do not show the transfers."""
     data = request.graph.to_json()
     layers = exact_layers(data, NPU) if request.profile else []
     latency_ms = exact_latency_ms(data, NPU)
@@ -61,7 +61,7 @@ def measure(request: MeasurementRequest) -> Measurement:
 
 
 def measure_with_transfers(request: MeasurementRequest) -> Measurement:
-    """The same board as a compiler's report shows it: the first and last layers move the data."""
+    """Measure on the same board, but profiles count transfers in the first and last layers."""
     found = measure(request)
     if not found.layers:
         return found
@@ -96,7 +96,7 @@ def characterised(
 
 
 def error(data: TrainingSet) -> float:
-    """Median relative error of the labels against the truth."""
+    """The median relative error of the samples' latencies."""
     errors = []
     for sample in data.kernels:
         graph = sample.kernel.graph.to_json()
@@ -107,7 +107,7 @@ def error(data: TrainingSet) -> float:
 
 
 @pytest.mark.slow
-def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
+def test_a_profile_that_explains_the_call_is_chosen(tmp_path: Path) -> None:
     config = {**CONFIG, "fusion": {"pairs": [["conv", "relu"], ["relu", "conv"]]}}
     outcome, data = characterised(tmp_path, **config, insight="auto")
     told = outcome["insight"]
@@ -115,7 +115,7 @@ def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
     assert told["reason"] == "the profile accounts for the call"
     assert told["counts"] == {"profile": 24}
     assert "padding" not in outcome
-    # Some kernels were profiled between pads too, which told nothing new.
+    # Some kernels were profiled between pads too, and took the same time.
     assert 22 <= outcome["within_pads"]["measurements"] <= 24
     assert abs(outcome["within_pads"]["difference"]) < 0.05
     assert not outcome["within_pads"]["used"]
@@ -128,7 +128,7 @@ def test_a_profile_that_accounts_for_the_call_is_taken(tmp_path: Path) -> None:
 def test_kernels_are_profiled_between_pads_where_that_differs(tmp_path: Path) -> None:
     pairs = [["conv", "relu"], ["relu", "conv"], ["max_pool", "relu"]]
     outcome, data = characterised(
-        # Of a head's few kernels each would bear much of what moving the image takes.
+        # Only a few heads: their few kernels would share the time of moving the image.
         tmp_path,
         measure_with_transfers,
         fusion={"pairs": pairs, "sizes": ["small"]},
@@ -139,14 +139,14 @@ def test_kernels_are_profiled_between_pads_where_that_differs(tmp_path: Path) ->
     assert found["used"]
     assert found["difference"] > 1.0
     assert 22 <= found["measurements"] <= 24
-    # What no pad isolates is scaled as its like: no kernel is left as it is alone.
+    # Kernels that no pad isolates are scaled: no kernel keeps its time alone.
     assert len(found["times"]) == 24
     assert found["scaled"] <= 2
     assert error(data) < 0.06
     assert {sample.insight for sample in data.kernels} == {"profile"}
 
 
-def test_a_layer_that_covers_a_pad_tells_nothing() -> None:
+def test_a_layer_that_covers_kernel_and_pad_gives_no_share() -> None:
     b = GraphBuilder("lum")
     model = padded(Kernel(b.build([b.max_pool(b.input((1, 8, 14, 14)), 3)])))
     own = next(iter(model.own))
@@ -163,7 +163,7 @@ def test_a_layer_that_covers_a_pad_tells_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_without_one_kernels_are_measured_between_pads(tmp_path: Path) -> None:
+def test_without_a_profile_kernels_are_measured_between_pads(tmp_path: Path) -> None:
     config = {"fusion": {"pairs": [], "profile": False}}
     outcome, data = characterised(tmp_path, **config)
     told = outcome["insight"]
@@ -175,20 +175,20 @@ def test_without_one_kernels_are_measured_between_pads(tmp_path: Path) -> None:
     assert set(told["kernels"].values()) <= {"padded", "single"}
     assert len(told["kernels"]) == 24
     assert error(data) < 0.03
-    # What a kernel takes longer alone went into moving its data.
+    # The time that a kernel takes longer alone is that of moving its data.
     assert data.transfer_ms_per_mb == pytest.approx(1e6 / NPU.io_bytes_per_ms, rel=0.05)
-    # Cold caches were only flushed for kernels alone: what that cost is added.
+    # Caches were flushed for kernels alone only: the extra time is added to padded ones.
     assert all(s.cold_ms is not None and s.cold_ms > s.latency_ms for s in data.kernels)
     found = provenance(data, 0, 0.0)["insight"]
     assert found["chosen"] == "padded"
     assert found["kernels"] == told["counts"]
-    # Two passes alone would be 48 measurements: pads and padded kernels are some four more each.
+    # Every padded kernel and every padding-only model is measured twice.
     padding = outcome["padding"]
     assert padding["measurements"] == 2 * (24 + padding["padding_only_models"])
     assert padding["padding_only_models"] < 2 * 24
 
 
-def test_single_is_taken_last_or_when_asked_for(tmp_path: Path) -> None:
+def test_single_layers_are_chosen_when_asked_for(tmp_path: Path) -> None:
     outcome, data = characterised(tmp_path, insight="single")
     assert outcome["insight"]["counts"] == {"single": 24}
     assert outcome["insight"]["reason"] == "asked for"
@@ -224,7 +224,7 @@ def profiled(shown: float) -> list[tuple[Graph, Measurement]]:
         ("padded", "yes", 1.0, "padded", "asked for"),
     ],
 )
-def test_the_best_that_is_offered_is_chosen(
+def test_the_best_insight_of_a_platform_is_chosen(
     asked: Any, profile: str, shown: float, chosen: str, reason: str
 ) -> None:
     found = choose(asked, profile, profiled(shown), 0.1)

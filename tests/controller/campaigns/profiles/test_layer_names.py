@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from latfarm_controller.campaigns.profiles.fusion_seen import seen_in_networks
+from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_networks
 from latfarm_controller.campaigns.profiles.layer_names import by_node, with_own_activations
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, in_context
 from latfarm_predictors.graph.builder import GraphBuilder

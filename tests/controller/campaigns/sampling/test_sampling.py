@@ -1,26 +1,29 @@
-"""Samplers on equal terms, and when a survey stops."""
+"""All samplers satisfy the same protocol, and surveys stop when they should."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from math import log
 from random import Random
 from typing import Any
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.sampling.annette import AnnetteSampler
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.judge import Judge
 from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler
 from latfarm_controller.campaigns.sampling.layers import near, operations
 from latfarm_controller.campaigns.sampling.nn_meter import AROUND, NnMeterSampler
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
-from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSampler
-from latfarm_controller.campaigns.sampling.sampling import Judge, SamplerName, make_sampler
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
@@ -34,7 +37,7 @@ RULES = FusionRules(
     }
 )
 FAMILIES = ["mobilenet-v1", "resnet18", "squeezenet"]
-NAMES: tuple[SamplerName, ...] = ("prior", "adaptive", "latfarm", "random", "annette", "nn-meter")
+NAMES: tuple[SamplerName, ...] = ("prior", "latfarm", "random", "annette", "nn-meter")
 
 
 def platform(noise: float = 0.02) -> SimulatedPlatform:
@@ -52,11 +55,12 @@ def measured(kernels: list[Kernel], board: SimulatedPlatform) -> list[KernelSamp
 
 
 def run(name: SamplerName, count: int, excluded: Excluded | None = None) -> list[list[Kernel]]:
-    """All batches of a sampler that is shown exact latencies."""
+    """All batches of a sampler that sees exact latencies."""
     families = None if name in ("random", "annette") else FAMILIES
-    sampler = make_sampler(
-        name, count, RULES, excluded or Excluded(), families=families, initial=30, batch=15
+    task = SamplingTask(
+        count, RULES, excluded or Excluded(), families=families, initial=30, batch=15
     )
+    sampler = make_sampler(name, task)
     board, samples, batches = platform(), list[KernelSample](), []
     while batch := sampler.next_batch(samples):
         samples += measured(batch, board)
@@ -66,7 +70,7 @@ def run(name: SamplerName, count: int, excluded: Excluded | None = None) -> list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["prior", "latfarm", "random", "annette", "nn-meter"])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_sampler_keeps_the_protocol(name: SamplerName) -> None:
     ids = [kernel.kernel_id for batch in run(name, 45) for kernel in batch]
     assert len(ids) == len(set(ids)) == 45
@@ -77,16 +81,29 @@ def test_every_sampler_keeps_the_protocol(name: SamplerName) -> None:
 
 
 def test_samplers_go_by_name() -> None:
-    kinds = {name: type(make_sampler(name, 10, RULES, Excluded())) for name in NAMES}
+    kinds = {name: type(make_sampler(name, SamplingTask(10, RULES))) for name in NAMES}
     assert kinds == {
         "prior": PriorSampler,
-        "adaptive": LatfarmSampler,
         "latfarm": LatfarmSampler,
         "random": RandomSampler,
         "annette": AnnetteSampler,
         "nn-meter": NnMeterSampler,
     }
     assert KernelOptions().sampler == "prior"
+
+
+def test_stored_campaigns_that_name_the_sampler_adaptive_resume() -> None:
+    config = {"sampler": "adaptive", "count": 30, "initial": 15, "batch": 10, "families": FAMILIES}
+    board = platform()
+    stored = make_campaign("kernels", "sim", config)
+    first = drive(stored, board.measure)
+    fresh = make_campaign("kernels", "sim", {**config, "sampler": "latfarm"})
+    assert drive(fresh, board.measure, known=board.answered) == []
+    assert len(first) > 30
+    assert fresh.outcome() == stored.outcome()
+    make_campaign("characterize", "sim", {"sampler": "adaptive"})
+    with pytest.raises(UsageError, match="key 'sampler'"):
+        make_campaign("kernels", "sim", {"sampler": "adapted"})
 
 
 def test_random_draws_are_uniform_in_the_papers_space() -> None:
@@ -104,7 +121,7 @@ def test_random_draws_are_uniform_in_the_papers_space() -> None:
     assert max(channels) > 1600
 
 
-def test_annette_covers_types_and_orders_of_magnitude_alike() -> None:
+def test_annette_covers_types_and_orders_of_magnitude_equally() -> None:
     kernels = [k for batch in run("annette", 210) for k in batch]
     types = Counter(kernel.type for kernel in kernels)
     assert types["MaxPool"] == types["AveragePool"] == types["Concat"] == types["Gemm"] == 30
@@ -126,26 +143,25 @@ def test_annette_covers_types_and_orders_of_magnitude_alike() -> None:
 @pytest.mark.slow
 def test_nn_meter_samples_around_what_its_forest_gets_wrong() -> None:
     board = platform()
-    sampler = NnMeterSampler(400, RULES, Excluded(), families=FAMILIES, initial=120, batch=40)
+    task = SamplingTask(400, RULES, families=FAMILIES, initial=120, batch=40)
+    sampler = NnMeterSampler(task)
     first = sampler.next_batch([])
     assert len(first) == 120
     samples = measured(first, board)
     second = sampler.next_batch(samples)
     assert 0 < len(second) <= 40
     known = {_fixed(kernel): workload(kernel) for kernel in first}
-    for kernel in second:  # all but the channels is as in a layer that was measured
+    for kernel in second:  # it differs from a measured layer in its channels only
         assert _fixed(kernel) in known
     parents = {_fixed(kernel) for kernel in second}
     assert len(parents) <= -(-len(second) // AROUND) + 1
-    # With latencies that any forest gets right, nothing is left to sample around.
-    easy = NnMeterSampler(400, RULES, Excluded(), families=FAMILIES, initial=150, batch=40)
+    # With latencies that every forest predicts well, there is nothing to sample around.
+    easy = NnMeterSampler(replace(task, initial=150))
     same = [KernelSample(kernel, 1.0) for kernel in easy.next_batch([])]
     assert easy.next_batch(same) == []
-    # A target that is met already ends it, one that is not goes on.
+    # The sampler ends where the target is met already, and goes on where it is not.
     for target, goes_on in ((0.01, False), (0.99, True)):
-        other = NnMeterSampler(
-            400, RULES, Excluded(), families=FAMILIES, initial=120, batch=40, target=target
-        )
+        other = NnMeterSampler(task, target=target)
         shown = measured(other.next_batch([]), board)
         assert bool(other.next_batch(shown)) is goes_on
 
@@ -215,7 +231,7 @@ def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
 
 
 @pytest.mark.slow
-def test_what_judges_is_kept_from_the_sampler() -> None:
+def test_kernels_that_judge_are_not_shown_to_the_sampler() -> None:
     kernels = [k for k in run("prior", 150)[0] if workload(k).family in ("conv", "fc")]
     judge = Judge(0.25, "forest")
     samples = measured(kernels, platform())
@@ -240,7 +256,7 @@ def test_what_judges_is_kept_from_the_sampler() -> None:
 def test_configurations_are_checked() -> None:
     make_campaign("kernels", "sim", {"sampler": "nn-meter", "board_minutes": 5, "target": 0.9})
     make_campaign("characterize", "sim", {"sampler": "annette"})
-    with pytest.raises(UsageError, match="'random' draws from no families"):
+    with pytest.raises(UsageError, match="'random' cannot draw from families"):
         make_campaign("kernels", "sim", {"sampler": "random", "families": ["vgg16"]})
     with pytest.raises(UsageError, match="key 'sampler'"):
         make_campaign("kernels", "sim", {"sampler": "nnmeter"})

@@ -1,4 +1,4 @@
-"""Campaigns that start from a sibling's bundle, and what guides the choice of layers."""
+"""Campaigns that start from the bundle of a sibling platform, and how layers are picked."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.kernels.kernels import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.sampling.belief import Belief
-from latfarm_controller.campaigns.sampling.latfarm import GUIDES, Guide, _doubt, pick_doubtful
-from latfarm_controller.campaigns.sampling.samplers import (
-    Draws,
-    Excluded,
+from latfarm_controller.campaigns.sampling.base import (
     SamplingScope,
-    chosen_families,
-    network_layers,
+    SamplingTask,
 )
-from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.belief import Belief
+from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.latfarm import GUIDES, Guide, pick_uncertain, uncertainty
+from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.sibling import named, opened
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.sampling.zoo_kernels import network_layers
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training import train
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -39,14 +38,13 @@ from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.samples import KernelSample
 
 pytestmark = pytest.mark.slow
-
 RULES = FusionRules(
     pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"},
 )
 FAMILIES = ["mobilenet-v1", "squeezenet"]
 SUMS = "SHA256SUMS"
-ELDER = "elder-onnxruntime1.31-fp32-1t"
-YOUNGER = "younger-onnxruntime1.31-fp32-4t"
+KNOWN = "known-onnxruntime1.31-fp32-1t"
+NEW = "new-onnxruntime1.31-fp32-4t"
 
 
 def board(**changes: Any) -> SimulatedPlatform:
@@ -56,58 +54,58 @@ def board(**changes: Any) -> SimulatedPlatform:
 @pytest.fixture(scope="module")
 def kernels() -> list[Kernel]:
     scope = SamplingScope(frozenset({"conv"}))
-    return Draws(chosen_families(FAMILIES), RULES, Excluded(), 0, scope).draw(30)
+    return PriorSampler(SamplingTask(30, RULES, families=FAMILIES, scope=scope)).next_batch([])
 
 
 @pytest.fixture(scope="module")
-def elder(kernels: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("elder") / "elder.zip"
+def sibling(kernels: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("known") / "known.zip"
     samples = [KernelSample(kernel, board().exact_ms(kernel.graph)) for kernel in kernels]
-    predictor = fit_predictor(PlatformSamples(ELDER, RULES, samples, []))
-    save_bundle(predictor, path, {"campaign": "elder"})
+    predictor = fit_predictor(PlatformSamples(KNOWN, RULES, samples, []))
+    save_bundle(predictor, path, {"campaign": "known"})
     return path
 
 
-def survey(elder: Path, **config: Any) -> KernelCampaign:
+def survey(sibling: Path, **config: Any) -> KernelCampaign:
     options = {
         "sampler": "latfarm",
-        "started_from": named(elder, YOUNGER).model_dump(),
+        "started_from": named(sibling, NEW).model_dump(),
         "count": 26,
         "initial": 14,
         "batch": 6,
         "families": FAMILIES,
     }
-    return KernelCampaign(YOUNGER, KernelOptions.model_validate({**options, **config}), RULES)
+    return KernelCampaign(NEW, KernelOptions.model_validate({**options, **config}), RULES)
 
 
-def test_which_bundle_is_told_and_pinned(elder: Path) -> None:
-    found = named(elder, YOUNGER)
-    assert found.platform == ELDER
-    assert found.to_json() == {"bundle": found.bundle, "platform": ELDER}
-    assert opened(elder, YOUNGER, found.bundle).platform == ELDER
-    other = elder.with_name("other.zip")
-    save_bundle(load_bundle(elder), other, {"campaign": "another"})
-    with pytest.raises(UsageError, match=r"is elder-\S+ now, and the campaign started from elder"):
-        opened(other, YOUNGER, found.bundle)
+def test_the_bundle_is_named_and_no_other_bundle_is_accepted(sibling: Path) -> None:
+    found = named(sibling, NEW)
+    assert found.platform == KNOWN
+    assert found.to_json() == {"bundle": found.bundle, "platform": KNOWN}
+    assert opened(sibling, NEW, found.bundle).platform == KNOWN
+    other = sibling.with_name("other.zip")
+    save_bundle(load_bundle(sibling), other, {"campaign": "another"})
+    with pytest.raises(UsageError, match=r"is known-\S+ now, but the campaign started from known"):
+        opened(other, NEW, found.bundle)
 
 
-def test_a_bundle_that_cannot_help_is_refused(elder: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_cannot_help_is_refused(sibling: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere.zip: no such bundle"):
-        named(tmp_path / "nowhere.zip", YOUNGER)
-    (tmp_path / "broken.zip").write_bytes(elder.read_bytes()[:-200])
-    with pytest.raises(UsageError, match="cannot start from it"):
-        named(tmp_path / "broken.zip", YOUNGER)
+        named(tmp_path / "nowhere.zip", NEW)
+    (tmp_path / "broken.zip").write_bytes(sibling.read_bytes()[:-200])
+    with pytest.raises(UsageError, match="cannot start from this bundle"):
+        named(tmp_path / "broken.zip", NEW)
     for platform, told in (
         ("x-onnxruntime1.31-int8-1t", "computes in int8, .* in fp32"),
         ("x-tensorrt10.3-fp32", "is an accelerator, .* a CPU"),
     ):
         with pytest.raises(UsageError, match=told):
-            named(elder, platform)
-    assert named(elder, "sim-board").platform == ELDER  # a name that tells neither
+            named(sibling, platform)
+    assert named(sibling, "sim-board").platform == KNOWN  # a name without element type and threads
 
 
-def test_a_bundle_of_another_version_is_refused(elder: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(elder) as archive:
+def test_a_bundle_of_another_version_is_refused(sibling: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(sibling) as archive:
         files = {name: archive.read(name) for name in archive.namelist() if name != SUMS}
     files["bundle.json"] = json.dumps(json.loads(files["bundle.json"]) | {"version": 99}).encode()
     sums = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)]
@@ -116,44 +114,44 @@ def test_a_bundle_of_another_version_is_refused(elder: Path, tmp_path: Path) -> 
         for name, text in {**files, SUMS: "".join(sums).encode()}.items():
             archive.writestr(name, text)
     with pytest.raises(UsageError, match="version 99"):
-        named(changed, YOUNGER)
+        named(changed, NEW)
 
 
-def test_configurations_are_checked_before_anything_is_measured(elder: Path) -> None:
-    chosen = named(elder, YOUNGER).model_dump()
+def test_configurations_are_checked_before_anything_is_measured(sibling: Path) -> None:
+    chosen = named(sibling, NEW).model_dump()
     for kind in ("kernels", "characterize"):
         with pytest.raises(UsageError, match="no such bundle"):
             make_campaign(
                 kind,
-                YOUNGER,
+                NEW,
                 {"sampler": "latfarm", "started_from": {**chosen, "path": "/nowhere.zip"}},
             )
-        with pytest.raises(UsageError, match="'random' starts from no bundle"):
-            make_campaign(kind, YOUNGER, {"sampler": "random", "started_from": chosen})
+        with pytest.raises(UsageError, match="'random' cannot start from a bundle"):
+            make_campaign(kind, NEW, {"sampler": "random", "started_from": chosen})
     with pytest.raises(UsageError, match=r"started_from.bundle"):
-        make_campaign("characterize", YOUNGER, {"started_from": {"path": str(elder)}})
+        make_campaign("characterize", NEW, {"started_from": {"path": str(sibling)}})
     with pytest.raises(UsageError, match="key 'guide'"):
-        make_campaign("characterize", YOUNGER, {"guide": "vibes"})
-    make_campaign("characterize", YOUNGER, {"started_from": chosen})
+        make_campaign("characterize", NEW, {"guide": "vibes"})
+    make_campaign("characterize", NEW, {"started_from": chosen})
 
 
-def test_a_kill_in_mid_round_changes_nothing(elder: Path) -> None:
-    young = board(macs_per_ms=1.2e7, tile=16)
-    whole, resumed = survey(elder), survey(elder)
-    first = drive(survey(elder), young.measure, stop_after=37)
-    second = drive(resumed, young.measure, known=dict(young.answered))
+def test_a_crash_within_a_round_changes_nothing(sibling: Path) -> None:
+    new_board = board(macs_per_ms=1.2e7, tile=16)
+    whole, resumed = survey(sibling), survey(sibling)
+    first = drive(survey(sibling), new_board.measure, stop_after=37)
+    second = drive(resumed, new_board.measure, known=dict(new_board.answered))
     assert not {r.request_id for r in first} & {r.request_id for r in second}
-    drive(whole, young.measure, shuffle=Random(4), ask=7)
+    drive(whole, new_board.measure, shuffle=Random(4), ask=7)
     assert whole.outcome() == resumed.outcome()
     assert [s.kernel.kernel_id for s in whole.samples()] == [
         s.kernel.kernel_id for s in resumed.samples()
     ]
-    assert whole.outcome()["started_from"] == named(elder, YOUNGER).to_json()
-    assert "started_from" not in survey(elder, started_from=None).outcome()
+    assert whole.outcome()["started_from"] == named(sibling, NEW).to_json()
+    assert "started_from" not in survey(sibling, started_from=None).outcome()
 
 
-def test_a_target_is_met_earlier_than_the_budget(elder: Path) -> None:
-    campaign = survey(elder, count=120, target=0.3, held_out=0.3, batch=30, initial=60)
+def test_a_target_is_met_earlier_than_the_budget(sibling: Path) -> None:
+    campaign = survey(sibling, count=120, target=0.3, held_out=0.3, batch=30, initial=60)
     drive(campaign, board(noise=0.002).measure)
     outcome = campaign.outcome()
     assert outcome["stopped"] == "target"
@@ -161,36 +159,36 @@ def test_a_target_is_met_earlier_than_the_budget(elder: Path) -> None:
     assert outcome["kernels"] < 120
 
 
-def test_the_bundle_tells_what_it_started_from(
-    elder: Path, tmp_path: Path, kernels: list[Kernel]
+def test_the_new_bundle_names_the_bundle_that_it_started_from(
+    sibling: Path, tmp_path: Path, kernels: list[Kernel]
 ) -> None:
-    young = board(macs_per_ms=1.2e7)
-    campaign = survey(elder, count=20)
-    requests = drive(campaign, young.measure)
-    config = {"started_from": named(elder, YOUNGER).model_dump()}
+    new_board = board(macs_per_ms=1.2e7)
+    campaign = survey(sibling, count=20)
+    requests = drive(campaign, new_board.measure)
+    config = {"started_from": named(sibling, NEW).model_dump()}
     store = DuckDBStore(tmp_path / "store.duckdb")
     try:
-        store.add_measurements("c", [(young.answered[r.request_id], r.graph) for r in requests])
+        store.add_measurements("c", [(new_board.answered[r.request_id], r.graph) for r in requests])
         outcome = {"call_overhead_ms": 0.0, **campaign.outcome()}
-        record = CampaignRecord("c", "c", "kernels", YOUNGER, state="done", outcome=outcome)
+        record = CampaignRecord("c", "c", "kernels", NEW, state="done", outcome=outcome)
         store.put_campaign(replace(record, config=config))
-        train(store, YOUNGER, "c", tmp_path / "young.zip")
+        train(store, NEW, "c", tmp_path / "new.zip")
     finally:
         store.close()
-    told = read_provenance(tmp_path / "young.zip")["started_from"]
-    assert told["bundle"] == named(elder, YOUNGER).bundle
-    assert told["platform"] == ELDER
+    told = read_provenance(tmp_path / "new.zip")["started_from"]
+    assert told["bundle"] == named(sibling, NEW).bundle
+    assert told["platform"] == KNOWN
     assert set(told["groups"]) <= {"conv", "dwconv", "pool", "fc", "memory"}
 
 
-def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
+def test_distance_and_variance_pick_differently(kernels: list[Kernel]) -> None:
     layers = network_layers({name: zoo.families()[name] for name in FAMILIES}, RULES)
     samples = [KernelSample(kernel, board().exact_ms(kernel.graph)) for kernel in kernels]
     known = {kernel.kernel_id for kernel in kernels}
     left = [layer for layer in layers if layer.kernel.kernel_id not in known]
     guides: tuple[Guide, ...] = ("variance", "coverage", "both")
     picks = {
-        guide: [k.kernel_id for k in pick_doubtful(left, samples, 8, guide=guide)]
+        guide: [k.kernel_id for k in pick_uncertain(left, samples, 8, guide=guide)]
         for guide in guides
     }
     assert all(len(set(ids)) == 8 for ids in picks.values())
@@ -198,11 +196,11 @@ def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
     belief = Belief(samples)
     works = [layer.workload for layer in left]
     _, deviation = belief.of(works)
-    doubts = {guide: _doubt(belief, works, deviation, guide) for guide in guides}
-    np.testing.assert_array_equal(doubts["variance"], deviation)
-    np.testing.assert_array_equal(doubts["coverage"], belief.distance(works))
-    assert np.corrcoef(doubts["variance"], doubts["coverage"])[0, 1] < 0.99
-    assert (doubts["both"] >= deviation / deviation.mean() - 1e-9).all()
+    unsure = {guide: uncertainty(belief, works, deviation, guide) for guide in guides}
+    np.testing.assert_array_equal(unsure["variance"], deviation)
+    np.testing.assert_array_equal(unsure["coverage"], belief.distance(works))
+    assert np.corrcoef(unsure["variance"], unsure["coverage"])[0, 1] < 0.99
+    assert (unsure["both"] >= deviation / deviation.mean() - 1e-9).all()
     own = belief.distance([workload(sample.kernel) for sample in samples])
     far = workload(kernels[0])._replace(in_h=4000, in_w=4000, in_channels=5000)
     assert belief.distance([far])[0] > own.max() > 0
@@ -212,9 +210,8 @@ def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
 def test_every_sampler_keeps_within_its_scope(name: SamplerName) -> None:
     scope = SamplingScope(frozenset({"conv"}), 5e7)
     families = None if name in ("random", "annette") else FAMILIES
-    sampler = make_sampler(
-        name, 24, RULES, Excluded(), families=families, initial=16, batch=8, scope=scope
-    )
+    task = SamplingTask(24, RULES, families=families, initial=16, batch=8, scope=scope)
+    sampler = make_sampler(name, task)
     samples: list[KernelSample] = []
     while batch := sampler.next_batch(samples):
         samples += [KernelSample(kernel, board().exact_ms(kernel.graph)) for kernel in batch]

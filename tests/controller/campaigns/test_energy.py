@@ -1,4 +1,4 @@
-"""Energies in campaigns: what becomes of a measurement, and what a bundle is trained on."""
+"""Energies: how campaigns ask for them, and what a bundle is trained on."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.campaigns.networks.energy import (
+from latfarm_controller.campaigns.energy import (
     energy_sample_of,
     energy_story,
     network_energy,
 )
-from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
+from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports import energy as report
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.energy import collect_energy, fit_energy
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -61,7 +61,7 @@ def rows(*answers: Measurement) -> list[tuple[Graph, Sequence[Measurement]]]:
     return [(graph_of(8), answers)]
 
 
-def test_a_kernel_as_it_was_measured_alone() -> None:
+def test_a_kernel_alone_has_the_measured_energy() -> None:
     kernel = Kernel(graph_of(8))
     sample = energy_sample_of(kernel, told(), 0.5, None)
     assert sample is not None
@@ -76,10 +76,12 @@ def test_layout_conversions_take_their_share_of_the_energy() -> None:
     assert sample.insight == "profile"
     tiny = energy_sample_of(Kernel(graph_of(8)), told(), 5.0, 0.0)
     assert tiny is not None
-    assert tiny.energy_mj > 0, "less than a call: a small energy, none below zero"
+    assert tiny.energy_mj > 0, (
+        "an energy below that of a call becomes a small one, not a negative one"
+    )
 
 
-def test_a_network_is_the_middle_of_its_passes() -> None:
+def test_the_energy_of_a_network_is_the_median_of_its_passes() -> None:
     sample = network_energy(graph_of(8), [told(), told(energy_mj=2.6), told(energy_mj=None)])
     assert sample is not None
     assert sample.energy_mj == pytest.approx(2.3)
@@ -87,7 +89,7 @@ def test_a_network_is_the_middle_of_its_passes() -> None:
     assert network_energy(graph_of(8), [told(energy_mj=None)]) is None
 
 
-def test_reasons_are_counted() -> None:
+def test_reasons_for_missing_energies_are_counted() -> None:
     found = energy_story([told(), told(energy_mj=None), told(energy_mj=None)])
     assert found == {"measured": 1, "unavailable": {STORY: 2}}
 
@@ -104,7 +106,7 @@ def test_rails_are_never_mixed() -> None:
     assert found.provenance()["energy"]["left_out"] == {"another rail": 2}
 
 
-def test_a_campaign_that_asked_for_none_leaves_no_word_of_it() -> None:
+def test_a_campaign_without_energies_does_not_mention_them() -> None:
     plain = told(energy_mj=None, settings=Settings(), conditions={})
     found = collect_energy(rows(plain), [], None)
     assert not found.asked
@@ -112,7 +114,7 @@ def test_a_campaign_that_asked_for_none_leaves_no_word_of_it() -> None:
     assert fit_energy("p", RULES, found, 0.01) is None
 
 
-def test_too_few_energies_warn_and_leave_the_latencies(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_few_energies_give_a_warning_and_no_model(caplog: pytest.LogCaptureFixture) -> None:
     found = collect_energy(rows(told(), told(energy_mj=None)), [], None)
     assert found.left_out == {"unavailable": 1}
     with caplog.at_level(logging.WARNING):
@@ -121,7 +123,7 @@ def test_too_few_energies_warn_and_leave_the_latencies(caplog: pytest.LogCapture
 
 
 class Metered:
-    """A platform that tells latencies by `SimulatedPlatform` and energies by the test."""
+    """A simulated platform whose energies the test gives."""
 
     def __init__(self, energy_of: Any) -> None:
         self.platform = SimulatedPlatform(rules=RULES)
@@ -154,7 +156,7 @@ def test_energies_are_asked_of_kernels_and_not_of_sentinels() -> None:
     assert outcome["energy"] == {"measured": len(kernels) + 6, "unavailable": {}}
 
 
-def test_a_call_too_cheap_to_tell_stops_nothing() -> None:
+def test_energies_are_measured_although_that_of_a_call_is_not() -> None:
     def energy_of(request: MeasurementRequest) -> float | None:
         return None if request.label == "energy of empty" else 1.0
 
@@ -166,7 +168,7 @@ def test_a_call_too_cheap_to_tell_stops_nothing() -> None:
     assert outcome["energy"]["unavailable"] == {STORY: 3}
 
 
-def test_a_characterisation_hands_the_wish_to_its_parts() -> None:
+def test_a_characterisation_asks_for_energies_in_its_stages() -> None:
     config = {
         "budget": 10,
         "calibration": 2,
@@ -188,7 +190,7 @@ def test_a_characterisation_hands_the_wish_to_its_parts() -> None:
         assert ("energy_mj" in outcome["networks"]["networks"][0]) == (energy_mj is not None)
 
 
-def test_a_characterisation_without_energy_asks_what_it_always_did() -> None:
+def test_without_energies_none_are_asked_for() -> None:
     with pytest.raises(UsageError, match="energy_ms"):
         make_campaign("characterize", "p", {"energy_ms": -1})
     campaign = make_campaign("kernels", "p", {"count": 10})
@@ -205,7 +207,7 @@ def test_a_report_has_a_part_for_energies() -> None:
     found = report.energy_rows(
         {hash_of(graph_of(8)): answer, hash_of(graph_of(9)): far, "unknown": far}, [told(), other]
     )
-    assert [row.network for row in found] == ["net<1>"], "by the same rail alone"
+    assert [row.network for row in found] == ["net<1>"], "only those of the same rail"
     assert found[0].error == pytest.approx(0.1)
     html = report.section([*found, replace(found[0], answer=far)])
     assert "net&lt;1&gt;" in html

@@ -1,8 +1,8 @@
-"""Which kernels to measure next for given networks: the layers that a bundle covers badly.
+"""Which kernels to measure next for given networks: those that a bundle's measurements cover badly.
 
-CM_O of the smart padding paper finds layers far from everything measured; to choose measurements by
-it is its future work. Here the distance is that of `layer_coverage.py`, and a layer weighs as much
-as it adds to its network's doubt.
+CM_O of the smart padding paper finds layers that are far from all measured ones; choosing
+measurements by it is the paper's future work. Here the distance is that of the predictors'
+`layer_coverage`, and a layer counts by what it adds to the uncertainty of its network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from latfarm_controller.errors import UsageError
 
 @dataclass
 class _Candidate:
-    """A distinct kernel; `share` and `width`: of its networks' latency, of its interval."""
+    """A distinct kernel of the networks.
+
+    Attributes:
+        kernel: the kernel.
+        workload: what it computes.
+        share: its share of its networks' latencies, summed over all its places.
+        width: width of its interval, as a share of its latency.
+        nodes: names of its nodes.
+    """
 
     kernel: Kernel
     workload: Workload
@@ -37,12 +45,12 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """What to measure.
+    """The kernels to measure.
 
     Attributes:
-        kernels: the one that helps most first.
-        badly: how many distinct kernels of the networks are badly covered.
-        left: how many of those asked for the budget leaves out.
+        kernels: the kernels, the one that helps most first.
+        badly: number of distinct kernels of the networks that are badly covered.
+        left: number of kernels that should be measured but exceed the budget.
     """
 
     kernels: tuple[Kernel, ...]
@@ -58,14 +66,17 @@ def choose(
     layers: Collection[str] = (),
     family: str = "",
 ) -> KernelChoice:
-    """The kernels of networks that a bundle covers badly.
+    """The kernels of some networks that a bundle's measurements cover badly.
+
+    With `layers` or `family`, the kernels of those nodes or of that family are chosen instead:
+    well covered or not, but without those that were measured.
 
     Args:
-        predictor: whose measurements cover them.
-        networks: whose kernels; at least one.
-        budget: most kernels.
-        layers: names of nodes: their kernels instead, well covered or not, unless measured.
-        family: kernels of this family instead, well covered or not, unless measured.
+        predictor: the bundle's predictor.
+        networks: the networks; at least one.
+        budget: largest number of kernels.
+        layers: names of nodes.
+        family: name of a family of kernels.
 
     Raises:
         UsageError: no network has such a layer, or there is no such family.
@@ -78,7 +89,7 @@ def choose(
     unknown = sorted(set(layers) - {name for each in found for name in each.nodes})
     if unknown:
         some = ", ".join(sorted({min(each.nodes) for each in found if each.nodes})[:8])
-        raise UsageError(f"no layer {', '.join(unknown)}; some that there are: {some}")
+        raise UsageError(f"no layer {', '.join(unknown)}; some of the layers: {some}")
     covered = layer_coverage(measured, [each.workload for each in found])
     bad = badly_covered(covered, np.array([each.width for each in found]))
     if layers or family:
@@ -93,19 +104,19 @@ def choose(
     chosen = [found[row] for row in np.flatnonzero(wanted)]
     if not chosen:
         return KernelChoice((), int(bad.sum()), 0)
-    # what a layer adds to its network's doubt; the floor keeps a layer that costs nothing in it
-    doubt = [max(each.share * each.width, 1e-9) for each in chosen]
+    # What a layer adds to the uncertainty of its network; at least a little, if it costs nothing.
+    uncertain = [max(each.share * each.width, 1e-9) for each in chosen]
     works = [each.workload for each in chosen]
     place = {work: row for row, work in enumerate(works)}
-    best = [place[r.workload] for r in remedies(measured, works, len(works), doubt)]
-    # twins in all that coverage looks at gain nothing by each other, and are measured last
+    best = [place[r.workload] for r in remedies(measured, works, len(works), uncertain)]
+    # Kernels that coverage cannot tell from an earlier one gain nothing, and are measured last.
     order = [*best, *(row for row in range(len(works)) if row not in set(best))]
     kernels = tuple(chosen[row].kernel for row in order[:budget])
     return KernelChoice(kernels, int(bad.sum()), len(chosen) - len(kernels))
 
 
 def _candidates(predictor: PlatformPredictor, networks: Sequence[Graph]) -> list[_Candidate]:
-    """The distinct kernels of all networks that take time; views do not."""
+    """The distinct kernels of all networks, without views, which take no time."""
     found: dict[tuple[object, ...], _Candidate] = {}
     for graph, answer in zip(networks, predictor.predict_many(networks), strict=True):
         for kernel, told in zip(split(graph, predictor.rules), answer.kernels, strict=True):

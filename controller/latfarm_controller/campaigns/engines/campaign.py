@@ -1,8 +1,8 @@
-"""Engines: the same networks across all platforms of one board (MNN, Jiang et al. 2020, section 4).
+"""Compares all platforms of one board on the same networks (MNN, Jiang et al. 2020, section 4).
 
-What a board does to all engines alike must not look like a difference between them. So everything
-is measured in several passes, each in another random order, with a sentinel before each group of
-platforms that share a model: where it shifts, the group is measured again (METHODS 1.6, 1.8).
+A change of the board that affects all engines must not look like a difference between them. So
+everything is measured in several passes, each in another random order, with a sentinel before each
+group of platforms that share a model. Where the sentinel shifts, the group is measured again.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ from pydantic import Field, field_validator
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns import sentinels
-from latfarm_controller.campaigns.engines.offers import ComparedPlatform
+from latfarm_controller.campaigns.engines.platforms import ComparedPlatform
 from latfarm_controller.campaigns.engines.results import Cell, cells_json, pooled
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 from latfarm_controller.campaigns.plans import Asker, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
 NETWORKS = ("mobilenet-v1", "squeezenet", "resnet18", "inception-v3")
-"""The paper's: MobileNet-v1, SqueezeNet-v1.1, ResNet-18 at 224 pixels; Inception-v3 (its Figure 8)
-as published, at 299."""
+"""The paper's networks: MobileNet-v1, SqueezeNet-v1.1 and ResNet-18 at 224 pixels, and
+Inception-v3 (Figure 8) as published, at 299."""
 
 PURPOSE = "engine"
+"""The purpose, in the store, of networks measured for a comparison."""
 Protocol = Literal["latfarm", "mnn"]
+"""How a network is measured. `latfarm`: the median of sessions. `mnn`: the mean of 10 runs after
+one warm-up, as in the paper's section 4.1."""
 
 SETTINGS: Mapping[str, Settings] = {
     "latfarm": replace(NETWORK, sessions=2),
-    # One warm-up after the first run; then ten, however long or steady they are.
+    # One warm-up after the first run, then ten runs, however long or steady they are.
     "mnn": replace(
         NETWORK,
         sessions=1,
@@ -47,20 +50,31 @@ SETTINGS: Mapping[str, Settings] = {
         precision=0.0,
     ),
 }
-"""Of one pass, by protocol; "mnn" is the paper's section 4.1: mean of 10 runs after a warm-up."""
+"""The settings of one pass, by protocol."""
 
 
 MARK = replace(NETWORK, sessions=1, max_ms=300.0)
-"""How the sentinel is measured: it says how the board is, not how fast a network is."""
+"""How the sentinel is measured: short, since it only shows whether the board has changed."""
 
 
 class EngineOptions(CampaignOptions):
     """Configuration of a comparison.
 
-    `networks` are zoo families, at `resolution` pixels a side if given, else as published. `board`
-    may be left out where one board alone offers what the pattern names; `threads` and `dtypes`
-    keep to those, empty: all; `simulated` takes platforms with simulated time too. `board_id`,
-    `hardware`, `offers` and `missing` are filled in when the campaign starts.
+    Attributes:
+        networks: names of zoo families.
+        resolution: height and width of images in pixels; None: as published.
+        passes: how often each network is measured on each platform.
+        protocol: how a network is measured.
+        settings: changes of the measurement settings.
+        seed: random seed of the order of measurements.
+        threads: numbers of threads to keep; empty keeps all.
+        dtypes: element types to keep; empty keeps all.
+        simulated: also take platforms whose latencies are simulated.
+        board: name of the board; it may be empty where only one board offers such platforms.
+        board_id: id of the board; filled in when the campaign starts.
+        hardware: description of the board; filled in when the campaign starts.
+        offers: the platforms; filled in when the campaign starts.
+        missing: platforms that the board lacks, and why; filled in when the campaign starts.
     """
 
     networks: list[str] = Field(default_factory=lambda: list(NETWORKS), min_length=1)
@@ -87,13 +101,13 @@ class EngineOptions(CampaignOptions):
             except UsageError as error:
                 raise ValueError(str(error)) from error
         if len(set(names)) < len(names):
-            raise ValueError("each network once")
+            raise ValueError("name each network once only")
         return names
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """Platforms that run one built model, measured one after the other in the order given."""
+    """Platforms that run the same built model of a network, measured one after the other."""
 
     network: str
     offers: tuple[ComparedPlatform, ...]
@@ -117,7 +131,7 @@ class EnginesCampaign(PlannedCampaign):
         self._done_steps = 0
 
     def plan(self) -> Plan:
-        """Pass by pass, unit by unit, a sentinel before each; then what a shift made void."""
+        """Pass by pass and unit by unit, with sentinels; then once more what a shift made void."""
         options = self.options
         for name in options.networks:
             family, seed = zoo.find(name)
@@ -139,6 +153,7 @@ class EnginesCampaign(PlannedCampaign):
         yield from self._again()
 
     def _units(self) -> Iterator[_Unit]:
+        """For each network, the platforms grouped by the model that they run."""
         for network in self.options.networks:
             by_model: dict[tuple[str, str], list[ComparedPlatform]] = {}
             for found in self.options.offers:
@@ -147,13 +162,13 @@ class EnginesCampaign(PlannedCampaign):
                 yield _Unit(network, tuple(offers))
 
     def _hopeless(self, unit: _Unit, found: ComparedPlatform) -> bool:
-        """Whether the model itself failed there: another try gives the same."""
+        """Whether the model itself failed on this platform, so that it would fail again."""
         passes = self._passes.get((unit.network, found.name), [])
         return any(m.outcome is Outcome.MODEL_ERROR for m in passes)
 
     @property
     def _reference(self) -> ComparedPlatform | None:
-        """The platform that the sentinel runs on: one thread before several, fp32 before others."""
+        """The platform of the sentinel: fp32 if there is one, then as few threads as possible."""
         timed = [found for found in self.options.offers if found.real_time]
         return min(
             timed,
@@ -162,7 +177,7 @@ class EnginesCampaign(PlannedCampaign):
         )
 
     def _measure(self, network: str, order: list[ComparedPlatform], total: int) -> Plan:
-        """A sentinel, then one network on platforms in the order given."""
+        """A sentinel, then one network on platforms in this order."""
         requests = []
         reference = self._reference
         if reference is not None:
@@ -189,7 +204,7 @@ class EnginesCampaign(PlannedCampaign):
                 self._sentinels.append(measurement)
 
     def _again(self) -> Plan:
-        """What was measured while the board was not itself, once more."""
+        """Measure once more what was measured while the sentinel had shifted."""
         lost: dict[str, list[ComparedPlatform]] = {}
         by_name = {found.name: found for found in self.options.offers}
         for (network, platform), passes in self._passes.items():
@@ -203,7 +218,7 @@ class EnginesCampaign(PlannedCampaign):
             yield from self._measure(network, offers, first + total)
 
     def cells(self) -> list[Cell]:
-        """What is known so far, in the order of networks and platforms."""
+        """The table's cells so far, in the order of networks and platforms."""
         return [
             pooled(
                 network,
@@ -217,7 +232,7 @@ class EnginesCampaign(PlannedCampaign):
         ]
 
     def outcome(self) -> Mapping[str, Any]:
-        """The table's cells, how steady the board was, and under which conditions it was."""
+        """The table's cells, how steady the board was, and the conditions of the measurements."""
         options = self.options
         measured = [m for found in self._passes.values() for m in found]
         conditions = next((dict(m.conditions) for m in measured if m.ok), {})

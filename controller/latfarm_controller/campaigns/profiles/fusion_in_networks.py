@@ -1,10 +1,11 @@
-"""What profiled networks show of fusion: a pair by itself is not always the pair inside a network.
+"""What profiled networks show about fusion, where pairs behave differently inside a network.
 
-A pair's own model ends behind its second op. Some runtimes fuse there otherwise than before more
-work: onnxruntime on x86 takes a HardSwish into the convolution before it, unless its result leaves
-the model, or its channels fill no vector. Where the layers of whole networks are told, each edge
-between two ops is one case more. Ops that run as one kernel here and as two there are cut out
-together: what both take is always known, what each of them takes is not.
+The model of a pair ends after its second op, and some runtimes fuse differently there. For example,
+onnxruntime on x86 fuses a HardSwish with the convolution before it, unless its result is an output
+of the model or its channels do not fill a vector. Where the layers of whole networks are known,
+each edge between two ops is one more case. Ops that run as one kernel at some edges and as two at
+others are cut out together, because the time of both together is always known, while the time of
+each is not.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ from latfarm_controller.campaigns.profiles.layer_names import with_own_activatio
 from latfarm_controller.campaigns.profiles.profiled_networks import with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
-"""Fewer do not overrule what the pair's own models said."""
+"""Numbers of edges and of networks below which the answer of the pair's own models stays."""
 LEAST_FUSED = 0.25
-"""Share of a pair's edges that have to be fused for its ops to be cut out together."""
+"""Share of fused edges from which the ops of a pair are cut out together."""
 
 Pair = tuple[str, str]
+"""The names of two ops in fusion rules."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Edges of one pair in profiled networks: how many ran within one kernel, how many did not."""
+    """The edges of one pair in profiled networks.
+
+    Attributes:
+        fused: how many edges ran within one kernel.
+        apart: how many edges ran as two kernels.
+        networks: how many networks these edges are from.
+    """
 
     fused: int
     apart: int
@@ -41,23 +49,26 @@ class Seen:
 
     @property
     def verdict(self) -> Verdict:
-        """How to cut: fused where enough edges are; "undecided" where few are known."""
+        """How networks are cut at this pair; "undecided" where too few edges are known."""
         edges = self.fused + self.apart
         if edges < LEAST_EDGES or self.networks < LEAST_NETWORKS:
             return "undecided"
         return "fused" if self.fused >= LEAST_FUSED * edges else "separate"
 
     def to_json(self) -> dict[str, Any]:
-        """For a campaign's outcome."""
+        """The counts as plain JSON types, for a campaign's outcome."""
         return {"verdict": self.verdict, "fused": self.fused, "apart": self.apart}
 
 
 def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair, Seen]:
-    """Edges of each pair in networks whose profiles name the nodes of every layer.
+    """The edges of each pair in networks whose profiles name the nodes of every layer.
 
-    The first op of a pair is the one that its kernel begins with; a batch normalisation between it
-    and the second is taken for a part of it. An edge counts where nothing else reads the tensor,
-    and where the profile shows a layer of both of its ends.
+    The first op of a pair is the op that its kernel begins with; a batch normalisation between the
+    two counts as a part of it. An edge counts if nothing else reads its tensor, and if the profile
+    shows a layer for both of its ends.
+
+    Args:
+        profiled: profiled networks with their measurements; failed ones are left out.
     """
     counts: dict[Pair, list[int]] = {}
     networks: dict[Pair, set[str]] = {}
@@ -73,7 +84,7 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
 
 
 def overruled(rules: FusionRules, seen: Mapping[Pair, Seen]) -> dict[Pair, Seen]:
-    """The pairs for which networks show something else than the rules say."""
+    """The pairs for which networks show the opposite of what the rules say."""
     return {
         pair: found
         for pair, found in sorted(seen.items())
@@ -82,14 +93,14 @@ def overruled(rules: FusionRules, seen: Mapping[Pair, Seen]) -> dict[Pair, Seen]
 
 
 def put_right(rules: FusionRules, seen: Mapping[Pair, Seen]) -> FusionRules:
-    """The rules as networks show them; what those do not tell stays as it is."""
+    """The rules, corrected for the pairs for which networks show the opposite."""
     return rules.replace_pairs(
         {pair: found.verdict for pair, found in overruled(rules, seen).items()}
     )
 
 
 class _Edges:
-    """Edges of one network, and in which of its layers their ends ran."""
+    """The edges of one network, and the layers in which their ends ran."""
 
     def __init__(self, graph: Graph, layers: Sequence[ProfiledLayer]) -> None:
         self._graph = graph
@@ -99,7 +110,7 @@ class _Edges:
                 self._layer[name] = index
 
     def told(self) -> Iterator[tuple[Pair, bool]]:
-        """Each pair that an edge tells of, and whether its ends ran as one kernel."""
+        """For each edge its pair, and whether its ends ran as one kernel."""
         gates = {}
         for index in range(len(self._graph.nodes)):
             gate = gate_of(self._graph, self._graph.nodes[index])
@@ -113,7 +124,10 @@ class _Edges:
                 yield from self._plain(index)
 
     def _activation(self, gate: int, product: int) -> Iterator[tuple[Pair, bool]]:
-        """A tensor times its own sigmoid: taken in whole by what is before it, or one, or two."""
+        """The edges of an activation in two ops, a tensor times its own sigmoid.
+
+        The op before may be fused with both ops or with none; the two ops may be one kernel or two.
+        """
         layer, last = self._layer_of(gate), self._layer_of(product)
         if layer is None or last is None:
             return
@@ -129,7 +143,10 @@ class _Edges:
             yield self._names(gate, product), layer == last
 
     def _plain(self, index: int) -> Iterator[tuple[Pair, bool]]:
-        """An op behind those that make its operands: within the kernel of one of them, or apart."""
+        """The edges between an op and those that make its operands.
+
+        An op that is fused with one of them cannot be fused with the others: only that edge counts.
+        """
         own = self._layer_of(index)
         made = self._graph.positions
         sources = [made[name] for name in self._graph.nodes[index].inputs if name in made]
@@ -141,7 +158,7 @@ class _Edges:
                 yield (head, rule_op(self._graph, self._graph.nodes[index])), bool(within)
 
     def _head(self, index: int) -> str | None:
-        """What rules call the kernel that ends with this node; None behind more than one op."""
+        """The first op of the kernel that ends at this node; None if there are ops in between."""
         graph, layer = self._graph, self._layer_of(index)
         node = graph.nodes[index]
         while True:
@@ -161,7 +178,7 @@ class _Edges:
         return self._layer.get(self._graph.nodes[index].name)
 
     def _readers(self, index: int) -> set[int]:
-        """Who reads a node's results; nobody for sure where the network gives them away."""
+        """The nodes that read a node's results; empty if the network gives a result out."""
         outputs = self._graph.nodes[index].outputs
         if not set(outputs).isdisjoint(self._graph.outputs):
             return set()

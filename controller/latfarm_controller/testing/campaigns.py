@@ -1,4 +1,8 @@
-"""To test campaigns without boards: a platform with a known truth, and a driver in ten lines."""
+"""Tests campaigns without boards: a simulated platform whose truth is known, and a simple driver.
+
+Whoever writes a campaign drives it with `drive`, which checks what a campaign must keep to, and
+measures with a `SimulatedPlatform`, whose fusion rules and latencies are known exactly.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,27 @@ from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 
 @dataclass
 class SimulatedPlatform:
-    """A platform whose fusion rules, paces and noise are known.
+    """A platform whose fusion rules, speed and noise are known.
 
-    A kernel takes its first op's time: multiply-adds in whole tiles of output channels, and the
-    bytes that it moves; ops fused behind it are free. Noise is drawn from the request's id, so that
-    it does not depend on the order of questions.
+    A kernel takes the time of its first op: that of its multiply-adds, in whole tiles of output
+    channels, and that of the bytes it moves. Ops that are fused with it are free. Noise is drawn
+    from the request's id, so that it does not depend on the order of requests.
 
     Attributes:
-        rules: the hidden truth.
+        rules: the fusion rules by which networks are executed.
         noise: relative standard deviation of a latency.
+        overhead_ms: what a call costs besides its kernels.
+        tile: number of output channels that are computed together.
+        macs_per_ms: multiply-adds in a millisecond.
+        bytes_per_ms: bytes moved in a millisecond.
         profiles: whether requests for a profile are answered with layers.
-        opaque: profiles show one layer whatever runs, as a delegate may.
-        drift: factor on latency by time in seconds; a measurement takes one second.
-        failures: outcome of a request in place of a latency; None for a good one.
+        opaque: whether profiles show a single layer whatever runs, as with a delegate.
+        boards: ids of the boards, which answer in turn.
+        seed: random seed of the noise.
+        drift: factor on latencies by time in seconds; a measurement takes one second.
+        failures: the outcome of a request that fails; None for requests that succeed.
+        clock_s: the time in seconds.
+        answered: all measurements by request id.
     """
 
     rules: FusionRules
@@ -52,7 +64,7 @@ class SimulatedPlatform:
     _exact: dict[str, tuple[float, list[Kernel]]] = field(default_factory=dict)
 
     def exact_ms(self, graph: Graph) -> float:
-        """Latency without noise and drift."""
+        """The latency of a graph without noise and drift."""
         return self._split(graph)[0]
 
     def _split(self, graph: Graph) -> tuple[float, list[Kernel]]:
@@ -81,7 +93,7 @@ class SimulatedPlatform:
         return tiles * work.macs / self.macs_per_ms + moved / self.bytes_per_ms
 
     def measure(self, request: MeasurementRequest) -> Measurement:
-        """Answer a request; the same one gets the same answer."""
+        """Answer a request; the same request gets the same answer again."""
         known = self.answered.get(request.request_id)
         if known is not None:
             return known
@@ -139,18 +151,22 @@ def drive(
     ask: int = 32,
     known: Mapping[str, Measurement] | None = None,
 ) -> list[MeasurementRequest]:
-    """Ask, measure and tell until the campaign is done; what was measured, in order.
+    """Ask, measure and tell until the campaign is done.
 
     Args:
-        campaign: a fresh one.
+        campaign: a new campaign.
         measure: answers one request.
-        shuffle: tells in another order and in portions, as a pool of boards would.
-        stop_after: give up after so many measurements, as a crash would.
-        ask: how many to ask for at once.
-        known: stored measurements by request id: told at once and not measured.
+        shuffle: tell answers in another order and in portions, as a pool of boards would.
+        stop_after: stop after so many measurements, as a crash would.
+        ask: how many requests to ask for at once.
+        known: stored measurements by request id, which are told without measuring again.
+
+    Returns:
+        The requests that were measured, in order.
 
     Raises:
-        AssertionError: the campaign neither asks nor ends, or asks the same question twice.
+        AssertionError: the campaign neither asks nor ends, gives more requests than asked for, or
+            asks the same question twice.
     """
     stored = known or {}
     measured: list[MeasurementRequest] = []
@@ -175,7 +191,7 @@ def drive(
             measured.append(request)
         if shuffle is not None:
             shuffle.shuffle(waiting)
-            # Hold some back while more can be asked; when nothing comes, tell all.
+            # Keep some answers back while the campaign asks for more; otherwise tell all of them.
             keep = shuffle.randrange(len(waiting) + 1) if requests else 0
             campaign.tell(waiting[keep:])
             waiting = waiting[:keep]

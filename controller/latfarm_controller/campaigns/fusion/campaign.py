@@ -1,10 +1,10 @@
 """Fusion detection: which pairs of ops a runtime executes as one kernel (nn-Meter, section 4).
 
-A round measures, for every open pair, Op1, (Op1, Op2) and Op2 next to each other, so that a slow
-drift of the board hits all three alike; pairs that the spread leaves open get further rounds. Where
-connecting two ops saves a costly transfer, which would pass for fusion, they are measured between
-pads. Where the runtime can profile, the layers that it really ran are the truth, and the black-box
-answers are scored against it.
+A round measures, for every pair without an answer, Op1, (Op1, Op2) and Op2 one after the other, so
+that a slow drift of the board affects all three alike. Pairs that are undecided because of spread
+get further rounds. Where connecting two ops saves a costly transfer, which looks like fusion, the
+pairs are measured between pads. Where the runtime can profile, the layers that it really ran are
+the truth, and the answers by times alone are scored against it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.call_overhead import PURPOSE, REPEATS, SETTINGS, empty_model
 from latfarm_controller.campaigns.fusion.branches import Branches
 from latfarm_controller.campaigns.fusion.cases import (
     CORE_PAIRS,
     all_pairs,
-    empty_model,
     pair_case,
 )
 from latfarm_controller.campaigns.fusion.chains import Chained, chain_settings
 from latfarm_controller.campaigns.fusion.connections import ConnectionCase, choose_fork, choose_join
 from latfarm_controller.campaigns.fusion.decision import Answer
 from latfarm_controller.campaigns.fusion.operators import SIZES
-from latfarm_controller.campaigns.fusion.options import SETTINGS, FusionOptions
+from latfarm_controller.campaigns.fusion.options import FusionOptions
 from latfarm_controller.campaigns.fusion.profile import Profiled, Profiler
 from latfarm_controller.campaigns.fusion.results import PairResult, score
 from latfarm_controller.campaigns.fusion.rounds import (
@@ -45,14 +45,11 @@ from latfarm_controller.campaigns.fusion.verdicts import FusionEvidence
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.errors import UsageError
 
-__all__ = ["SETTINGS", "FusionCampaign", "FusionOptions"]
-
-PURPOSE = "fusion"
-OVERHEAD_REPEATS = 5
+__all__ = ["FusionCampaign", "FusionOptions"]
 
 
 class FusionCampaign(PlannedCampaign):
-    """Finds the fusion rules of a platform and the cost of a call."""
+    """Finds the fusion rules of a platform and the cost of a call to it."""
 
     kind = "fusion"
     stages = ("overhead", "fusion")
@@ -95,7 +92,7 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def call_overhead_ms(self) -> float:
-        """Time of the empty model: what a call costs before any op."""
+        """The time of the empty model: what a call costs before any op."""
         return median(self._empties) if self._empties else 0.0
 
     @property
@@ -105,7 +102,7 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def profile(self) -> Profiler:
-        """What is known of the runtime's profiler: off, unavailable, opaque or yes."""
+        """What the runtime's profiler shows, see `profile.Profiler`."""
         return self._profiled.profiler
 
     @property
@@ -115,12 +112,12 @@ class FusionCampaign(PlannedCampaign):
 
     @property
     def transfers(self) -> Transfers:
-        """Whether what a model's inputs and outputs cost passes for fusion here."""
+        """What transfers of inputs and outputs cost, and whether they look like fusion."""
         return self._transfers
 
     def plan(self) -> Plan:
-        """The empty model, profiles, rounds of triples, then a join and a fork."""
-        requests = [self._ask(self._empty, "empty") for _ in range(OVERHEAD_REPEATS)]
+        """The empty model, profiles, chains, rounds of pairs, then a join and a fork."""
+        requests = [self._ask(self._empty, "empty") for _ in range(REPEATS)]
         answers = yield Batch("overhead", requests, 0, len(requests))
         self._empties += _times(requests, answers)
         if self._options.profile:
@@ -136,6 +133,7 @@ class FusionCampaign(PlannedCampaign):
         return self.asker.request(graph, PURPOSE, self._chain_settings, label=label)
 
     def _settled(self) -> set[tuple[str, str]]:
+        """Pairs that chains have settled."""
         sized = {
             rule: [c.decision(self._options) for c in cases]
             for rule, cases in self._by_rule.items()
@@ -143,6 +141,7 @@ class FusionCampaign(PlannedCampaign):
         return self._chained.settled(sized)
 
     def _plain_rounds(self) -> Plan:
+        """The pairs without pads, until they are settled or transfers turn out to be costly."""
         options = self._options
         ours = options.method == "latfarm"
         for number in range(options.max_rounds if ours else options.rounds):
@@ -150,7 +149,7 @@ class FusionCampaign(PlannedCampaign):
                 break
             cases = [c for c in self._cases if not c.error]
             if number >= 2:
-                # Where a profile or chains tell, times at a size serve to be compared with them.
+                # Pairs settled by a profile or by chains need only two rounds for comparison.
                 settled = self._settled()
                 if not options.blind:
                     settled |= set(self._profiled.truth)
@@ -183,7 +182,7 @@ class FusionCampaign(PlannedCampaign):
                 self._transfers = transfers_of(self._chains)
 
     def _padded_rounds(self) -> Plan:
-        """The same pairs between pads, until they are settled or no round is left."""
+        """The open pairs between pads, until they are settled or no round is left."""
         options, book = self._options, self._book
         settled = self._settled()
         open_ = [c for c in self._cases if c.case.rule not in settled]
@@ -221,6 +220,7 @@ class FusionCampaign(PlannedCampaign):
         return self.asker.request(graph, PURPOSE, self._settings, label=label, profile=profile)
 
     def _next(self, requests: Sequence[MeasurementRequest], left: int) -> Batch:
+        """A batch of requests; `left` estimates how many requests follow, these included."""
         batch = Batch("fusion", requests, self._asked, self._asked + max(left, len(requests)))
         self._asked += len({r.request_id for r in requests})
         return batch
@@ -229,6 +229,7 @@ class FusionCampaign(PlannedCampaign):
         return self._ask(graph, label, profile=True)
 
     def _connections(self) -> Plan:
+        """A join and a fork of fused pairs: by their profiles where possible, else by times."""
         used = {r.rule for r in self.results() if r.used}
         fused = [
             case
@@ -265,7 +266,7 @@ class FusionCampaign(PlannedCampaign):
         self._fork = fork
 
     def results(self) -> list[PairResult]:
-        """What was found so far of each pair of ops, in the order of the operator list."""
+        """What was found so far about each pair of ops, in the order of the operator list."""
         found = FusionEvidence(
             self._options, self._by_rule, self._chained, self._profiled, self._pads
         )
@@ -276,11 +277,11 @@ class FusionCampaign(PlannedCampaign):
         return self._book if self._transfers.costly else None
 
     def rules(self) -> FusionRules:
-        """The rules to cut kernels by: every pair settled, by the best there is."""
+        """The rules that cut networks into kernels: each pair is settled by the best evidence."""
         return self._rules({r.rule: "fused" if r.used else "separate" for r in self.results()})
 
     def detected(self) -> FusionRules:
-        """The rules as black-box detection found them, `undecided` where it did not."""
+        """The rules by times alone; `undecided` where times have no answer."""
         return self._rules({r.rule: r.time_fused for r in self.results()})
 
     def _rules(self, pairs: Mapping[tuple[str, str], Answer]) -> FusionRules:
@@ -292,7 +293,7 @@ class FusionCampaign(PlannedCampaign):
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """Rules, the evidence for each pair, and how black-box detection fares against profiles."""
+        """The rules, the evidence for each pair, and how times alone compare with profiles."""
         results = self.results()
         return {
             "rules": self.rules().to_json(),
@@ -309,11 +310,12 @@ class FusionCampaign(PlannedCampaign):
 
 
 def _times(requests: Sequence[MeasurementRequest], answers: Answers) -> list[float]:
+    """The latencies of the requests that succeeded, in ms."""
     found = [answers[r.request_id] for r in requests]
     return [m.latency_ms for m in found if m.ok and m.latency_ms is not None]
 
 
 def _latencies(requests: Sequence[MeasurementRequest], answers: Answers) -> dict[str, float]:
-    """Times by hash of the graph, of those that were measured."""
+    """The latencies of the requests that succeeded, in ms, by the hash of the graph."""
     found = {hash_of(r.graph): answers[r.request_id] for r in requests}
     return {k: m.latency_ms for k, m in found.items() if m.ok and m.latency_ms is not None}

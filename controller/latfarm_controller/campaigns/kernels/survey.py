@@ -1,4 +1,4 @@
-"""Kernel survey: times of kernels as networks contain them, each measured at different times."""
+"""Kernel survey: a sampler chooses kernels, and each is measured alone at several times."""
 
 from __future__ import annotations
 
@@ -16,23 +16,17 @@ from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.samples import KernelSample
 from pydantic import Field, model_validator
 
+from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.fusion.cases import empty_model
-from latfarm_controller.campaigns.fusion.fusion import OVERHEAD_REPEATS
-from latfarm_controller.campaigns.fusion.fusion import SETTINGS as FUSION_SETTINGS
+from latfarm_controller.campaigns.energy import TRIES, energy_story
 from latfarm_controller.campaigns.fusion.prior import rules_for
-from latfarm_controller.campaigns.networks.energy import TRIES, energy_story
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.insight import layout_share, sample_of
+from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
+from latfarm_controller.campaigns.sampling.by_name import StoredSamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.judge import REGRESSORS, Judge
 from latfarm_controller.campaigns.sampling.latfarm import Guide
-from latfarm_controller.campaigns.sampling.samplers import Excluded
-from latfarm_controller.campaigns.sampling.sampling import (
-    REGRESSORS,
-    Judge,
-    SamplerName,
-    make_sampler,
-)
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
@@ -45,28 +39,42 @@ from latfarm_controller.campaigns.sentinels import (
 SETTINGS = Settings(
     sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_runs=200, max_ms=80.0, cold_runs=3
 )
+"""How kernels are measured: one short session in each pass."""
 PURPOSE = "kernel"
+"""The purpose, in the store, of kernels measured alone."""
 
 
 class KernelOptions(CampaignOptions):
     """Configuration of a kernel survey.
 
-    `exclude` holds ids of kernels that must not be measured, `exclude_graphs` networks (as JSON)
-    none of whose kernels may be. `rules` are fusion rules as JSON; without them the usual ones of
-    convolutional runtimes hold. `remeasure` caps the share of measurements asked again for drift.
-    `profile` asks for layer times in the first pass, where the platform is known to give them.
-
-    The budget is `count` kernels and, where given, `board_minutes` of the boards' time. With a
-    `target` the survey also ends as soon as that share of the kernels kept back (`held_out` of
-    them, which no sampler is shown) is predicted within 10 %. `families` are those that samplers
-    draw from; `random` and `annette` draw from none. `guide` says what `latfarm` picks layers of
-    networks by, and `started_from` names a sibling board's bundle that it starts from.
+    Attributes:
+        count: largest number of kernels.
+        passes: how often each kernel is measured, at different times.
+        seed: random seed of the draw and of the order of measurements.
+        sampler: the sampler that chooses the kernels.
+        guide: how the sampler `latfarm` picks layers of networks.
+        started_from: the bundle of a sibling platform that the sampler `latfarm` starts from.
+        board_minutes: largest time that the boards may measure; None: no limit.
+        target: the survey ends when this share of the kernels that are kept back from the sampler
+            is predicted within 10 %; None: never for this reason.
+        held_out: share of kernels that is kept back from the sampler, if there is a target.
+        initial: number of kernels before the first batch of a sampler that has batches.
+        batch: number of kernels in a batch.
+        families: names of the zoo families to draw from; empty: all that calibration may use. The
+            samplers `random` and `annette` draw from none.
+        rules: fusion rules in JSON form; without them the usual rules hold.
+        exclude: ids of kernels that must not be measured.
+        exclude_graphs: networks, in JSON form, whose kernels must not be measured.
+        sentinel_every: number of kernels between two measurements of the sentinel.
+        remeasure: largest share of measurements that is repeated because of drift.
+        profile: ask for layer times in the first pass; only for platforms that have a profiler.
+        settings: changes of the measurement settings.
     """
 
     count: int = Field(default=450, ge=1)
     passes: int = Field(default=2, ge=1)
     seed: int = 0
-    sampler: SamplerName = "prior"
+    sampler: StoredSamplerName = "prior"
     guide: Guide = "variance"
     started_from: StartedFrom | None = None
     board_minutes: float | None = Field(default=None, gt=0)
@@ -85,21 +93,26 @@ class KernelOptions(CampaignOptions):
 
     @model_validator(mode="after")
     def _counts_fit(self) -> KernelOptions:
-        if self.sampler in ("adaptive", "latfarm", "nn-meter") and self.initial > self.count:
+        if self.sampler in ("latfarm", "nn-meter") and self.initial > self.count:
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
         if self.families and self.sampler in ("random", "annette"):
-            raise ValueError(f"sampler {self.sampler!r} draws from no families")
-        if self.started_from is not None and self.sampler not in ("adaptive", "latfarm"):
-            raise ValueError(f"sampler {self.sampler!r} starts from no bundle; 'latfarm' does")
+            raise ValueError(f"sampler {self.sampler!r} cannot draw from families")
+        if self.started_from is not None and self.sampler != "latfarm":
+            raise ValueError(f"sampler {self.sampler!r} cannot start from a bundle; 'latfarm' can")
         return self
 
 
 def pooled(
     kernel: Kernel, passes: Sequence[Measurement], overhead_ms: float = 0.0
 ) -> KernelSample | None:
-    """One sample of a kernel's good measurements: medians over the passes; None without any.
+    """One sample from a kernel's good measurements: medians over the passes; None without any.
 
-    The deviation is the larger of the passes' own and of what lies between them.
+    The deviation is the larger of two: that within the passes, and that between them.
+
+    Args:
+        kernel: what was measured.
+        passes: all its measurements.
+        overhead_ms: latency of an empty model.
     """
     good = [m for m in passes if m.ok and m.latency_ms is not None]
     if not good:
@@ -119,7 +132,7 @@ def pooled(
 
 
 class KernelCampaign(PlannedCampaign):
-    """Measures the kernels that a sampler asks for."""
+    """Measures the kernels that a sampler chooses."""
 
     kind = "kernels"
     stages: tuple[str, ...] = ("kernels",)
@@ -130,7 +143,7 @@ class KernelCampaign(PlannedCampaign):
         super().__init__(platform)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
-        # Within a characterisation the call's cost is known already, as are the rules.
+        # Within a characterisation, the rules and the call's cost are known already.
         self._measures_overhead = rules is None
         self.call_overhead_ms: float | None = None
         self.call_overhead_mj: float | None = None
@@ -152,10 +165,9 @@ class KernelCampaign(PlannedCampaign):
         self._judge = Judge(options.held_out, REGRESSORS[options.sampler], self._sibling)
 
     def _batches(self) -> Iterator[Sequence[Kernel]]:
-        """The sampler's batches, in parts where a target or the boards' time may end them."""
+        """The sampler's batches, in parts if a target or the boards' time may end the survey."""
         options = self._options
-        sampler = make_sampler(
-            options.sampler,
+        task = SamplingTask(
             options.count,
             self.rules,
             self._excluded,
@@ -163,6 +175,10 @@ class KernelCampaign(PlannedCampaign):
             families=options.families or None,
             initial=options.initial,
             batch=options.batch,
+        )
+        sampler = make_sampler(
+            options.sampler,
+            task,
             target=options.target,
             guide=options.guide,
             sibling=self._sibling,
@@ -180,16 +196,18 @@ class KernelCampaign(PlannedCampaign):
         self._stopped = "target" if self._is_accurate() else "count"
 
     def _shown(self) -> list[KernelSample]:
+        """The samples that the sampler may see."""
         samples = self.samples()
         return samples if self._options.target is None else self._judge.shown(samples)
 
     def _is_accurate(self) -> bool:
+        """Whether there is a target, and it is reached."""
         target = self._options.target
         reached = None if target is None else self._judge.accuracy(self.samples())
         return target is not None and reached is not None and reached >= target
 
     def _affordable(self) -> int:
-        """How many kernels the boards have time for, at what one has cost so far."""
+        """How many more kernels the boards have time for, at the average cost so far."""
         if self._options.board_minutes is None:
             return self._options.count
         left_ms = self._options.board_minutes * 60_000 - self._board_ms
@@ -200,7 +218,7 @@ class KernelCampaign(PlannedCampaign):
         return int(left_ms * len(self._kernels) / max(self._board_ms, 1e-9))
 
     def plan(self) -> Plan:
-        """The sampler's batches, each in as many passes; then the void windows once more."""
+        """The sampler's batches, each in several passes; then the void windows once more."""
         self._excluded = Excluded.of(self._held_out, self.rules, self._options.exclude)
         if self._measures_overhead:
             yield from self._overhead()
@@ -211,29 +229,24 @@ class KernelCampaign(PlannedCampaign):
             for kernel in kernels:
                 self._kernels[kernel.kernel_id] = kernel
             for number in range(self._options.passes):
-                # Another order in each pass: neighbours in time differ, and so does their drift.
+                # Each pass has another order, so that a kernel's passes do not share their drift.
                 order = [k for k in kernels if k.kernel_id not in self._failed]
                 random.shuffle(order)
                 yield from self._measure(order, profile=self._options.profile and number == 0)
         yield from self._measure_again()
 
     def _overhead(self) -> Plan:
-        empty = empty_model()
-        requests = [
-            self.asker.request(empty, "fusion", FUSION_SETTINGS, label="empty")
-            for _ in range(OVERHEAD_REPEATS)
-        ]
+        requests = call_overhead.overhead_requests(self.asker)
         answers = yield Batch("kernels", requests, 0, self._planned())
         self._asked += len(requests)
         self._board_ms += sum(m.board_ms for m in answers.values())
-        times = [m.latency_ms for m in answers.values() if m.latency_ms is not None and m.ok]
-        self.call_overhead_ms = median(times) if times else 0.0
+        self.call_overhead_ms = call_overhead.overhead_ms(answers.values())
 
     def _energy_overhead(self) -> Plan:
-        """What a call takes, and whether this platform tells energies at all."""
+        """The energy of a call, and whether this platform can measure energies at all."""
         requests = [
             self.asker.request(graph, SENTINEL, self._settings, label=f"energy of {graph.name}")
-            for graph in (empty_model(), self._sentinel)
+            for graph in (call_overhead.empty_model(), self._sentinel)
             for _ in range(TRIES)
         ]
         answers = yield Batch("kernels", requests, self._asked, self._planned())
@@ -244,17 +257,19 @@ class KernelCampaign(PlannedCampaign):
         self.call_overhead_mj = median(energies) if energies else None
         self._energy_answers += found
         if all(m.energy_mj is None for m in found[TRIES:]):
-            # No rail, or one that is too coarse: more of the boards' time would tell no more.
+            # There is no power rail, or it is too coarse: more time of the boards would not help.
             self._settings = replace(self._settings, energy_ms=0.0)
 
     def _planned(self) -> int:
+        """The number of measurements, without those that drift makes necessary."""
         kernels = self._options.count * self._options.passes
         sentinels = kernels // self._options.sentinel_every + 2 * self._options.passes
         energy = 2 * TRIES if self._energy_answers or self._settings.energy_ms else 0
-        overhead = OVERHEAD_REPEATS if self._measures_overhead else 0
+        overhead = call_overhead.REPEATS if self._measures_overhead else 0
         return kernels + sentinels + energy + overhead
 
     def _measure(self, kernels: Sequence[Kernel], *, profile: bool = False) -> Plan:
+        """Measure each kernel once, with sentinels in between."""
         own = [
             self.asker.request(k.graph, PURPOSE, self._settings, label=k.type, profile=profile)
             for k in kernels
@@ -271,6 +286,7 @@ class KernelCampaign(PlannedCampaign):
             yield self.asker.request(self._sentinel, SENTINEL, settings, label="sentinel")
 
     def _take(self, requests: Sequence[MeasurementRequest], answers: Answers) -> None:
+        """Keep the answers of one pass."""
         for request in requests:
             answer = answers[request.request_id]
             self._board_ms += answer.board_ms
@@ -283,12 +299,13 @@ class KernelCampaign(PlannedCampaign):
             if answer.ok:
                 self._answers.setdefault(key, []).append(answer)
             elif answer.outcome is Outcome.MODEL_ERROR:
-                # Another try gives the same: no further pass for it.
+                # Another try would fail in the same way: there is no further pass for it.
                 self._failed[key] = answer.error_message or answer.error_code
             else:
                 self._answers.setdefault(key, [])
 
     def _measure_again(self) -> Plan:
+        """Repeat the measurements in void windows, those with the largest shift first."""
         measured = {
             answer.request_id: (key, answer)
             for key, answers in self._answers.items()
@@ -303,16 +320,16 @@ class KernelCampaign(PlannedCampaign):
 
     @property
     def told_no_energy(self) -> bool:
-        """Whether energies were asked for, and the platform had none to tell."""
+        """Whether energies were asked for, and the platform could not measure them."""
         return bool(self._energy_answers) and not self._settings.energy_ms
 
     def samples(self) -> list[KernelSample]:
-        """What is known of each kernel, in the order in which they were drawn."""
+        """What is known about each kernel, in the order in which they were drawn."""
         void = set(self._void)
         found = []
         for key, kernel in self._kernels.items():
             answers = self._answers.get(key, [])
-            # A void measurement is only replaced by a good one: better a drifted time than none.
+            # A void measurement is used if no other succeeded: better a drifted time than none.
             kept = [m for m in answers if m.request_id not in void] or answers
             sample = pooled(kernel, kept, self.call_overhead_ms or 0.0)
             if sample is not None:
@@ -320,7 +337,7 @@ class KernelCampaign(PlannedCampaign):
         return found
 
     def outcome(self) -> Mapping[str, Any]:
-        """Counts by kernel type, failures, drift and what it voided."""
+        """Counts by kernel type, failures, drift, and the measurements that drift made void."""
         types: dict[str, int] = {}
         samples = self.samples()
         for sample in samples:

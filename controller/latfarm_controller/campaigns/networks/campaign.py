@@ -1,4 +1,4 @@
-"""Whole networks: given ones, or a set drawn from the zoo to calibrate a predictor with."""
+"""Measures whole networks: given ones, or a set from the zoo that calibrates a predictor."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from latfarm_predictors.measurement import NETWORK, Measurement, Settings
 from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
 
+from latfarm_controller.campaigns.energy import energy_story, network_energy
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
-from latfarm_controller.campaigns.networks.energy import energy_story, network_energy
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 SETTINGS = replace(NETWORK, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=700.0)
-"""Five sessions of at most a second each, for networks up to some 150 ms."""
+"""How networks are measured: five sessions of at most a second each, for latencies up to 150 ms."""
 PURPOSE = "network"
+"""The purpose, in the store, of whole networks."""
 
 
 class NetworkOptions(CampaignOptions):
-    """Configuration: either `graphs` (as JSON) or `calibration`, how many to draw from the zoo.
+    """Configuration of a campaign that measures networks, either given or drawn.
 
-    The settings' sessions are shared out over the `passes`, which lie at different times.
-    `exclude_lineages` keeps every relative of those lines out of the draw. `least_macs` and
-    `most_macs` bound the networks' multiply-adds. `profile` asks for layer times in the first pass,
-    where the platform is known to give them.
+    Attributes:
+        graphs: the networks, in JSON form.
+        calibration: without `graphs`, how many networks to draw from the zoo.
+        passes: how often each network is measured, at different times. The sessions in the settings
+            are divided among the passes.
+        seed: random seed of the draw and of the order of measurements.
+        exclude_lineages: lineages whose families are left out of the draw.
+        least_macs: least multiply-adds of a drawn network.
+        most_macs: most multiply-adds of a drawn network.
+        profile: ask for layer times in the first pass; only for platforms that have a profiler.
+        settings: changes of the measurement settings.
     """
 
     graphs: list[dict[str, Any]] = Field(default_factory=list)
@@ -53,11 +61,11 @@ class NetworkOptions(CampaignOptions):
 
 
 def pooled_network(graph: Graph, passes: list[Measurement]) -> NetworkSample | None:
-    """One sample of a network's good measurements; None without any.
+    """One sample from a network's good measurements; None without any.
 
-    The latency is the median over the passes, each of which has its say however many sessions it
-    took: what changes on a host changes between passes. The deviation is the largest of what lies
-    between passes, between the sessions of all, and the runs' own.
+    The latency is the median over the passes. Each pass counts the same however many sessions it
+    has, because what changes on a host changes between passes. The deviation is the largest of
+    three: that between passes, that between all sessions, and that between runs.
     """
     good = [m for m in passes if m.ok and m.latency_ms is not None]
     if not good:
@@ -70,7 +78,7 @@ def pooled_network(graph: Graph, passes: list[Measurement]) -> NetworkSample | N
 
 
 class NetworkCampaign(PlannedCampaign):
-    """Measures whole networks, every pass in another order."""
+    """Measures whole networks in several passes, each in another order."""
 
     kind = "networks"
     stages = ("networks",)
@@ -84,7 +92,7 @@ class NetworkCampaign(PlannedCampaign):
         self._answers: dict[str, list[Measurement]] = {}
 
     def plan(self) -> Plan:
-        """All passes in one batch: nothing depends on an answer."""
+        """All passes in one batch, since nothing depends on an answer."""
         options = self._options
         graphs = self._given or calibration_networks(
             options.calibration,
@@ -108,6 +116,7 @@ class NetworkCampaign(PlannedCampaign):
             self._answers.setdefault(hash_of(request.graph), []).append(answers[request.request_id])
 
     def _pass_settings(self) -> list[Settings]:
+        """The settings of each pass, with the sessions divided among the passes."""
         each, rest = divmod(self._settings.sessions, self._options.passes)
         return [
             replace(self._settings, sessions=max(1, each + (number < rest)))
@@ -115,7 +124,7 @@ class NetworkCampaign(PlannedCampaign):
         ]
 
     def samples(self) -> list[NetworkSample]:
-        """What was measured of each network, in the order in which they were chosen."""
+        """What was measured for each network, in the order in which they were chosen."""
         found = []
         for key, graph in self._graphs.items():
             sample = pooled_network(graph, self._answers.get(key, []))
@@ -124,7 +133,7 @@ class NetworkCampaign(PlannedCampaign):
         return found
 
     def outcome(self) -> Mapping[str, Any]:
-        """Each network's latency, and the failures."""
+        """The latency of each network, and the failures."""
         samples = self.samples()
         known = {hash_of(sample.graph) for sample in samples}
         return {

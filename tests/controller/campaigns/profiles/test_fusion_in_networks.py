@@ -1,11 +1,11 @@
-"""What profiled networks show of fusion, against what pairs by themselves said."""
+"""What profiled networks show about fusion, compared with the answers of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from latfarm_controller.campaigns.profiles.fusion_seen import (
+from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     LEAST_EDGES,
     Seen,
     overruled,
@@ -22,13 +22,13 @@ Make = Callable[[GraphBuilder, str], str]
 
 
 def network(make: Make, name: str = "net") -> Graph:
-    """A tensor of four channels through `make`, and a pool behind it."""
+    """A network that applies `make` to a tensor of four channels, and then a pool."""
     b = GraphBuilder(name)
     return b.build([b.max_pool(make(b, b.input((1, 4, 16, 16))), 2)])
 
 
 def profiled(graph: Graph, *layers: str, outcome: Outcome = Outcome.OK) -> Measurement:
-    """Layers by the ops that each covers, in the order of the nodes: "2 1 1" of four nodes."""
+    """A profile with layers that cover so many nodes each, for example "2", "1" and "1"."""
     names = iter([node.name for node in graph.nodes])
     found = [ProfiledLayer("+".join(next(names) for _ in range(int(n))), "", 1.0) for n in layers]
     return Measurement(
@@ -52,7 +52,7 @@ def test_an_edge_is_fused_where_both_ends_ran_in_one_layer() -> None:
     }
 
 
-def test_a_batch_norm_within_a_kernel_is_part_of_what_the_kernel_begins_with() -> None:
+def test_a_batch_norm_counts_as_a_part_of_the_op_before_it() -> None:
     def make(b: GraphBuilder, x: str) -> str:
         return b.relu(b.batch_norm(b.conv(x, 4, 3)))
 
@@ -64,7 +64,7 @@ def test_a_batch_norm_within_a_kernel_is_part_of_what_the_kernel_begins_with() -
     }
 
 
-def test_an_activation_in_two_ops_is_taken_in_whole_or_not() -> None:
+def test_an_activation_in_two_ops_is_fused_as_a_whole_or_not_at_all() -> None:
     def make(b: GraphBuilder, x: str) -> str:
         return b.hard_swish(b.conv(x, 4, 3))
 
@@ -72,10 +72,10 @@ def test_an_activation_in_two_ops_is_taken_in_whole_or_not() -> None:
     assert seen(make, "1 2 1")["Conv+HardSwish"] == (0, 1)
     assert seen(make, "1 2 1")["HardSigmoid+Mul:gate"] == (1, 0)
     assert seen(make, "1 1 1 1")["HardSigmoid+Mul:gate"] == (0, 1)
-    assert "Conv+HardSwish" not in seen(make, "2 1 1")  # only a half of it
+    assert "Conv+HardSwish" not in seen(make, "2 1 1")  # only one of the two ops is fused
 
 
-def test_a_join_tells_of_the_branch_that_took_it_in() -> None:
+def test_a_join_counts_for_the_branch_that_it_is_fused_with() -> None:
     def make(b: GraphBuilder, x: str) -> str:
         return b.add(b.relu(x), b.conv(x, 4, 3))
 
@@ -99,14 +99,14 @@ def test_a_join_tells_of_the_branch_that_took_it_in() -> None:
     ],
     ids=["read twice", "a view between"],
 )
-def test_edges_that_rules_of_pairs_do_not_decide_are_not_counted(make: Make) -> None:
+def test_tensors_with_several_readers_and_views_are_not_counted(make: Make) -> None:
     graph = network(make)
     answer = profiled(graph, *"1" * len(graph.nodes))
     found = seen_in_networks([(graph, answer)])
     assert ("Conv", "Relu") not in found
 
 
-def test_layers_without_names_of_nodes_and_failures_tell_nothing() -> None:
+def test_failures_and_layers_without_names_of_nodes_are_ignored() -> None:
     graph = network(lambda b, x: b.relu(b.conv(x, 4, 3)))
     whole = Measurement(
         "r",
@@ -131,12 +131,12 @@ def test_rules_change_where_enough_edges_of_several_networks_say_so() -> None:
         }
     )
     shown = {
-        ("Conv", "HardSwish"): Seen(10, 9, 2),  # at times: cut out together
+        ("Conv", "HardSwish"): Seen(10, 9, 2),  # fused at some edges: cut out together
         ("Conv", "Relu"): Seen(0, 40, 3),
-        ("Conv", "Add"): Seen(0, 40, 1),  # of one network only
+        ("Conv", "Add"): Seen(0, 40, 1),  # seen in one network only
         ("Conv", "Clip"): Seen(LEAST_EDGES - 1, 0, 2),
-        ("Conv", "Tanh"): Seen(5, 0, 2),  # which no pair's own model told of
-        ("Relu", "Conv"): Seen(0, 50, 9),  # as an unlisted pair is anyway
+        ("Conv", "Tanh"): Seen(5, 0, 2),  # no model of this pair was measured
+        ("Relu", "Conv"): Seen(0, 50, 9),  # pairs without a rule are separate anyway
     }
     assert set(overruled(rules, shown)) == {
         ("Conv", "HardSwish"),

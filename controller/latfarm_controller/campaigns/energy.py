@@ -1,4 +1,4 @@
-"""Energies in campaigns: what a kernel or network takes, from its measurements."""
+"""The energy that a kernel or network takes, from its measurements."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from latfarm_predictors.predict.energy import KernelEnergySample, NetworkEnergyS
 from latfarm_controller.campaigns.profiles.profiled_networks import LEAST_SHARE
 
 TRIES = 3
-"""So often an energy is asked for before a platform counts as one that tells none."""
+"""How often an energy is asked for before a platform counts as unable to measure energies."""
 
 _MOST_REASONS = 5
+"""Number of reasons for missing energies that are reported."""
 
 
 def energy_sample_of(
     kernel: Kernel, measurement: Measurement, overhead_mj: float | None, share: float | None
 ) -> KernelEnergySample | None:
-    """A measurement as a training sample, its layout conversions taken off; None without energy.
+    """A measurement as a training sample, without its layout conversions; None without energy.
 
-    They take the share of the energy that they take of the time: nobody meters single layers. A
-    sample without them holds no call overhead, as in `insight.sample_of`.
+    The energy of single layers cannot be measured. So layout conversions are assumed to take the
+    same share of the energy as of the time. A sample with a profile does not include the overhead
+    of the call either, as in `insight.sample_of`.
 
     Args:
         kernel: what was measured.
-        measurement: a good one.
-        overhead_mj: energy of an empty model; None: not known, and counted as nothing here.
-        share: of layout conversions in the layers' time; None where no profile tells.
+        measurement: a good measurement.
+        overhead_mj: energy of an empty model; None: not known, and counted as 0.
+        share: share of layout conversions in the layers' time; None without a profile.
     """
     energy_mj, latency_ms = measurement.energy_mj, measurement.latency_ms
     if energy_mj is None or not latency_ms:
@@ -46,7 +48,7 @@ def energy_sample_of(
 
 
 def network_energy(graph: Graph, passes: Sequence[Measurement]) -> NetworkEnergySample | None:
-    """One sample of a network's energies: the median over the passes; None without any."""
+    """One sample of a network's energy: the median over the passes; None without any."""
     known = [m for m in passes if m.energy_mj is not None]
     if not known:
         return None
@@ -58,7 +60,7 @@ def network_energy(graph: Graph, passes: Sequence[Measurement]) -> NetworkEnergy
 
 
 def energy_story(measurements: Iterable[Measurement]) -> dict[str, Any]:
-    """How many energies were told, and why the others were not: counts by reason."""
+    """How many energies were measured, and how often others were missing for which reason."""
     measured = 0
     reasons: Counter[str] = Counter()
     for measurement in measurements:

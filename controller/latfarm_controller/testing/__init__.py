@@ -1,0 +1,1 @@
+"""Tools that test campaigns without boards."""
