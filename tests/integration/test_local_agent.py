@@ -119,7 +119,8 @@ def test_from_question_to_stored_answer(agent: LocalAgent, tmp_path: Path) -> No
             assert again == first
             with DuckDBStore(tmp_path / "s") as store:
                 store.add_measurements("c", [(first, request.graph)])
-                assert store.training_rows(PLATFORM, "kernel") == [(first, request.graph)]
+                assert list(store.measurements(purpose="kernel")) == [first]
+                assert store.get_graph(first.graph_hash) == request.graph
                 assert store.latest(request.graph.hash, PLATFORM) == first
             assert request.request_id in await client.spooled()
             assert await client.acknowledge([request.request_id]) == 1

@@ -24,7 +24,7 @@ from latfarm_protos.v1 import agent_pb2_grpc
 
 from latfarm_controller.agents import wire
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
-from latfarm_controller.agents.status import as_error, cut
+from latfarm_controller.agents.call_errors import as_error, cut
 from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
 from latfarm_controller.errors import AgentError, AgentLostError, LeaseError, UsageError
 

@@ -35,17 +35,6 @@ class CampaignRecord:
 
 
 @dataclass(frozen=True)
-class BundleRecord:
-    """Where a trained bundle of a platform lies, and what it was made from."""
-
-    platform: str
-    version: str
-    path: str
-    created_at_s: float = 0.0
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class BoardEvent:
     """Something was decided about a board, or told of it.
 
@@ -70,10 +59,6 @@ class Store(Protocol):
     Raises:
         StoreError: from any method, when the data cannot be read or written.
     """
-
-    def put_graph(self, graph: Graph) -> None:
-        """Keep a graph by its hash; a second time is no change."""
-        ...
 
     def get_graph(self, graph_hash: str) -> Graph | None:
         """The graph of that hash, if kept."""
@@ -128,18 +113,6 @@ class Store(Protocol):
         """
         ...
 
-    def training_rows(
-        self, platform: str, purpose: str, *, fingerprint: str = ""
-    ) -> list[tuple[Measurement, Graph]]:
-        """All good measurements of a purpose with their graphs, oldest first.
-
-        Good: ok, of the present protocol version, not put aside, and stable, unless that graph has
-        nothing stable.
-        Repeats are rows of their own; one measurement told to two campaigns is one row.
-        `fingerprint` keeps to measurements taken under that platform fingerprint.
-        """
-        ...
-
     def put_campaign(self, record: CampaignRecord) -> None:
         """Keep or replace a campaign's record."""
         ...
@@ -150,18 +123,6 @@ class Store(Protocol):
 
     def campaigns(self) -> list[CampaignRecord]:
         """All campaigns, newest first."""
-        ...
-
-    def put_bundle(self, record: BundleRecord) -> None:
-        """Keep or replace the record of a bundle; (platform, version) is unique."""
-        ...
-
-    def latest_bundle(self, platform: str) -> BundleRecord | None:
-        """The platform's newest bundle, if it has any."""
-        ...
-
-    def bundles(self, platform: str = "") -> list[BundleRecord]:
-        """Bundles, newest first; of all platforms by default."""
         ...
 
     def add_board_event(self, event: BoardEvent) -> None:
@@ -176,7 +137,9 @@ class Store(Protocol):
         """The last decision about each board, by its name; what is only told decides nothing."""
         ...
 
-    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
+    def discard_measurements(
+        self, board_id: str, since_s: float, reason: str
+    ) -> list[tuple[str, str]]:
         """Use no more what a board measured after a moment; campaign and request of each.
 
         They stay in the store and in listings, but answer no query, train no predictor and count

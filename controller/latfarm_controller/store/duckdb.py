@@ -16,7 +16,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.store import rows, snapshot, writes
-from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
@@ -53,11 +53,6 @@ class DuckDBStore:
         self._file = DuckDBFile(path, lock_timeout_ms, on_wait)
         # Hashes that were seen in the file: nobody else writes it, and no graph ever leaves it.
         self._graphs_kept: set[str] = set()
-
-    def put_graph(self, graph: Graph) -> None:
-        """Keep a graph by its hash; a second time is no change."""
-        with self._file.transaction("write a graph") as cursor:
-            writes.put_graphs(cursor, {graph.hash: graph}, self._graphs_kept)
 
     def get_graph(self, graph_hash: str) -> Graph | None:
         """The graph of that hash, if kept."""
@@ -170,37 +165,6 @@ class DuckDBStore:
         )
         return rows.measurement_from_row(found[0]) if found else None
 
-    def training_rows(
-        self, platform: str, purpose: str, *, fingerprint: str = ""
-    ) -> list[tuple[Measurement, Graph]]:
-        """All good measurements of a purpose with their graphs, oldest first."""
-        where, values = _where(
-            {"platform": platform, "purpose": purpose, "fingerprint": fingerprint}
-        )
-        # First one row a physical measurement, then the unstable ones only where nothing is better.
-        chosen = (
-            f"WITH good AS (SELECT * FROM measurements WHERE {where} AND {_GOOD} "
-            "QUALIFY row_number() OVER "
-            "(PARTITION BY request_id, board_id, measured_at_s ORDER BY seq) = 1), "
-            "chosen AS (SELECT * FROM good QUALIFY NOT unstable "
-            "OR bool_and(unstable) OVER (PARTITION BY graph_hash)) "
-        )
-        with self._file.read("read training rows") as cursor:
-            cursor.execute("BEGIN TRANSACTION")
-            parameters = [*values, PROTOCOL_VERSION]
-            found = cursor.execute(
-                f"{chosen} SELECT {_READ} FROM chosen ORDER BY measured_at_s, seq", parameters
-            ).fetchall()
-            texts = cursor.execute(
-                f"{chosen} SELECT hash, graph FROM graphs "
-                "WHERE hash IN (SELECT graph_hash FROM chosen)",
-                parameters,
-            ).fetchall()
-            cursor.execute("COMMIT")
-            graphs = {graph_hash: rows.graph_from_text(text) for graph_hash, text in texts}
-        read = [rows.measurement_from_row(row) for row in found]
-        return [(measurement, graphs[measurement.graph_hash]) for measurement in read]
-
     def put_campaign(self, record: CampaignRecord) -> None:
         """Keep or replace a campaign's record."""
         with self._file.transaction("write a campaign") as cursor:
@@ -224,26 +188,6 @@ class DuckDBStore:
             "ORDER BY started_at_s DESC, seq DESC"
         )
         return [rows.campaign_from_row(row) for row in found]
-
-    def put_bundle(self, record: BundleRecord) -> None:
-        """Keep or replace the record of a bundle."""
-        with self._file.transaction("write a bundle") as cursor:
-            row, take_seq = rows.bundle_row(record), self._file.take_seq
-            writes.upsert(cursor, take_seq, "bundles", rows.BUNDLE_COLUMNS, 2, row)
-
-    def latest_bundle(self, platform: str) -> BundleRecord | None:
-        """The platform's newest bundle, if it has any."""
-        return next(iter(self.bundles(platform)), None)
-
-    def bundles(self, platform: str = "") -> list[BundleRecord]:
-        """Bundles, newest first; of all platforms by default."""
-        where, values = _where({"platform": platform})
-        found = self._file.all(
-            f"SELECT {', '.join(rows.BUNDLE_COLUMNS)} FROM bundles WHERE {where} "
-            "ORDER BY created_at_s DESC, seq DESC",
-            values,
-        )
-        return [rows.bundle_from_row(row) for row in found]
 
     def add_board_event(self, event: BoardEvent) -> None:
         """Keep what was decided about a board."""
@@ -272,7 +216,9 @@ class DuckDBStore:
         events = [rows.board_event_from_row(row) for row in found]
         return {event.board: event for event in events}
 
-    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
+    def discard_measurements(
+        self, board_id: str, since_s: float, reason: str
+    ) -> list[tuple[str, str]]:
         """Use no more what a board measured after a moment; campaign and request of each."""
         with self._file.transaction("put measurements aside") as cursor:
             chosen = f"board_id = ? AND measured_at_s > ? AND ok AND {_USED}"
@@ -325,7 +271,7 @@ class DuckDBStore:
 
     def counts(self) -> dict[str, int]:
         """Rows by table."""
-        tables = ("measurements", "graphs", "campaigns", "bundles")
+        tables = ("measurements", "graphs", "campaigns")
         return {table: self._file.number(f"SELECT count(*) FROM {table}") for table in tables}
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store.faults import as_store_error, check_files
+from latfarm_controller.store.file_errors import as_store_error, check_files
 from latfarm_controller.store.lock import Holder, StoreLock
 from latfarm_controller.store.migrate import known_migrations, migrate
 
@@ -26,7 +26,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
     "threads": "1",  # a board of this host may be timing
 }
-_NUMBERED = ("measurements", "campaigns", "bundles", "board_events")
+_NUMBERED = ("measurements", "campaigns", "board_events")
 
 
 class DuckDBFile:

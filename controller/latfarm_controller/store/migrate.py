@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store.fills import FILLS, DatabaseConnection
+from latfarm_controller.store.backfills import FILLS, DatabaseConnection
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 

@@ -13,7 +13,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer, Settings
 
-from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
 
 # Column name -> Arrow type, in the order of the table.
 MEASUREMENT_COLUMNS: dict[str, Any] = {
@@ -84,7 +84,6 @@ CAMPAIGN_COLUMNS = (
     "error",
 )
 BOARD_EVENT_COLUMNS = ("board", "board_id", "event", "reason", "actor", "at_s", "details")
-BUNDLE_COLUMNS = ("platform", "version", "path", "created_at_s", "provenance")
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
@@ -205,23 +204,6 @@ def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
     fields["config"] = json.loads(fields["config"])
     fields["outcome"] = json.loads(fields["outcome"])
     return CampaignRecord(**fields)
-
-
-def bundle_row(record: BundleRecord) -> list[Any]:
-    """A record in the order of BUNDLE_COLUMNS."""
-    return [
-        record.platform,
-        record.version,
-        record.path,
-        record.created_at_s,
-        dumps(dict(record.provenance)),
-    ]
-
-
-def bundle_from_row(row: Sequence[Any]) -> BundleRecord:
-    """Read a row of BUNDLE_COLUMNS."""
-    platform, version, path, created_at_s, provenance = row
-    return BundleRecord(platform, version, path, created_at_s, json.loads(provenance))
 
 
 def dumps(value: Any) -> str:

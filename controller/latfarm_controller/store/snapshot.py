@@ -21,7 +21,6 @@ TABLES: Mapping[str, str] = {
     "measurements": "SELECT * FROM measurements ORDER BY seq",
     "graphs": "SELECT * FROM graphs ORDER BY hash",
     "campaigns": "SELECT * FROM campaigns ORDER BY seq",
-    "bundles": "SELECT * FROM bundles ORDER BY seq",
     "board_events": "SELECT * FROM board_events ORDER BY seq",
     "put_aside": "SELECT * FROM put_aside ORDER BY seq",
     "platforms": "SELECT * FROM platforms ORDER BY platform, fingerprint, board_id",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from latfarm_controller.farm.boards.links import Builder, Connect, Shard, ShardSettings
-from latfarm_controller.farm.boards.shard import InlineShard, RayShard, connect
+from latfarm_controller.farm.boards.interfaces import Builder, Connect, Shard, ShardSettings
+from latfarm_controller.farm.boards.shard import InlineShard, connect
 from latfarm_controller.farm.processes.building import Build, InlineBuilder, RayBuilder
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.ray_shard import RayShard
 
 
 class InlineBackend:

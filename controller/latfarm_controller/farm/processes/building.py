@@ -15,7 +15,7 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 
 SMALL_BYTES = 64 << 10

@@ -9,7 +9,7 @@ must show a token made for the run (`RAY_AUTH_MODE=token`): other users of the m
 
 What Ray leaves when its driver is killed (SIGKILL): its direct children end with it, its dashboard
 agent and runtime-env agent do not. So a process of ours waits for the driver's end, kills whatever
-carries the run's mark in its environment, and removes the run's folder; see `reaper.py`.
+carries the run's mark in its environment, and removes the run's folder; see `cleanup.py`.
 
 Ray's children end when the *thread* that started them ends (PR_SET_PDEATHSIG): hence a thread that
 lives from start to stop. Outside the main thread Ray leaves the signal handlers alone; its C++ side
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.processes import reaper
+from latfarm_controller.farm.processes import cleanup
 
 LOOPBACK = "127.0.0.1"
 SOCKET_PATH_LIMIT = 107
@@ -77,7 +77,7 @@ class RayRuntime:
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._error: BaseException | None = None
-        self._mark = ""
+        self.mark = ""
         self._reaper: subprocess.Popen[bytes] | None = None
         self.folder: Path | None = None
 
@@ -128,7 +128,7 @@ class RayRuntime:
 
     def processes(self) -> list[int]:
         """Processes of our own Ray, this one not among them; none on a joined cluster."""
-        return reaper.marked(self._mark.encode()) if self._mark else []
+        return cleanup.marked(self.mark.encode()) if self.mark else []
 
     def listeners(self) -> list[Listener]:
         """Every socket on which our own Ray's processes, or its part of this one, listen."""
@@ -160,16 +160,16 @@ class RayRuntime:
             return
         self._ready.set()
         self._ended.wait()
-        # What fails here is ended by the reaper.
+        # What fails here is ended by the cleanup.
         with contextlib.suppress(Exception):
             ray.shutdown()
 
     def _begin(self) -> Any:
         self.folder = make_folder(self._run_dir)
-        self._mark = f"{MARK}={secrets.token_hex(16)}"
-        name, value = self._mark.split("=")
+        self.mark = f"{MARK}={secrets.token_hex(16)}"
+        name, value = self.mark.split("=")
         self._reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, self._mark, str(self.folder)],
+            [sys.executable, "-I", "-S", cleanup.__file__, self.mark, str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -225,7 +225,7 @@ class RayRuntime:
     def _reap(self) -> None:
         """Nothing of the run is left when this returns."""
         process, self._reaper = self._reaper, None
-        self._mark = ""
+        self.mark = ""
         if process is not None:
             assert process.stdin is not None
             process.stdin.close()

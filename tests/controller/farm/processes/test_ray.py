@@ -20,9 +20,10 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.links import ShardSettings
-from latfarm_controller.farm.farm import Delivery, Farm, host_boot_id
-from latfarm_controller.farm.processes import reaper
+from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.open_requests import Delivery
+from latfarm_controller.farm.processes import cleanup
 from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.building import SMALL_BYTES
 from latfarm_controller.farm.processes.ray_runtime import (
@@ -170,7 +171,7 @@ runtime = RayRuntime(Path(sys.argv[1]), cpus=1)
 runtime.start()
 import ray
 ray.get(ray.remote(lambda: 1).remote())
-print(runtime._mark, runtime.folder, flush=True)
+print(runtime.mark, runtime.folder, flush=True)
 sys.stdin.read()
 """
 
@@ -186,7 +187,7 @@ def test_a_killed_driver_leaves_nothing_behind(tmp_path: Path) -> None:
         assert driver.stdout is not None
         assert driver.stderr is not None
         mark, folder = driver.stdout.readline().split()
-        left = [psutil.Process(pid) for pid in reaper.marked(mark.encode())]
+        left = [psutil.Process(pid) for pid in cleanup.marked(mark.encode())]
         assert len(left) >= 4
         driver.kill()
         driver.wait()
@@ -252,9 +253,9 @@ def test_the_reaper_ends_what_is_marked_and_nothing_else(tmp_path: Path) -> None
         return process
 
     with start({"MARK": "abc"}) as marked, start({"MARK": "abcd"}) as other:
-        assert reaper.marked(b"MARK=abc") == [marked.pid]
+        assert cleanup.marked(b"MARK=abc") == [marked.pid]
         # It is our child: nobody reaps it meanwhile, and a zombie has no environment.
-        assert reaper.reap(b"MARK=abc", folder)
+        assert cleanup.reap(b"MARK=abc", folder)
         assert marked.wait() == -signal.SIGKILL
         assert other.poll() is None
         other.kill()

@@ -31,7 +31,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re
 _NAME = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
 
 
-class SuccessionStep(StrEnum):
+class RotationStep(StrEnum):
     """How far the change is."""
 
     SINGLE = "single"
@@ -40,7 +40,7 @@ class SuccessionStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
+class TrustedAuthority:
     """An authority that is trusted now. `expires_s` in Unix time; `signs`: new certificates."""
 
     name: str
@@ -49,7 +49,7 @@ class Trusted:
     signs: bool
 
 
-class Succession:
+class CaRotation:
     """The change of authority in a home's `tls` folder.
 
     Every method raises:
@@ -61,20 +61,20 @@ class Succession:
         self._next_key = authority.folder / "ca-next.key"
 
     @property
-    def step(self) -> SuccessionStep:
+    def step(self) -> RotationStep:
         """The last step that was done."""
         if len(self._certificates()) < 2:
-            return SuccessionStep.SINGLE
+            return RotationStep.SINGLE
         # Between the two halves of `switch` the key is still to come: it is not done.
-        return SuccessionStep.BEGUN if self._next_key.exists() else SuccessionStep.SWITCHED
+        return RotationStep.BEGUN if self._next_key.exists() else RotationStep.SWITCHED
 
-    def trusted(self) -> list[Trusted]:
+    def trusted(self) -> list[TrustedAuthority]:
         """The authorities that are trusted, the one that signs first."""
         return [self._read(text, number) for number, text in enumerate(self._certificates())]
 
     def begin(self, *, days: int = CA_DAYS) -> None:
         """Make the next authority and trust it; the present one still signs."""
-        self._expect(SuccessionStep.SINGLE, "a change of authority is under way")
+        self._expect(RotationStep.SINGLE, "a change of authority is under way")
         (old,) = self._certificates()
         if not self._authority.key.exists():
             raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
@@ -90,7 +90,7 @@ class Succession:
 
         This machine's own certificate is issued anew, for the names that it had.
         """
-        self._expect(SuccessionStep.BEGUN, "there is no next authority to switch to: begin first")
+        self._expect(RotationStep.BEGUN, "there is no next authority to switch to: begin first")
         first, second = self._certificates()
         with self._scratch() as scratch:
             mine = self._public(scratch, self._next_key)
@@ -113,7 +113,7 @@ class Succession:
             UsageError: as all methods, or there are such certificates.
         """
         self._expect(
-            SuccessionStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
+            RotationStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
         )
         left = self.left_behind()
         if left and not force:
@@ -137,7 +137,7 @@ class Succession:
                 if one.state == "valid" and not self._signed(scratch, signer, one.path)
             ]
 
-    def _expect(self, step: SuccessionStep, otherwise: str) -> None:
+    def _expect(self, step: RotationStep, otherwise: str) -> None:
         if self.step is not step:
             raise UsageError(f"{self._authority.cert}: {otherwise} (state: {self.step})")
 
@@ -159,13 +159,13 @@ class Succession:
             bundle.write_text("".join(f"{text.strip()}\n" for text in texts), encoding="ascii")
             install(bundle, self._authority.cert, 0o644)
 
-    def _read(self, text: str, number: int) -> Trusted:
+    def _read(self, text: str, number: int) -> TrustedAuthority:
         with self._scratch() as scratch:
             (Path(scratch) / "one.crt").write_text(text, encoding="ascii")
             words = ("x509", "-noout", "-subject", "-enddate", "-nameopt", "multiline")
             said = self._authority.openssl(scratch, *words, "-in", "one.crt")
         name = re.search(r"commonName\s*=\s*(.*)", said)
-        return Trusted(
+        return TrustedAuthority(
             name[1].strip() if name else "",
             fingerprint_of(ssl.PEM_cert_to_DER_cert(f"{text}\n")),
             end_s(said, self._authority.cert),
