@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller import builders
-from latfarm_controller.agents.client import AgentClient, Patience
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import CertificateError

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_controller.agents.board import BoardInfo
-from latfarm_controller.agents.client import AgentClient, Patience
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.agents.tls import meet_board
 from latfarm_controller.errors import AgentError

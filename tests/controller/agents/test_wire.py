@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -58,6 +59,48 @@ sessions = st.builds(
 )
 
 
+def platform_as_pb(platform: PlatformInfo) -> pb.Platform:
+    return pb.Platform(**asdict(platform))
+
+
+def runtime_as_pb(runtime: RuntimeInfo) -> pb.Runtime:
+    return pb.Runtime(
+        name=runtime.name,
+        available=runtime.available,
+        version=runtime.version,
+        missing=runtime.missing,
+        platforms=[platform_as_pb(platform) for platform in runtime.platforms],
+    )
+
+
+def board_as_pb(board: BoardInfo) -> pb.DescribeResponse:
+    return pb.DescribeResponse(
+        board=pb.Board(
+            board_id=board.board_id,
+            name=board.name,
+            boot_id=board.boot_id,
+            hardware=dict(board.hardware),
+            conditions=dict(board.conditions),
+        ),
+        runtimes=[runtime_as_pb(runtime) for runtime in board.runtimes],
+        agent_version=board.agent_version,
+        protocol_version=board.protocol_version,
+        state=board.state,
+    )
+
+
+def stage_as_pb(stage: MeasuringStage) -> pb.Stage:
+    return pb.Stage(name=stage.name, session=stage.session, elapsed_ms=stage.elapsed_ms)
+
+
+def session_as_pb(session: SessionSamples) -> pb.Session:
+    return pb.Session(**asdict(session))
+
+
+def layer_as_pb(layer: ProfiledLayer) -> pb.Layer:
+    return pb.Layer(name=layer.name, op=layer.op, latency_ms=layer.latency_ms, device=layer.device)
+
+
 def over_the_wire(message: Any) -> Any:
     return type(message).FromString(message.SerializeToString())
 
@@ -69,22 +112,22 @@ def test_settings(settings: Settings) -> None:
 
 @given(boards)
 def test_boards(board: BoardInfo) -> None:
-    assert wire.board_from_pb(over_the_wire(wire.board_as_pb(board))) == board
+    assert wire.board_from_pb(over_the_wire(board_as_pb(board))) == board
 
 
 @given(sessions)
 def test_sessions(session: SessionSamples) -> None:
-    assert wire.session_from_pb(over_the_wire(wire.session_as_pb(session))) == session
+    assert wire.session_from_pb(over_the_wire(session_as_pb(session))) == session
 
 
 @given(st.builds(MeasuringStage, text, count, real))
 def test_stages(stage: MeasuringStage) -> None:
-    assert wire.stage_from_pb(over_the_wire(wire.stage_as_pb(stage))) == stage
+    assert wire.stage_from_pb(over_the_wire(stage_as_pb(stage))) == stage
 
 
 @given(st.builds(ProfiledLayer, text, text, real, text))
 def test_layers(layer: ProfiledLayer) -> None:
-    assert wire.layer_from_pb(over_the_wire(wire.layer_as_pb(layer))) == layer
+    assert wire.layer_from_pb(over_the_wire(layer_as_pb(layer))) == layer
 
 
 def test_leases() -> None:
