@@ -1,6 +1,6 @@
 """Ends what a dead driver left behind: a process of its own, with the standard library only.
 
-Usage: `python reaper.py MARK FOLDER`, with a pipe as standard input. When the pipe closes, because
+Usage: `python cleanup.py MARK FOLDER`, with a pipe as standard input. When the pipe closes, because
 its owner closed it or died in whatever way, every process that carries `MARK` in its environment is
 killed, then `FOLDER` is removed. Ray's own processes end with the driver's, except those that its
 raylet started: they would stay.
