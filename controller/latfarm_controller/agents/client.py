@@ -29,7 +29,7 @@ from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
 CHUNK_BYTES = 1 << 20
 """Bytes of a model in one message of an upload."""
 SLOWEST_BYTES_PER_MS = 100.0
-"""An upload slower than this (0.8 Mbit/s) counts as stuck, and is begun again where it stopped."""
+"""An upload slower than this (0.8 Mbit/s) counts as stuck; it continues on a new connection."""
 FRUITLESS_TRIES = 3
 """How often in a row a call may be interrupted without any progress before it is given up."""
 WAITING_MS = 1_200_000.0

@@ -1,4 +1,7 @@
-"""Domain objects <-> rows of the tables. Structured fields are JSON text."""
+"""Conversion between the controller's own types and rows of tables.
+
+Fields with structure, such as settings, are stored as JSON text.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ BOARD_EVENT_COLUMNS = ("board", "board_id", "event", "reason", "actor", "at_s", 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
-# Fields whose value is the column's value.
+# The fields of a measurement that are stored as they are.
 _PLAIN = tuple(
     name
     for name in MEASUREMENT_COLUMNS
@@ -105,13 +108,17 @@ _PLAIN = tuple(
     }
 )
 READ_COLUMNS = (*_PLAIN, "outcome", "session_ms", "layers", "settings", "conditions")
-"""What `measurement_from_row` wants, in order."""
+"""The columns that `measurement_from_row` reads, in order."""
 
 
 def measurement_table(
     rows: Iterable[tuple[int, str, Measurement]],
 ) -> Any:
-    """(seq, campaign id, measurement) rows as one Arrow table in the order of the columns."""
+    """One Arrow table of measurements, with the columns of the database's table, in their order.
+
+    Args:
+        rows: for each measurement, its number (`seq`), its campaign's id, and itself.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in MEASUREMENT_COLUMNS}
     for seq, campaign_id, measurement in rows:
         columns["seq"].append(seq)
@@ -131,13 +138,13 @@ def measurement_table(
 
 
 def plain_table(measurements: Iterable[Measurement]) -> Any:
-    """Measurements as an Arrow table without the columns that only a store knows."""
+    """Measurements as an Arrow table without the columns `seq` and `campaign_id`."""
     table = measurement_table((0, "", measurement) for measurement in measurements)
     return table.drop_columns(["seq", "campaign_id"])
 
 
 def measurement_from_row(row: Sequence[Any]) -> Measurement:
-    """Read a row of READ_COLUMNS."""
+    """The measurement in a row with the columns READ_COLUMNS."""
     plain = dict(zip(_PLAIN, row, strict=False))
     outcome, session_ms, layers, settings, conditions = row[len(_PLAIN) :]
     return Measurement(
@@ -153,7 +160,7 @@ def measurement_from_row(row: Sequence[Any]) -> Measurement:
 
 
 def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
-    """(hash, graph) rows as one Arrow table."""
+    """One Arrow table of graphs, each given with its hash."""
     columns: dict[str, list[Any]] = {name: [] for name in GRAPH_COLUMNS}
     for graph_hash, graph in graphs:
         columns["hash"].append(graph_hash)
@@ -166,16 +173,16 @@ def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
 
 
 def graph_from_text(text: str) -> Graph:
-    """Read the `graph` column.
+    """The graph in a value of the `graph` column.
 
     Raises:
-        GraphError: it is no graph.
+        GraphError: the value is no graph.
     """
     return Graph.from_json(json.loads(text))
 
 
 def board_event_row(event: BoardEvent) -> list[Any]:
-    """An event in the order of BOARD_EVENT_COLUMNS."""
+    """The values of an event for the columns BOARD_EVENT_COLUMNS."""
     return [
         dumps(dict(event.details)) if name == "details" else getattr(event, name)
         for name in BOARD_EVENT_COLUMNS
@@ -183,13 +190,13 @@ def board_event_row(event: BoardEvent) -> list[Any]:
 
 
 def board_event_from_row(row: Sequence[Any]) -> BoardEvent:
-    """Read a row of BOARD_EVENT_COLUMNS."""
+    """The event in a row with the columns BOARD_EVENT_COLUMNS."""
     fields = dict(zip(BOARD_EVENT_COLUMNS, row, strict=True))
     return BoardEvent(**{**fields, "details": json.loads(fields["details"])})
 
 
 def campaign_row(record: CampaignRecord) -> list[Any]:
-    """A record in the order of CAMPAIGN_COLUMNS."""
+    """The values of a campaign's record for the columns CAMPAIGN_COLUMNS."""
     return [
         dumps(dict(getattr(record, name)))
         if name in {"config", "outcome"}
@@ -199,7 +206,7 @@ def campaign_row(record: CampaignRecord) -> list[Any]:
 
 
 def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
-    """Read a row of CAMPAIGN_COLUMNS."""
+    """The campaign's record in a row with the columns CAMPAIGN_COLUMNS."""
     fields = dict(zip(CAMPAIGN_COLUMNS, row, strict=True))
     fields["config"] = json.loads(fields["config"])
     fields["outcome"] = json.loads(fields["outcome"])
@@ -207,7 +214,7 @@ def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON text."""
+    """A value as JSON text without spaces."""
     return _ENCODER.encode(value)
 
 
@@ -223,7 +230,7 @@ def _settings(text: str) -> Settings:
 
 @lru_cache(maxsize=1024)
 def _conditions(text: str) -> dict[str, str]:
-    """Shared: copy it before it leaves this module."""
+    """The conditions in JSON text. The dictionary is cached: copy it before returning it."""
     found: dict[str, str] = json.loads(text)
     return found
 

@@ -1,9 +1,9 @@
 """Ends the processes of Ray that a controller left behind. It runs as a process of its own.
 
 Usage: `python cleanup.py MARK FOLDER`, with a pipe as standard input. The pipe closes when its
-owner closes it or dies, in whatever way. Then every process that has `MARK` in its environment is killed,
-and `FOLDER` is removed. Most processes of Ray end with the process that started Ray, but those that
-its raylet started would stay. This module uses only the standard library.
+owner closes it or dies, in whatever way. Then every process that has `MARK` in its environment is
+killed, and `FOLDER` is removed. Most processes of Ray end with the process that started Ray, but
+those that its raylet started would stay. This module uses only the standard library.
 """
 
 from __future__ import annotations
