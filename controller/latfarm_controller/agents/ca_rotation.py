@@ -1,6 +1,6 @@
-"""One authority takes over from another while the farm works.
+"""Replaces the certificate authority by a new one while the farm goes on working.
 
-Three steps, so that at every moment each side trusts the authority of whoever it meets:
+There are three steps, so that each side always trusts the authority of the other side:
 
 ```
 begin    ca.crt: old, new   ca.key: old   ca-next.key: new   give everybody the new ca.crt
@@ -8,7 +8,8 @@ switch   ca.crt: new, old   ca.key: new                      issue all certifica
 finish   ca.crt: new        ca.key: new                      give everybody the new ca.crt
 ```
 
-Both sides read `ca.crt` again when it changes. The first certificate in it is the one that signs.
+Both sides read `ca.crt` again when it changes. The first certificate in it is the authority that
+signs new certificates.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAME = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
 
 
 class RotationStep(StrEnum):
-    """How far the change is."""
+    """How far the rotation is: not begun, or after which of its steps."""
 
     SINGLE = "single"
     BEGUN = "begun"
@@ -41,7 +42,10 @@ class RotationStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrustedAuthority:
-    """An authority that is trusted now. `expires_s` in Unix time; `signs`: new certificates."""
+    """An authority that is trusted now.
+
+    It expires at the Unix time `expires_s`. `signs` tells whether it signs new certificates.
+    """
 
     name: str
     fingerprint: str
@@ -50,10 +54,10 @@ class TrustedAuthority:
 
 
 class CaRotation:
-    """The change of authority in a home's `tls` folder.
+    """The rotation of the authority in the folder `tls` of a home.
 
     Every method raises:
-        UsageError: there is no authority, it is not this step's turn, or openssl fails.
+        UsageError: there is no authority, another step comes first, or openssl fails.
     """
 
     def __init__(self, authority: Authority) -> None:
@@ -62,33 +66,34 @@ class CaRotation:
 
     @property
     def step(self) -> RotationStep:
-        """The last step that was done."""
+        """The last step that was completed."""
         if len(self._certificates()) < 2:
             return RotationStep.SINGLE
-        # Between the two halves of `switch` the key is still to come: it is not done.
+        # `switch` writes the certificates first and moves the key afterwards, so it is not complete
+        # while the next key is still there.
         return RotationStep.BEGUN if self._next_key.exists() else RotationStep.SWITCHED
 
     def trusted(self) -> list[TrustedAuthority]:
-        """The authorities that are trusted, the one that signs first."""
+        """The authorities that are trusted; the one that signs comes first."""
         return [self._read(text, number) for number, text in enumerate(self._certificates())]
 
     def begin(self, *, days: int = CA_DAYS) -> None:
-        """Make the next authority and trust it; the present one still signs."""
+        """Make the next authority and trust it, while the present one still signs."""
         self._expect(RotationStep.SINGLE, "a change of authority is under way")
         (old,) = self._certificates()
         if not self._authority.key.exists():
             raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
         with self._scratch() as scratch:
-            # A subject of its own: certificates name by it who signed them.
+            # The authority gets a subject of its own, because certificates name their signer by it.
             name = f"latfarm farm {secrets.token_hex(4)}"
             self._authority.make_root(scratch, name, days)
             install(Path(scratch) / "new.key", self._next_key, 0o600)
             self._write([old, (Path(scratch) / "new.crt").read_text(encoding="ascii")])
 
     def switch(self) -> None:
-        """Sign with the next authority from now on; the one before is still trusted.
+        """Sign with the next authority from now on, and still trust the old one.
 
-        This machine's own certificate is issued anew, for the names that it had.
+        This machine's own certificate is issued again, for the same names.
         """
         self._expect(RotationStep.BEGUN, "there is no next authority to switch to: begin first")
         first, second = self._certificates()
@@ -104,13 +109,14 @@ class CaRotation:
             self._authority.issue_own(self._names(own))
 
     def finish(self, *, force: bool = False) -> None:
-        """Trust the old authority no more.
+        """Stop trusting the old authority.
 
         Args:
-            force: also where valid certificates of it are known, which are worth nothing then.
+            force: do so even if there are valid certificates that it signed, which are then refused
+                everywhere.
 
         Raises:
-            UsageError: as all methods, or there are such certificates.
+            UsageError: another step comes first, or there are such certificates and no `force`.
         """
         self._expect(
             RotationStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
@@ -124,7 +130,10 @@ class CaRotation:
         self._write(self._certificates()[:1])
 
     def left_behind(self) -> list[str]:
-        """Names of the valid certificates issued here that the present authority did not sign."""
+        """The names of the valid certificates issued here that the signing authority did not sign.
+
+        They must be issued again before the rotation is finished.
+        """
         texts = self._certificates()
         if len(texts) < 2:
             return []
