@@ -1,9 +1,10 @@
-"""Graph -> int8 TFLite as Arm's Vela compiles it for an Ethos-U NPU.
+"""Builds int8 TFLite models that Arm's Vela has compiled for an Ethos-U NPU.
 
-The format is "tflite-vela:<accelerator>", "tflite-vela:ethos-u65-256" say; what the board is given
-runs as it is. Vela runs in a process of its own, since it prints, counts in globals and may crash.
-Its estimate of the latency, and what it left to the CPU, stand behind the end of the file, where
-the board's agent finds them: on a real board they are a predictor to compare ours with.
+The format is "tflite-vela:<accelerator>", for example "tflite-vela:ethos-u65-256"; the board runs
+the file as it is. Vela runs in a process of its own, because it prints, counts in global variables
+and may crash. Its estimate of the latency, and the operators that it left to the CPU, are appended
+to the file, where the board's agent finds them. On a real board the estimate is a predictor to
+compare ours with.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ _SHOWN_CHARS = 400
 
 @dataclass(frozen=True)
 class VelaEstimate:
-    """What Vela says of a file: latency of the NPU in ms, and the operators that stay on the CPU.
+    """What Vela says about a model.
 
-    `version`: Vela's. The latency is 0 where nothing runs on the NPU.
+    `latency_ms` is the latency of the NPU, or 0 if nothing runs there; `on_cpu` are the operators
+    that stay on the CPU; `version` is the version of Vela.
     """
 
     latency_ms: float
@@ -60,7 +62,7 @@ def build_vela(
     dtype: str = "int8",
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> bytes:
-    """A compiled model, with Vela's estimate behind its end.
+    """Build a compiled model, with Vela's estimate after its end.
 
     Args:
         graph: what to build.
@@ -84,7 +86,7 @@ def build_vela(
 
 
 def with_estimate(data: bytes, estimate: VelaEstimate) -> bytes:
-    """A file with an estimate behind its end."""
+    """A file with an estimate appended."""
     text = json.dumps(asdict(estimate), sort_keys=True).encode()
     return data + text + len(text).to_bytes(8, "little") + MAGIC
 
@@ -129,7 +131,7 @@ def _version() -> str:
 
 
 def _compile(graph: Graph, model: bytes, accelerator: str) -> tuple[bytes, float]:
-    """Vela's file, and its estimate in milliseconds.
+    """The file that Vela makes, and its estimate in milliseconds.
 
     Raises:
         BuildError: it refuses, crashes, or does not end.
