@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from latfarm_controller.farm.boards.interfaces import (
 )
 from latfarm_controller.farm.boards.shard import InlineShard
 from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.farm.scheduling.state import Policy
 from latfarm_controller.store.base import CampaignRecord
@@ -295,6 +297,21 @@ class Rounds:
 
     def outcome(self) -> Mapping[str, Any]:
         return {"told": len(self.told)}
+
+
+async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measurement]:
+    """The next `count` answers of a campaign by request id; each comes once."""
+    inbox = farm.listen(campaign_id)
+    found = Counter[str]()
+    answers = {}
+    for _ in range(count):
+        item = await inbox.get()
+        assert isinstance(item, Delivery)
+        measurement = item.measurement
+        found[measurement.request_id] += 1
+        answers[measurement.request_id] = measurement
+    assert set(found.values()) <= {1}
+    return answers
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
 from latfarm_controller.farm.boards.interfaces import BoardRequest
-from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from tests.controller.farm.conftest import Lab, until
+from tests.controller.farm.conftest import Lab, collect, until
 
 pytestmark = pytest.mark.timeout(30)
-
-
-async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measurement]:
-    inbox = farm.listen(campaign_id)
-    found = Counter[str]()
-    answers = {}
-    for _ in range(count):
-        item = await inbox.get()
-        assert isinstance(item, Delivery)
-        measurement = item.measurement
-        found[measurement.request_id] += 1
-        answers[measurement.request_id] = measurement
-    assert set(found.values()) <= {1}
-    return answers
 
 
 def test_a_pool_shares_the_work(lab: Lab) -> None:
@@ -369,26 +352,6 @@ def test_an_unknown_platform_says_what_there_is(lab: Lab) -> None:
                 await farm.wait_for("x", 5)
             with pytest.raises(FarmError, match="no board offers platform 'x'"):
                 farm.submit("c", [lab.request(1, "x")])
-
-    asyncio.run(scenario())
-
-
-def test_a_shard_that_dies_is_replaced(lab: Lab) -> None:
-    board = lab.board("b")
-    board.gate.clear()
-
-    async def scenario() -> None:
-        async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
-            farm.listen("c")
-            farm.submit("c", [lab.request(i) for i in range(4)])
-            await until(lambda: board.busy)
-            (shard,) = lab.shards
-            await shard.die()
-            board.gate.set()
-            answers = await collect(farm, "c", 4)
-            assert all(answer.ok for answer in answers.values())
-            assert len(lab.shards) == 2
 
     asyncio.run(scenario())
 

@@ -16,8 +16,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -41,6 +39,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardEvent,
     ShardSettings,
 )
+from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
     LeaseExpired,
@@ -48,8 +47,6 @@ from latfarm_controller.farm.scheduling.messages import (
     ResultReceived,
     Withdrawn,
 )
-
-T = TypeVar("T")
 
 UPLOAD_FAILED = "UPLOAD_FAILED"
 """Error code of a measurement whose model could not be uploaded."""
@@ -62,53 +59,6 @@ SHORT_MS = 1000.0
 
 An urgent query has to wait for both, which is why the limit is low.
 """
-
-
-@dataclass(slots=True, order=True)
-class _QueuedOrder:
-    """An order in the queue of the board. Orders sort by `key`: most urgent first, then oldest."""
-
-    key: tuple[int, int]
-    order: Order = field(compare=False)
-    uploaded: bool = field(default=False, compare=False)
-    size_bytes: int = field(default=0, compare=False)  # of the model; 0 until it was fetched
-
-
-@dataclass(slots=True)
-class _RunningRequest:
-    """A request that was sent to the agent and has not been answered."""
-
-    item: _QueuedOrder
-    started_s: float
-    task: asyncio.Task[Measurement]
-
-    @property
-    def request_id(self) -> str:
-        return self.item.order.request.request_id
-
-
-class _Signal:
-    """Lets coroutines of one event loop wait until a condition holds. It needs no locks."""
-
-    def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def notify(self, _: object = None) -> None:
-        """Have all waiting coroutines look at their conditions again."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def until(self, condition: Callable[[], T]) -> T:
-        """Wait until the condition returns something true, and return that."""
-        while not (value := condition()):
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.discard(waiter)
-        return value
 
 
 class BoardWorker:
@@ -139,14 +89,14 @@ class BoardWorker:
         self._client: BoardClient | None = None
         self._served = False
         self._quiet = False
-        self._queue: list[_QueuedOrder] = []
+        self._queue: list[QueuedOrder] = []
         self._numbers = itertools.count()
-        self._running: list[_RunningRequest] = []  # at the agent, in its order: the first one runs
+        self._running: list[RunningRequest] = []  # at the agent, in its order: the first one runs
         self._last_ms = SHORT_MS  # how long the last measurement took
         self._answered_s = 0.0  # when the last answer came
         self._aborting: set[str] = set()  # ids of running requests that are to be stopped
         self._lacking_bytes = 0  # size of the largest model for which the disk had no room
-        self._changed = _Signal()
+        self._changed = Signal()
 
     async def run(self) -> None:
         """Connect, work, and connect again after each failure; ends only when it is cancelled."""
@@ -172,7 +122,7 @@ class BoardWorker:
 
     def put(self, order: Order) -> None:
         """Put an order into the queue."""
-        self._queue.append(_QueuedOrder((-order.priority, next(self._numbers)), order))
+        self._queue.append(QueuedOrder((-order.priority, next(self._numbers)), order))
         self._queue.sort()
         self._changed.notify()
 
@@ -305,12 +255,12 @@ class BoardWorker:
             item.uploaded = True
             self._changed.notify()
 
-    def _next_upload(self) -> _QueuedOrder | None:
+    def _next_upload(self) -> QueuedOrder | None:
         if self._aborting or (self._quiet and self._running):
             return None
         return next((item for item in self._queue if not item.uploaded), None)
 
-    def _next_measurement(self) -> _QueuedOrder | None:
+    def _next_measurement(self) -> QueuedOrder | None:
         if self._quiet and any(not item.uploaded for item in self._queue):
             return None
         short = self._last_ms < SHORT_MS and not self._quiet
@@ -325,7 +275,7 @@ class BoardWorker:
             self._queue.remove(item)
             task = asyncio.create_task(self._ask(client, item))
             task.add_done_callback(self._changed.notify)
-            self._running.append(_RunningRequest(item, time.monotonic(), task))
+            self._running.append(RunningRequest(item, time.monotonic(), task))
             self._changed.notify()
 
     async def _take_answers(self, client: BoardClient) -> None:
@@ -376,7 +326,7 @@ class BoardWorker:
             self._emit(Withdrawn(self.board_id, request.request_id))
         self._changed.notify()
 
-    async def _ask(self, client: BoardClient, item: _QueuedOrder) -> Measurement:
+    async def _ask(self, client: BoardClient, item: QueuedOrder) -> Measurement:
         try:
             return await client.measure(item.order.request, item.order.sha256)
         except (AgentLostError, LeaseError):
@@ -385,7 +335,7 @@ class BoardWorker:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
             return self._failure(item, BOARD_REFUSED, f"{what}{error}")
 
-    def _failure(self, item: _QueuedOrder, code: str, message: str) -> Measurement:
+    def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
         request = item.order.request
         return Measurement(
             request_id=request.request_id,
