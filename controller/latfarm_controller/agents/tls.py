@@ -75,8 +75,8 @@ def check_open(address: str, tls: ControllerTlsFiles | None, insecure: bool) -> 
     if tls is None and not insecure and not is_loopback(split(address)[0]):
         raise CertificateError(
             f"{address} is beyond loopback, and there are no certificates to prove who is there: "
-            "make them with `latfarm certs init`, or add the board with --insecure if whoever "
-            "is on that network may pose as the board"
+            "make them with `latfarm certs init`, or add the board with --insecure if you "
+            "trust everybody on that network not to pose as the board"
         )
 
 

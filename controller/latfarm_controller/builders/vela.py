@@ -33,14 +33,15 @@ ACCELERATORS = (
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 )
 MAGIC = b"latfarm-vela-1\0\0"
-"""Ends a file that carries an estimate; the agent's `tflite.vela` looks for the same word."""
+"""The last bytes of a file with an estimate; the agent's `tflite.vela` looks for the same."""
 
 REMEDY = "install it with: pip install 'latfarm-controller[vela]'"
 TIMEOUT_S = 600.0
-_OLDEST = 5
-_CUSTOM = 32
-_STREAM = b"ethos-u"
-_SHOWN_CHARS = 400
+"""Seconds that Vela may take for one model."""
+_OLDEST = 5  # the oldest major version of Vela that is supported
+_CUSTOM = 32  # number of the custom operator in TFLite's schema
+_STREAM = b"ethos-u"  # name of the custom operator that runs on the NPU
+_SHOWN_CHARS = 400  # how much of what Vela prints an error message ends with
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def check_files(path: Path) -> None:
     if not path.exists():
         if log.exists():
             raise StoreError(
-                f"{log.name} lies there without its database: bring that back, or move it away"
+                f"{log.name} exists without its database: restore the database, or move the log away"
             )
         return
     with path.open("rb") as file:
@@ -52,7 +52,7 @@ def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
         return StoreBusyError(f"{text}; close that program first")
     if "No space left" in reason or getattr(error, "errno", None) == errno.ENOSPC:
         return StoreError(
-            f"{text}; free space on the disk, then start again: what was told is kept"
+            f"{text}; free space on the disk, then start again: all that was written before is kept"
         )
     if (
         isinstance(error, PredictorsError)

@@ -147,7 +147,7 @@ def test_what_was_left_of_a_store_that_was_never_finished_is_no_trouble(tmp_path
 
 def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:
     (tmp_path / "s.wal").write_bytes(b"precious")
-    with pytest.raises(StoreError, match=r"s\.wal lies there without its database"):
+    with pytest.raises(StoreError, match=r"s\.wal exists without its database"):
         DuckDBStore(tmp_path / "s")
     assert (tmp_path / "s.wal").read_bytes() == b"precious"
 

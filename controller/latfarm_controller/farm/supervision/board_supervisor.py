@@ -29,7 +29,7 @@ from latfarm_controller.farm.supervision.sentinel_history import (
 )
 from latfarm_controller.store.base import BoardEvent, Store
 
-# What a stored BoardEvent says in `event`. The first three are decisions, the others are told only.
+# The values of `event` in a stored BoardEvent: three decisions, then four notices.
 DRAINED = "drained"
 QUARANTINED = "quarantined"
 RESUMED = "resumed"
@@ -38,7 +38,7 @@ DRIFTED = "drifted"
 DISK_BECAME_FULL = "disk_full"
 DISK_HAS_ROOM = "disk_free"
 
-# Who says so, in `actor` of a stored BoardEvent, where it is not a person.
+# The values of `actor` in a stored BoardEvent, where that is not a person.
 FARM = "farm"
 CUSUM = "cusum"
 
@@ -193,7 +193,7 @@ class BoardSupervisor:
             return
         drift, since_s = found
         if name in self._shared:
-            reason = f"{measurement.platform}: {drift.tell()}; others' work moves a shared machine"
+            reason = f"{measurement.platform}: {drift.tell()}; other work on this shared machine may be the cause"
             event = BoardEvent(
                 name, DRIFTED, reason, measurement.board_id, CUSUM, self._clock_s(), _figures(drift)
             )
