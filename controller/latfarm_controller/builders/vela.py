@@ -45,7 +45,7 @@ _SHOWN_CHARS = 400  # how much of what Vela prints an error message ends with
 
 
 @dataclass(frozen=True)
-class VelaEstimate:
+class VelaSummary:
     """What Vela says about a model.
 
     `latency_ms` is the latency of the NPU, or 0 if nothing runs there; `on_cpu` are the operators
@@ -83,23 +83,23 @@ def build_vela(
         raise BuildError(f"{FORMAT} is built as int8, not {dtype!r}")
     version = _version()
     data, latency_ms = _compile(graph, build_tflite(graph, "int8", weights), accelerator)
-    return with_estimate(data, VelaEstimate(latency_ms, on_cpu(data), version))
+    return with_estimate(data, VelaSummary(latency_ms, on_cpu(data), version))
 
 
-def with_estimate(data: bytes, estimate: VelaEstimate) -> bytes:
+def with_estimate(data: bytes, estimate: VelaSummary) -> bytes:
     """A file with an estimate appended."""
     text = json.dumps(asdict(estimate), sort_keys=True).encode()
     return data + text + len(text).to_bytes(8, "little") + MAGIC
 
 
-def estimate_of(data: bytes) -> VelaEstimate | None:
+def estimate_of(data: bytes) -> VelaSummary | None:
     """The estimate behind a file's end; None where there is none."""
     tail = 8 + len(MAGIC)
     if data[-len(MAGIC) :] != MAGIC:
         return None
     length = int.from_bytes(data[-tail : -len(MAGIC)], "little")
     told = json.loads(data[-tail - length : -tail])
-    return VelaEstimate(told["latency_ms"], tuple(told["on_cpu"]), told["version"])
+    return VelaSummary(told["latency_ms"], tuple(told["on_cpu"]), told["version"])
 
 
 def on_cpu(data: bytes) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ def check_files(path: Path) -> None:
     if not path.exists():
         if log.exists():
             raise StoreError(
-                f"{log.name} exists without its database: restore the database, or move the log away"
+                f"{log.name} exists without its database: "
+                "restore the database, or move the log away"
             )
         return
     with path.open("rb") as file:

@@ -193,7 +193,10 @@ class BoardSupervisor:
             return
         drift, since_s = found
         if name in self._shared:
-            reason = f"{measurement.platform}: {drift.tell()}; other work on this shared machine may be the cause"
+            reason = (
+                f"{measurement.platform}: {drift.tell()}; "
+                "other work on this shared machine may be the cause"
+            )
             event = BoardEvent(
                 name, DRIFTED, reason, measurement.board_id, CUSUM, self._clock_s(), _figures(drift)
             )
