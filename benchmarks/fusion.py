@@ -32,7 +32,7 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.errors import AgentError, BuildError
-from latfarm_controller.farm.boards.links import Question
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -85,7 +85,9 @@ class Board:
             await self._client.upload(self._blobs[hash_of(graph)], data)
         for _ in range(TRIES):
             await self._client.renew(LEASE_MS)
-            answer = await self._client.measure(Question.of(request), self._blobs[hash_of(graph)])
+            answer = await self._client.measure(
+                BoardRequest.of(request), self._blobs[hash_of(graph)]
+            )
             await self._client.acknowledge([request.request_id])
             if answer.outcome is not Outcome.INFRASTRUCTURE_ERROR:
                 break

@@ -330,7 +330,7 @@ async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
     """Lease, upload, measure: as a campaign does."""
     import hashlib
 
-    from latfarm_controller.farm.boards.links import GraphName, Question
+    from latfarm_controller.farm.boards.interfaces import BoardRequest, GraphName
     from latfarm_predictors.graph.builder import GraphBuilder
     from latfarm_predictors.measurement import Settings
 
@@ -343,7 +343,7 @@ async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
         platform = (await client.describe()).platforms[0].name
         await client.acquire(30_000)
         await client.upload(sha256, data)
-        question = Question(
+        question = BoardRequest(
             f"r{time.monotonic_ns()}", platform, "query", quick, False, GraphName(hash_of(graph))
         )
         answer = await client.measure(question, sha256)

@@ -25,7 +25,7 @@ from typing import Any
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime

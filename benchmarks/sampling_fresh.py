@@ -45,7 +45,7 @@ from latfarm_controller.campaigns.sampling.base import (
     SamplingTask,
 )
 from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
-from latfarm_controller.farm.boards.links import Question
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.evaluate import evaluate
@@ -144,7 +144,7 @@ class Bench:
         digest = hashlib.sha256(data).hexdigest()
         await self._client.upload(digest, data)
         request = MeasurementRequest(kernel.graph, self._platform.name, label, SETTINGS)
-        got: Measurement = await self._client.measure(Question.of(request), digest)
+        got: Measurement = await self._client.measure(BoardRequest.of(request), digest)
         await self._client.acknowledge([request.request_id])
         self.asked += 1
         return got.latency_ms if got.ok else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.succession import Succession
+from latfarm_controller.agents.ca_rotation import CaRotation
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -77,7 +77,7 @@ def test_a_farm_that_was_made_by_hand_is_left_as_it_is(book: Path, tmp_path: Pat
 def test_nothing_is_signed_anew_while_the_authority_changes(book: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     authority.init(NAMES)
-    succession = Succession(authority)
+    succession = CaRotation(authority)
     succession.begin()
     succession.switch()
     present = files(tmp_path)
@@ -91,7 +91,7 @@ def test_a_farm_is_made_where_there_is_none(book: Path, tmp_path: Path) -> None:
     assert set(made) == {"ca.crt", "ca.key", "controller.crt", "controller.key", "revoked.json"}
     # The commands go on from there, and the role from what they leave.
     Authority(tmp_path / "tls").issue("ada", "viewer")
-    succession = Succession(Authority(tmp_path / "tls"))
+    succession = CaRotation(Authority(tmp_path / "tls"))
     assert [one.name for one in succession.trusted()] == ["latfarm"]
     succession.begin()
     succession.switch()

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from latfarm_controller.agents.client import AgentClient, Patience
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles
 
 from tests.farm import wheels

@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from latfarm_agent.service.metrics import AgentMetrics as AgentMetrics
 from latfarm_agent.service.tls import AgentTlsFiles
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.farm.watch import FarmState, QueueState
+from latfarm_controller.farm.observer import FarmState, QueueState
 from latfarm_controller.metrics.metrics import ControllerMetrics as ControllerMetrics
 from latfarm_controller.metrics.state import ControllerCertificateCollector, StoreCollector
 from prometheus_client import CollectorRegistry

@@ -16,7 +16,7 @@ import pytest
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
-from latfarm_controller.farm.watch import FarmState, QueueState
+from latfarm_controller.farm.observer import FarmState, QueueState
 from latfarm_controller.metrics import accuracy as metrics_accuracy
 from latfarm_controller.metrics import port as metrics_port
 from latfarm_controller.metrics.births import Births

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.succession import Succession, SuccessionStep
+from latfarm_controller.agents.ca_rotation import CaRotation, RotationStep
 from latfarm_controller.agents.tls import ControllerTlsFiles, meet_board
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.main import run
@@ -98,7 +98,7 @@ class Farm:
 
 
 def test_nobody_is_kept_out_while_the_authority_changes(own_home: Home, tmp_path: Path) -> None:
-    succession = Succession(own_home.authority)
+    succession = CaRotation(own_home.authority)
     board = outsider(tmp_path / "board", own_home, "board-7", "agent")
     viewer = outsider(tmp_path / "ada", own_home, "ada", "viewer")
     late = ControllerTlsFiles(viewer.ca, tmp_path / "late.crt", tmp_path / "late.key")
@@ -135,7 +135,7 @@ def test_nobody_is_kept_out_while_the_authority_changes(own_home: Home, tmp_path
                 await farm.meet()
 
     asyncio.run(play())
-    assert succession.step is SuccessionStep.SINGLE
+    assert succession.step is RotationStep.SINGLE
     assert len(succession.trusted()) == 1
 
 
@@ -147,7 +147,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def test_the_old_authority_signs_until_the_switch(authority: Authority) -> None:
-    succession = Succession(authority)
+    succession = CaRotation(authority)
     (old,) = succession.trusted()
     succession.begin()
     first, second = succession.trusted()
@@ -172,7 +172,7 @@ def test_the_old_authority_signs_until_the_switch(authority: Authority) -> None:
 
 
 def test_this_machines_own_certificate_keeps_its_names(authority: Authority) -> None:
-    succession = Succession(authority)
+    succession = CaRotation(authority)
     before = set(succession._names(authority.folder / "controller.crt"))
     assert {"farm.example.org", "192.0.2.1", "localhost"} <= before
     succession.begin()
@@ -181,7 +181,7 @@ def test_this_machines_own_certificate_keeps_its_names(authority: Authority) -> 
 
 
 def test_steps_are_taken_in_turn(authority: Authority, tmp_path: Path) -> None:
-    succession = Succession(authority)
+    succession = CaRotation(authority)
     with pytest.raises(UsageError, match=r"begin first \(state: single\)"):
         succession.switch()
     with pytest.raises(UsageError, match=r"begin and switch first \(state: single\)"):
@@ -192,11 +192,11 @@ def test_steps_are_taken_in_turn(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"begin and switch first \(state: begun\)"):
         succession.finish()
     with pytest.raises(UsageError, match="there is no authority here"):
-        Succession(Authority(tmp_path / "none")).begin()
+        CaRotation(Authority(tmp_path / "none")).begin()
 
 
 def test_an_interrupted_switch_is_done_again(authority: Authority) -> None:
-    succession = Succession(authority)
+    succession = CaRotation(authority)
     succession.begin()
     key = (authority.folder / "ca-next.key").read_bytes()
     old = authority.key.read_bytes()
@@ -205,7 +205,7 @@ def test_an_interrupted_switch_is_done_again(authority: Authority) -> None:
     # As it was between its two halves: the new order of certificates, the keys of before.
     (authority.folder / "ca-next.key").write_bytes(key)
     authority.key.write_bytes(old)
-    assert succession.step is SuccessionStep.BEGUN
+    assert succession.step is RotationStep.BEGUN
     succession.switch()
     assert succession.trusted()[0] == signing
     assert authority.key.read_bytes() == key

@@ -1,1 +1,1 @@
-"""Boards as the controller sees them: wire, client, registry."""
+"""Boards, as the controller sees them: the inventory, clients of agents, certificates."""

@@ -1,16 +1,16 @@
-"""The farm's certificate authority: a folder of PEM files, and the openssl command.
+"""The farm's certificate authority: a folder of PEM files, made with the openssl command.
 
 ```
-tls/ca.crt ca.key                  the authority; its key never leaves this machine. While one takes
-                                   over from another (succession.py), ca.crt holds both
-tls/controller.crt controller.key  what this machine shows to boards, and to those who call it
-tls/client.crt client.key          what this machine's own commands show to another controller
-tls/issued/NAME.crt [NAME.key]     all that was issued here
-tls/revoked.json                   who is shut out, by fingerprint; boards get a copy
+tls/ca.crt ca.key                  the authority; its key never leaves this machine. While a new
+                                   authority takes over (ca_rotation.py), ca.crt holds both
+tls/controller.crt controller.key  what this machine shows to boards, and to clients that call it
+tls/client.crt client.key          what commands of this machine show to another controller
+tls/issued/NAME.crt [NAME.key]     all certificates that were issued here
+tls/revoked.json                   fingerprints of revoked certificates; boards get a copy
 ```
 
-Other tools may sign with the same CA (Ansible's community.crypto does): what counts is the role in
-a certificate's subject alternative names, and its extended key usage.
+Other tools may sign with the same authority, as Ansible's community.crypto does. What counts in a
+certificate is the role in its subject alternative names, and its extended key usage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from latfarm_protos.trust.revoked import FILE_NAME, VERSION, RevokedError, read_
 from latfarm_controller.errors import UsageError
 
 CA_DAYS = 3650
+"""Days that an authority is valid, unless told otherwise."""
 DAYS = 365
+"""Days that a certificate is valid, unless told otherwise."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _USAGE = {AGENT: "serverAuth", CONTROLLER: "clientAuth,serverAuth"}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -53,7 +55,7 @@ _CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate that was issued here. `expires_s` in Unix time."""
+    """A certificate that was issued here; it expires at the Unix time `expires_s`."""
 
     name: str
     roles: tuple[str, ...]
@@ -64,7 +66,7 @@ class Issued:
 
     @property
     def state(self) -> str:
-        """revoked, expired or valid."""
+        """One of `revoked`, `expired` and `valid`."""
         if self.revoked:
             return "revoked"
         expired = self.expires_s <= datetime.now(UTC).timestamp()
@@ -72,10 +74,11 @@ class Issued:
 
 
 class Authority:
-    """The CA in a folder.
+    """The certificate authority in a folder.
 
     Every method raises:
-        UsageError: a file is missing or in the way, a name is malformed, or openssl fails.
+        UsageError: a file is missing, or exists and must not, a name is malformed, or openssl
+            fails.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,11 +88,11 @@ class Authority:
         self.revoked_file = folder / FILE_NAME
 
     def init(self, names: Sequence[str] = (), *, days: int = CA_DAYS) -> list[Path]:
-        """Make the authority, and this machine's own certificate; the files that were made.
+        """Make the authority and this machine's own certificate; returns the files that were made.
 
         Args:
-            names: further names and addresses by which this machine is called.
-            days: how long the authority holds; the certificate holds a year.
+            names: further host names and addresses by which this machine is called.
+            days: how long the authority is valid; the certificate is valid for a year.
         """
         if self.cert.exists() or self.key.exists():
             raise UsageError(f"{self.cert}: there is an authority already; it is left as it is")
@@ -104,7 +107,7 @@ class Authority:
         return [self.cert, self.key, self.folder / "controller.crt", self.folder / "controller.key"]
 
     def make_root(self, scratch: str, name: str, days: int) -> None:
-        """Make `new.key` and the self-signed `new.crt` of an authority in a folder."""
+        """Make an authority in the folder `scratch`: `new.key` and the self-signed `new.crt`."""
         extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
         added = [word for text in extensions for word in ("-addext", text)]
         self.openssl(
@@ -113,7 +116,7 @@ class Authority:
         )  # fmt: skip
 
     def issue_own(self, names: Sequence[str]) -> None:
-        """Issue this machine's own certificate, for these names and addresses."""
+        """Issue this machine's own certificate, for these host names and addresses."""
         self.issue("controller", CONTROLLER, dict.fromkeys(names))
         for suffix in (".crt", ".key"):
             mode = 0o600 if suffix == ".key" else 0o644
@@ -130,16 +133,16 @@ class Authority:
         days: int = DAYS,
         replace: bool = True,
     ) -> Path:
-        """Sign a certificate; gives its file, whose key lies beside it unless a request was given.
+        """Issue a certificate; returns its file. If a key is made too, it lies beside that file.
 
         Args:
-            name: its common name, and the files' name under `issued`.
+            name: the common name, and the name of the files in the folder `issued`.
             role: agent, controller, operator or viewer.
-            names: host names and addresses that it is for; the name itself is always one.
-            request: a signing request of whoever keeps the key; its subject and extensions do not
-                count. None: a key is made here.
-            days: how long it holds.
-            replace: whether a certificate of the same name may be replaced; it stays valid.
+            names: host names and addresses that the certificate is for, beside `name`.
+            request: a signing request, made by the owner of the key; its subject and extensions are
+                ignored. None: a key is made here.
+            days: how long the certificate is valid.
+            replace: whether to replace an earlier certificate of this name, which stays valid.
         """
         if not _NAME.fullmatch(name):
             raise UsageError(f"name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
@@ -175,10 +178,10 @@ class Authority:
         return issued / f"{name}.crt"
 
     def revoke(self, which: str) -> str:
-        """Shut a certificate out for ever; gives its fingerprint.
+        """Revoke a certificate for ever; returns its fingerprint.
 
         Args:
-            which: the name of an issued one, a PEM file, or a fingerprint.
+            which: the name of a certificate that was issued here, a PEM file, or a fingerprint.
         """
         found = which.lower().replace(":", "")
         if not re.fullmatch(r"[0-9a-f]{64}", found):
@@ -189,14 +192,14 @@ class Authority:
         return found
 
     def revoked(self) -> frozenset[str]:
-        """The fingerprints that are shut out."""
+        """The fingerprints of all revoked certificates."""
         try:
             return read_revoked(self.revoked_file) if self.revoked_file.exists() else frozenset()
         except RevokedError as error:
             raise UsageError(str(error)) from error
 
     def list(self) -> list[Issued]:
-        """What was issued here, by name."""
+        """All certificates that were issued here, sorted by name."""
         revoked = self.revoked()
         paths = sorted((self.folder / "issued").glob("*.crt"))
         return [self._read(path, revoked) for path in paths]
@@ -225,7 +228,7 @@ class Authority:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
 
     def openssl(self, folder: str, *words: object) -> str:
-        """Run openssl in a folder; keys appear in files alone, never in what is printed."""
+        """Run openssl in a folder and return what it prints, which never contains a key."""
         command = shutil.which("openssl")
         if command is None:
             raise UsageError("the openssl command is needed: apt-get install openssl")
@@ -265,7 +268,7 @@ def _alternative(name: str) -> str:
 
 
 def _der(path: Path) -> bytes:
-    """DER bytes of the first certificate in a PEM file."""
+    """The DER bytes of the first certificate in a PEM file."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
         begin = text.index("-----BEGIN CERTIFICATE-----")
@@ -278,10 +281,10 @@ def _der(path: Path) -> bytes:
 
 
 def end_s(text: str, path: Path) -> float:
-    """When a certificate ends, in Unix time, from what `openssl x509 -enddate` said of it.
+    """When a certificate expires, in Unix time, from the output of `openssl x509 -enddate`.
 
     Raises:
-        UsageError: it said none; tells of `path`.
+        UsageError: the output contains no end date; the message names `path`.
     """
     ends = re.search(r"notAfter=(.*)", text)
     if ends is None:
@@ -290,7 +293,7 @@ def end_s(text: str, path: Path) -> float:
 
 
 def install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
-    """Put a file in its place in one step."""
+    """Move a file to its place in one step, or copy it there, with the given mode."""
     try:
         with written_whole(target, mode=mode) as part:
             part.write_bytes(source.read_bytes())

@@ -1,4 +1,4 @@
-"""What a board says of itself: its runtimes, its platforms, how it is."""
+"""What a board says about itself: its runtimes, its platforms and its condition."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 DISK_FULL = "DISK_FULL"
-"""An agent's name, in errors and results, for a disk without room."""
+"""The error code of an agent whose disk has no room for a model."""
 
 ROOM = "disk_room_bytes"
-"""Among a board's conditions: how large a model it would take now."""
+"""Name of the condition that tells how large a model the board has room for."""
 
 
 @dataclass(frozen=True)
 class PlatformInfo:
-    """A platform that a board offers; the fingerprint says with what its latencies compare."""
+    """A platform that a board offers.
+
+    Latencies with equal `fingerprint` can be compared. `real_time` is False for a simulated board,
+    which computes its latencies instead of timing them.
+    """
 
     name: str
     model_format: str
@@ -27,9 +31,10 @@ class PlatformInfo:
 
 @dataclass(frozen=True)
 class RuntimeInfo:
-    """A runtime that a board has, or lacks: then `missing` says why, and the remedy.
+    """A runtime that a board has or lacks.
 
-    One that is available may miss some of the platforms that its board was configured for.
+    `missing` says what is lacking, why, and the remedy: the whole runtime, or some of the platforms
+    that the board was configured for.
     """
 
     name: str
@@ -43,9 +48,9 @@ class RuntimeInfo:
 class BoardInfo:
     """A board as its agent describes it.
 
-    `board_id` is the device's stable identity, `boot_id` that of the host's present boot: equal to
-    this machine's when the board shares it. `state` is idle, leased, running, cooling or
-    quarantined.
+    `board_id` is the stable identity of the device. `boot_id` is the identity of the agent's host
+    since it was booted; it equals that of this machine if the board shares this machine. `state` is
+    idle, leased, running, cooling or quarantined.
     """
 
     board_id: str
@@ -69,12 +74,12 @@ class BoardInfo:
         )
 
     def platform(self, name: str) -> PlatformInfo | None:
-        """The platform of that name, if the board offers it now."""
+        """The platform of that name; None if the board does not offer it now."""
         return next((platform for platform in self.platforms if platform.name == name), None)
 
     @property
     def room_bytes(self) -> int | None:
-        """How large a model the board would take; None where its agent does not tell."""
+        """How large a model the board has room for; None if its agent does not tell."""
         told = self.conditions.get(ROOM, "")
         return int(told) if told.isdecimal() else None
 
@@ -85,7 +90,10 @@ class BoardInfo:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringStage:
-    """A measurement entered a stage: waiting, loading, warming, timing, cold, profiling..."""
+    """The stage that a measurement has entered, such as waiting, loading, warming or timing.
+
+    `session` counts from 1; `elapsed_ms` is the time since the measurement began.
+    """
 
     name: str
     session: int = 0
@@ -94,7 +102,7 @@ class MeasuringStage:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Exclusive use of a board: the token fences off earlier holders, the time runs from now."""
+    """Exclusive use of a board for `ttl_ms`; calls with an older `token` fail."""
 
     token: int
     ttl_ms: int

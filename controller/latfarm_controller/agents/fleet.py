@@ -1,4 +1,4 @@
-"""All boards of a farm: those of the inventory, and this machine's own where it counts as one."""
+"""The boards that the controller can use: those of the inventory, and this machine as a board."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.agents.tls import home_files, is_loopback, split
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, UsageError
 
-if TYPE_CHECKING:
-    from latfarm_controller.config import ControllerConfig
-
 LOCAL = "local"
+"""Name of the board that this machine is itself."""
 DESCRIBE_MS = 5_000.0
-"""An agent knows its board before it serves: who does not answer within this is not there."""
+"""How long a board gets to describe itself before it counts as unreachable.
+
+An agent has looked at its board before it starts to serve, so it can answer at once.
+"""
 MOST_TOLD = 20
+"""Most names in one line of a message."""
 
 
 @dataclass(frozen=True)
 class BoardView:
-    """A board of the inventory as of now: what it said, or why it said nothing."""
+    """A board of the inventory and its answer: `info`, or in `error` why there is none."""
 
     entry: BoardEntry
     info: BoardInfo | None = None
@@ -34,7 +36,10 @@ class BoardView:
 
 
 class Fleet:
-    """Knows the boards and starts the local agent when it is first needed. One event loop's."""
+    """Knows the boards, and starts the local agent when it is first needed.
+
+    Use it from one event loop.
+    """
 
     def __init__(self, config: ControllerConfig, holder: str) -> None:
         self._config = config
@@ -43,10 +48,10 @@ class Fleet:
         self._starting = asyncio.Lock()
 
     def address(self, name: str) -> str:
-        """Where a board answers, without asking it; empty for this machine's own before it runs.
+        """The address of a board; empty for the local agent before it runs.
 
         Raises:
-            UsageError: there is no such board; names the known ones.
+            UsageError: there is no board of that name; lists the known names.
         """
         listed = {entry.name: entry for entry in Registry(self._config.boards_file).list()}
         if name in listed:
@@ -57,7 +62,7 @@ class Fleet:
         raise UsageError(f"no board {name!r}; there are: {_some(known, ', ')}")
 
     async def entries(self) -> list[BoardEntry]:
-        """The boards and where they answer; the local agent runs afterwards.
+        """The boards and their addresses; this starts the local agent if it does not run.
 
         Raises:
             UsageError: the inventory cannot be read.
@@ -69,21 +74,21 @@ class Fleet:
         return [BoardEntry(LOCAL, await self._local_address()), *listed]
 
     def _proven(self, entry: BoardEntry) -> BoardEntry:
-        """A board beyond loopback is proven with this home's own certificates unless told else."""
+        """An entry with the controller's own certificates, if it needs some and names none."""
         if entry.tls is not None or entry.insecure or is_loopback(split(entry.address)[0]):
             return entry
         tls = home_files(self._config.tls_dir)
         return entry if tls is None else replace(entry, tls=tls)
 
     async def views(self) -> list[BoardView]:
-        """What each board says of itself; an unreachable one is part of the answer."""
+        """What each board says about itself; boards that cannot be reached are included."""
         return list(await asyncio.gather(*(self._view(entry) for entry in await self.entries())))
 
     async def offering(self, platform: str) -> list[BoardView]:
         """The reachable boards that offer a platform.
 
         Raises:
-            UsageError: none does; lists the known platforms, or who could not be asked.
+            UsageError: none does; lists the known platforms, and the boards that did not answer.
         """
         views = await self.views()
         found = [view for view in views if view.info and view.info.platform(platform)]
@@ -92,14 +97,14 @@ class Fleet:
         return found
 
     async def close(self) -> None:
-        """End the local agent, if it was started here."""
+        """Stop the local agent, if it was started here."""
         local, self._local = self._local, None
         if local is not None:
             await asyncio.to_thread(local.stop)
 
     async def _view(self, entry: BoardEntry) -> BoardView:
         try:
-            if entry.tls is None:  # else we shake hands first, and hear at once who refuses
+            if entry.tls is None:  # with TLS, the handshake shows at once who refuses
                 await _knock(entry.address)
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {DESCRIBE_MS / 1e3:.0f} s"
@@ -131,11 +136,11 @@ class Fleet:
 
 
 async def _knock(address: str) -> None:
-    """Connect and leave again: who refuses says so at once, where gRPC would try to the end.
+    """Open a connection and close it, to learn at once if it is refused: gRPC would keep trying.
 
     Raises:
-        OSError: nobody listens there, or there is no way to it.
-        TimeoutError: no answer.
+        OSError: nothing listens at the address, or there is no route to it.
+        TimeoutError: there was no answer.
     """
     host, port = split(address)
     async with asyncio.timeout(DESCRIBE_MS / 1e3):
@@ -146,7 +151,7 @@ async def _knock(address: str) -> None:
 
 
 def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
-    """The one line that says what is known instead."""
+    """The message for a platform that no board offers, with the platforms that are known."""
     known = sorted({p.name for view in views if view.info for p in view.info.platforms})
     silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
     text = f"unknown platform {platform!r}; known: {_some(known, ', ')}"
@@ -156,6 +161,6 @@ def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
 
 
 def _some(names: Sequence[str], separator: str) -> str:
-    """The first of them: a thousand boards do not fit into one line."""
+    """The first names in one line, and how many more there are."""
     more = [f"and {len(names) - MOST_TOLD} more"] if len(names) > MOST_TOLD else []
     return separator.join([*names[:MOST_TOLD], *more]) or "none"

@@ -1,4 +1,4 @@
-"""Whether one board's agent is well, asked directly: no controller need run."""
+"""Checks whether the agent of one board works, by asking it directly, without a controller."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_controller.agents.board import BoardInfo
-from latfarm_controller.agents.client import AgentClient, Patience
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.agents.tls import meet_board
 from latfarm_controller.errors import AgentError
 
 HOLDER = "health"
+"""The name under which the check calls a board."""
 _RETRY_S = 0.25
 
 
 @dataclass(frozen=True)
 class Health:
-    """How a board is: grpc.health.v1's word, what it says of itself, or why it says nothing."""
+    """The health of a board.
+
+    `status` is its answer to grpc.health.v1, `info` what it says about itself; `error` says why
+    there is no answer.
+    """
 
     entry: BoardEntry
     status: str = "UNKNOWN"
@@ -52,7 +58,7 @@ class Health:
 
 
 async def check(entry: BoardEntry, timeout_ms: float) -> Health:
-    """Ask until the board is well, or until the time is over: the last answer."""
+    """Ask a board again and again until it is well or the time is over; returns the last answer."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1e3
     while True:

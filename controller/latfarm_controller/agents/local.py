@@ -1,7 +1,8 @@
-"""An agent on this machine: started as a process of its own, spoken to like any board.
+"""Starts and stops an agent on this machine, which is then called like any other agent.
 
-It runs in a session of its own, so that a Ctrl-C in the terminal reaches only us, and we end it in
-order. It watches its parent, so that it ends as well when we are killed.
+The agent runs in a session of its own, so that Ctrl-C in the terminal reaches only the controller,
+which then stops the agent. The agent watches its parent process, so that it also ends when the
+controller is killed.
 """
 
 from __future__ import annotations
@@ -20,18 +21,29 @@ from typing import IO
 from latfarm_controller.errors import AgentError, AgentLostError
 
 TAIL_LINES = 15
+"""How many lines of the agent's log an error message ends with."""
 TAIL_BYTES = 8192
+"""How many bytes at the end of the log are read for them."""
 LONGEST_PAUSE_MS = 250.0
+"""Longest pause between two looks at whether the agent is ready or has ended."""
 HEALTH_MS = 2_000.0
+"""How long one question whether the agent is ready may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAgentOptions:
-    """How to start an agent; see `latfarm-agent serve --help`.
+    """How to start an agent; most fields are options of `latfarm-agent serve`.
 
-    `simulate` is the profile of a simulated board; `cpu` the core to measure on, `threads` the
-    numbers of threads to offer ("1,2,4"), `config` the agent's configuration file. The
-    agent's output goes to `log_path`, the one before it beside that as `<name>.1`.
+    Attributes:
+        state_dir: where the agent keeps its data.
+        log_path: where its output goes; the log of the run before is kept as `<name>.1`.
+        name: the name of the board.
+        hardware: what the agent says about its hardware.
+        simulate: the profile of a simulated board; None: this machine is measured.
+        cpu: the core to measure on.
+        threads: the numbers of threads to offer, such as "1,2,4".
+        config: the agent's configuration file.
+        metrics_port: where the agent serves its metrics.
     """
 
     state_dir: Path
@@ -45,7 +57,7 @@ class LocalAgentOptions:
     metrics_port: int | None = None
 
     def command(self, port_file: Path) -> list[str]:
-        """The command line; the agent writes its address to `port_file`."""
+        """The command that starts the agent, which writes its address to `port_file`."""
         words = [sys.executable, "-m", "latfarm_agent.cli", "serve"]
         words += ["--listen", "127.0.0.1:0", "--name", self.name]
         words += ["--state-dir", str(self.state_dir), "--port-file", str(port_file)]
@@ -66,7 +78,7 @@ class LocalAgentOptions:
 
 
 class LocalAgent:
-    """One agent process: `start` it, call it at `address`, `stop` it. Not thread-safe."""
+    """One process of an agent: `start` it, call it at `address`, `stop` it. Not thread-safe."""
 
     def __init__(self, options: LocalAgentOptions) -> None:
         self.options = options
@@ -75,12 +87,12 @@ class LocalAgent:
 
     @property
     def address(self) -> str:
-        """Where it answers, `host:port`; empty when it does not run."""
+        """The address of the agent, `host:port`; empty while it does not run."""
         return self._address
 
     @property
     def pid(self) -> int | None:
-        """Its process, which leads its process group; None when it does not run."""
+        """The id of its process, which leads a process group; None while it does not run."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -89,11 +101,11 @@ class LocalAgent:
         return self._process is not None and not _ended(self._process.pid)
 
     def start(self, timeout_ms: float = 60_000.0) -> str:
-        """Start the agent and wait until it is ready to serve; gives its address.
+        """Start the agent and wait until it is ready to serve; returns its address.
 
         Raises:
-            AgentError: it cannot be started, or ended at once; the message ends with its log.
-            AgentLostError: it was not ready in time, and is stopped again.
+            AgentError: the agent cannot be started or ended at once; the message ends with its log.
+            AgentLostError: the agent was not ready in time, and was stopped again.
         """
         if self._process is not None:
             return self._address
@@ -125,10 +137,10 @@ class LocalAgent:
         return self._address
 
     def stop(self, grace_ms: float = 10_000.0) -> None:
-        """End the agent and everything it started; a second time is no change.
+        """Stop the agent and all its processes; a second call does nothing.
 
         Args:
-            grace_ms: how long it may take to end by itself before it is killed.
+            grace_ms: how long the agent gets to end by itself before it is killed.
         """
         process, self._process, self._address = self._process, None, ""
         if process is None:
@@ -138,7 +150,8 @@ class LocalAgent:
                 process.terminate()
                 _wait(lambda: _ended(process.pid), time.monotonic() + grace_ms / 1e3)
         finally:
-            # Before the leader is reaped: as long as it is a zombie, the group's number is ours.
+            # While the leader is a zombie, no other process group can get its number. So the group
+            # is killed first, and the leader is reaped afterwards.
             _kill_group(process.pid)
             process.wait()
 
@@ -155,7 +168,7 @@ class LocalAgent:
         self.stop()
 
     def log_tail(self) -> str:
-        """The last lines that the agent wrote."""
+        """The last lines of the agent's log."""
         try:
             with self.options.log_path.open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -185,7 +198,7 @@ class LocalAgent:
 
 
 def _wait(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Ask again and again, ever more rarely; False when the deadline passed first."""
+    """Wait until a condition holds, with growing pauses; False if the deadline comes first."""
     pause_s = 0.005
     while not condition():
         left_s = deadline_s - time.monotonic()
@@ -197,7 +210,7 @@ def _wait(condition: Callable[[], bool], deadline_s: float) -> bool:
 
 
 def _ended(pid: int) -> bool:
-    """Whether our child has ended; it stays to be reaped."""
+    """Whether a child process has ended; it is not reaped by this."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

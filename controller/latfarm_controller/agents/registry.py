@@ -1,4 +1,4 @@
-"""The inventory of boards: a JSON file that people, playbooks and commands may change."""
+"""The inventory of boards: a JSON file that people, Ansible playbooks and commands may change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import UsageError
 
 VERSION = 1
+"""Version of the file's format."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
 class BoardEntry:
-    """Where a board's agent answers; `insecure`: without certificates, wherever that is.
+    """A board and the address of its agent.
+
+    `insecure`: speak to it in plain text without certificates, also beyond loopback.
 
     Raises:
         UsageError: on construction, when the name or the address is malformed.
@@ -35,7 +38,7 @@ class BoardEntry:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could never be called."""
+        """Refuse a malformed name or address."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"board name {self.name!r}: letters, digits, '.', '_' and '-' only, at most 63"
@@ -64,17 +67,20 @@ class BoardEntry:
 
 
 class Registry:
-    """The inventory file. Changes are whole or not at all, and processes do not lose each other's.
+    """The inventory file.
+
+    A change is made completely or not at all. Processes that change the file at the same time wait
+    for each other, so that no change is lost.
 
     Every method raises:
-        UsageError: the file cannot be read or written, or is malformed; says where and how.
+        UsageError: the file cannot be read or written, or is malformed; says what is wrong.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def list(self) -> list[BoardEntry]:
-        """All boards, by name; none when there is no file."""
+        """All boards, sorted by name; none if there is no file."""
         return sorted(self._read().values(), key=lambda entry: entry.name)
 
     def get(self, name: str) -> BoardEntry:
@@ -98,11 +104,11 @@ class Registry:
         replace: bool = False,
         insecure: bool = False,
     ) -> BoardEntry:
-        """Enter a board; gives the entry.
+        """Add a board to the inventory; returns its entry.
 
         Raises:
-            UsageError: name or address is malformed, the name is taken (unless `replace`), or
-                another board has the address.
+            UsageError: the name or the address is malformed, the name is taken (unless `replace` is
+                set), or another board has the address.
         """
         entry = BoardEntry(name, address, tls, insecure)
         with self._changing() as known:
@@ -118,10 +124,10 @@ class Registry:
         return entry
 
     def remove(self, name: str) -> BoardEntry:
-        """Strike a board from the inventory; gives what was entered.
+        """Remove a board from the inventory; returns its entry.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is no board of that name.
         """
         with self._changing() as known:
             if name not in known:
@@ -131,7 +137,7 @@ class Registry:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, BoardEntry]]:
-        """The boards, to be changed in place; written when the block ends well."""
+        """The boards by name, to be changed in place; written if the block ends without error."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.with_name(self.path.name + ".lock").open("a")
@@ -178,7 +184,7 @@ class Registry:
     def _tls(self, data: Any) -> ControllerTlsFiles | None:
         if data is None:
             return None
-        # Relative to the inventory, so that a folder with both can be moved.
+        # Paths are relative to the inventory, so that a folder with all files can be moved.
         folder = self.path.parent
         fields = _object(data)
         return ControllerTlsFiles(

@@ -1,40 +1,51 @@
-"""From raw timed runs to the figures of a Measurement."""
+"""Computes the figures of a measurement from its raw timed runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 UNSTABLE_SPREAD = 0.02
-"""A MAD above this share of the median makes a measurement unstable."""
+"""A measurement is unstable if the MAD of its runs exceeds this share of their median."""
 UNSTABLE_SESSIONS = 0.05
-"""So do sessions whose medians are further apart than this share of the latency."""
+"""A measurement is unstable if the medians of its sessions differ by more than this share."""
 COMPUTE_EXPONENT = 0.8
-"""How much of the probe's slowdown arithmetic feels, by 2,500 models each timed twice."""
+"""Exponent of the core's slowdown for arithmetic; fitted to 2,500 models that were timed twice."""
 CACHE_EXPONENT = 0.7
-"""What reads and writes caches feels less (pools, concatenations, activations)."""
+"""Exponent of the core's slowdown for reading and writing caches, as pools and activations do."""
 MEMORY_EXPONENT = 0.4
-"""What waits for memory feels least; streaming 100 MB had a slope of 0.4."""
+"""Exponent of the core's slowdown for access to memory; measured by streaming 100 MB."""
 MACS_A_MS = 50e6
+"""Multiply-adds that a core is assumed to do in a millisecond, to an order of magnitude."""
 CACHED_BYTES_A_MS = 140e6
+"""Bytes that a core is assumed to read or write in its caches in a millisecond."""
 BYTES_A_MS = 10e6
+"""Bytes that a core is assumed to read or write in memory in a millisecond."""
 CACHE_BYTES = 64 * 10**6
+"""Bytes that are assumed to stay in the caches."""
 LEAST_CACHED_MS = 0.002
+"""Milliseconds of cache access that are assumed for even the smallest model."""
 P99_RUNS = 1000
-"""Fewer runs than this do not carry a 99th percentile."""
+"""Fewest runs from which a 99th percentile is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSamples:
-    """What one session (load, warm-up, timed runs in a fresh runtime) took, in milliseconds.
+    """The times of one session, which loads the model in a new runtime, warms up and times runs.
 
-    `runs_ms` are the accepted runs in order; `cold_ms` those with flushed caches. A compile time of
-    0 was not told apart from loading. `slowdown` says for each accepted run how many times slower
-    than it can be the core was beside it (a fixed loop was timed); empty: not known.
+    Attributes:
+        load_ms: time to load the model.
+        compile_ms: time to compile it; 0 if the runtime does not tell that apart from loading.
+        first_run_ms: time of the first run.
+        runs_ms: times of the accepted runs, in order.
+        rejected_runs: how many runs were not accepted.
+        cold_ms: times of runs after the caches were flushed.
+        slowdown: for each accepted run, how many times slower than at its best the core was just
+            then, by a fixed loop that was timed; empty if that is not known.
     """
 
     load_ms: float = 0.0
@@ -48,11 +59,11 @@ class SessionSamples:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementSummary:
-    """The figures of a measurement, named as in `Measurement`; None where nothing was measured.
+    """The figures of a measurement, named as in `Measurement`; None for what was not measured.
 
-    `slowdown`, `uncorrected_ms`: median slowdown of the core, and the latency before it was taken
-    out; None where no run says how fast the core was. `mean_ms`: of all accepted runs as timed, by
-    which other benchmarks report.
+    `slowdown` is the median slowdown of the core, and `uncorrected_ms` the latency before the
+    correction for it; both are None if the runs do not tell the slowdown. `mean_ms` is the mean of
+    all accepted runs without correction, which other benchmarks report.
     """
 
     latency_ms: float | None = None
@@ -74,15 +85,16 @@ class MeasurementSummary:
 
 
 def exponent(macs: int, size_bytes: int) -> float:
-    """How much of the probe's slowdown a model feels, as a power: latency ~ slowdown ** exponent.
+    """By which power of the core's slowdown a model gets slower: latency ~ slowdown ** exponent.
 
-    A busy sibling takes execution units from arithmetic, less from what moves bytes through caches,
-    and little from what waits for memory. The three shares of a model's time are estimated from its
-    multiply-adds, its bytes, and those that no cache holds; orders of magnitude are enough.
+    When the other thread of a core is busy, arithmetic loses most, access to caches loses less, and
+    access to memory loses little. The shares of these three in the time of a model are estimated
+    from its multiply-adds, its bytes, and the bytes that no cache holds. Orders of magnitude are
+    enough for that.
 
     Args:
-        macs: multiply-adds of the model.
-        size_bytes: of its weights, inputs, outputs and results.
+        macs: the multiply-adds of the model.
+        size_bytes: the bytes of its weights, inputs, outputs and intermediate results.
     """
     compute_ms = macs / MACS_A_MS
     cached_ms = size_bytes / CACHED_BYTES_A_MS + LEAST_CACHED_MS
@@ -96,15 +108,16 @@ def exponent(macs: int, size_bytes: int) -> float:
 def undisturbed(
     runs_ms: NDArray[np.float64], slowdown: NDArray[np.float64], power: float
 ) -> NDArray[np.float64]:
-    """Runs as they would have been on a core that nobody shares: run / slowdown ** power.
+    """The runs as they would be on a core that is not shared: run / slowdown ** power.
 
-    The power is the model's (`exponent`), not fitted: within one measurement the slowdown hardly
-    varies beyond the probe's own noise, and a slope fitted to noise would be near zero.
+    The power is computed from the model, not fitted to the runs. Within one measurement, the
+    slowdown hardly varies beyond the noise of its own measurement, and a power fitted to noise
+    would be near zero.
 
     Args:
-        runs_ms: shape (n,), positive.
-        slowdown: shape (n,), at least 1 counts; below is noise of the probe.
-        power: see `exponent`.
+        runs_ms: the runs, of shape (n,), positive.
+        slowdown: the slowdown at each run, of shape (n,); values below 1 are noise and count as 1.
+        power: the model's, from `exponent`.
     """
     return np.asarray(runs_ms / np.maximum(slowdown, 1.0) ** power)
 
@@ -112,34 +125,29 @@ def undisturbed(
 def summarise(
     sessions: Sequence[SessionSamples], power: float = COMPUTE_EXPONENT
 ) -> MeasurementSummary:
-    """Figures over all sessions; a session without accepted runs adds to none of the run figures.
+    """The figures of a measurement, over all its sessions.
 
-    The latency is the median of the sessions' medians: repeats in fresh sessions say more than
-    iterations in one. The MAD is over all accepted runs, around their common median. `power` says
-    how much of the core's slowdown the model feels (`exponent`).
+    The latency is the median of the sessions' medians, because repeated sessions tell more than
+    repeated runs in one session. The MAD is taken over all accepted runs, around their common
+    median. A session without accepted runs adds nothing to the figures of runs.
+
+    Args:
+        sessions: the sessions of the measurement.
+        power: of the core's slowdown, from `exponent`.
 
     Raises:
         ValueError: a time is negative, infinite or not a number.
     """
     for session in sessions:
         _check(session)
+    whole = _whole_sessions(sessions)
     ran = [session for session in sessions if session.runs_ms]
+    if not ran:
+        first = [session.first_run_ms for session in sessions if session.first_run_ms > 0]
+        return replace(whole, first_run_ms=_median(first))
     timed = [np.asarray(session.runs_ms) for session in ran]
-    cold = [run for session in sessions for run in session.cold_ms]
-    rejected = sum(session.rejected_runs for session in sessions)
-    load_ms = _median([session.load_ms for session in sessions])
-    compile_ms = _median([session.compile_ms for session in sessions if session.compile_ms > 0])
-    cold_ms = _median(cold)
-    if not timed:
-        return MeasurementSummary(
-            rejected_runs=rejected,
-            load_ms=load_ms,
-            compile_ms=compile_ms,
-            cold_ms=cold_ms,
-            first_run_ms=_median([s.first_run_ms for s in sessions if s.first_run_ms > 0]),
-        )
     runs: NDArray[np.float64] = np.concatenate(timed)
-    mean_ms = math.fsum(runs) / runs.size  # whatever the order of the runs
+    mean_ms = math.fsum(runs) / runs.size  # an exact sum, which the order of runs does not change
     slowdown = uncorrected_ms = None
     if all(session.slowdown for session in ran):
         uncorrected_ms = float(np.median([np.median(part) for part in timed]))
@@ -151,18 +159,15 @@ def summarise(
     latency_ms = float(np.median(session_ms))
     mad_ms = float(np.median(np.abs(runs - np.median(runs))))
     spread_ms = max(session_ms) - min(session_ms)
-    return MeasurementSummary(
+    return replace(
+        whole,
         latency_ms=latency_ms,
         mad_ms=mad_ms,
         min_ms=float(runs.min()),
         p90_ms=float(np.percentile(runs, 90)),
         p99_ms=float(np.percentile(runs, 99)) if runs.size >= P99_RUNS else None,
-        cold_ms=cold_ms,
         runs=int(runs.size),
-        rejected_runs=rejected,
         session_ms=session_ms,
-        load_ms=load_ms,
-        compile_ms=compile_ms,
         first_run_ms=_median([session.first_run_ms for session in sessions]),
         unstable=mad_ms > UNSTABLE_SPREAD * latency_ms
         or spread_ms > UNSTABLE_SESSIONS * latency_ms,
@@ -172,11 +177,23 @@ def summarise(
     )
 
 
+def _whole_sessions(sessions: Sequence[SessionSamples]) -> MeasurementSummary:
+    """The figures that do not come from accepted runs."""
+    return MeasurementSummary(
+        rejected_runs=sum(session.rejected_runs for session in sessions),
+        load_ms=_median([session.load_ms for session in sessions]),
+        compile_ms=_median([session.compile_ms for session in sessions if session.compile_ms > 0]),
+        cold_ms=_median([run for session in sessions for run in session.cold_ms]),
+    )
+
+
 def _median(values: Sequence[float]) -> float | None:
+    """The median; None if there are no values."""
     return float(np.median(values)) if values else None
 
 
 def _check(session: SessionSamples) -> None:
+    """Raise a ValueError if a time of the session is impossible."""
     named: Iterable[tuple[str, Sequence[float]]] = (
         ("load", (session.load_ms,)),
         ("compile", (session.compile_ms,)),

@@ -1,4 +1,4 @@
-"""The files by which controller and board prove to each other who they are, and when they must."""
+"""The files with which controller and boards prove who they are, and when that is necessary."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from latfarm_protos.trust.revoked import RevokedError
 from latfarm_controller.errors import AgentLostError, CertificateError, UsageError
 
 MEET_S = 5.0
-"""For each step of meeting a board; a board on a busy host takes its time."""
+"""Seconds that each step of the handshake with a board may take; a busy board is slow."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerTlsFiles:
-    """PEM files: our certificate with its key, and the authority that signed the board's.
+    """PEM files of the controller.
 
-    `server_name` is the name in the board's certificate where the address is another. Who is
-    revoked is read from `revoked.json` beside the authority.
+    `cert` and `key` are the controller's certificate and its key; `ca` is the authority that signed
+    the certificate of the board. `server_name` is the name in the board's certificate, if that is
+    not the host name in the board's address. The list of revoked certificates is `revoked.json`
+    beside `ca`.
     """
 
     ca: Path
@@ -35,14 +37,14 @@ class ControllerTlsFiles:
 
     @property
     def files(self) -> Files:
-        """The same, as the handshake wants them."""
+        """The same files as the type that the handshake takes."""
         return Files(self.cert, self.key, self.ca)
 
 
 def home_files(folder: Path) -> ControllerTlsFiles | None:
-    """The controller's own files in a home's `tls` folder; None where there are none.
+    """The controller's own files in the folder `tls` of a home; None if there are none.
 
-    Each board's certificate is for the address or name by which the board is called.
+    With these, the certificate of each board must be for the name or address in the inventory.
     """
     files = ControllerTlsFiles(
         folder / "ca.crt", folder / "controller.crt", folder / "controller.key"
@@ -51,7 +53,7 @@ def home_files(folder: Path) -> ControllerTlsFiles | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
+    """Whether a host name or address can only be reached from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -59,32 +61,32 @@ def is_loopback(host: str) -> bool:
 
 
 def split(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as its two parts; the host without brackets."""
+    """The host and the port of `host:port` or `[v6]:port`; the host is without brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def check_open(address: str, tls: ControllerTlsFiles | None, insecure: bool) -> None:
-    """Refuse to speak in the clear to a board that is not on this machine.
+    """Refuse to speak in plain text to a board that is not on this machine.
 
     Raises:
-        CertificateError: no certificates, and nobody said that they may be missing.
+        CertificateError: there are no certificates, and `insecure` is not set.
     """
     if tls is None and not insecure and not is_loopback(split(address)[0]):
         raise CertificateError(
             f"{address} is beyond loopback, and there are no certificates to prove who is there: "
-            "make them with `latfarm certs init`, or add the board with --insecure if whoever "
-            "is on that network may pose as the board"
+            "make them with `latfarm certs init`, or add the board with --insecure if you "
+            "trust everybody on that network not to pose as the board"
         )
 
 
 async def meet_board(address: str, tls: ControllerTlsFiles) -> Proof:
-    """Who answers at an address, proven both ways.
+    """Make a TLS handshake with a board, in which both sides prove who they are.
 
     Raises:
-        CertificateError: the board is not to be trusted, or does not trust us; says why.
-        AgentLostError: nobody answers, or who did went away before a word was said of trust.
-        UsageError: our own files cannot be used.
+        CertificateError: one side does not trust the other; says why.
+        AgentLostError: nobody answers, or the connection broke before either side refused.
+        UsageError: the controller's own files cannot be used.
     """
     host, port = split(address)
     name = tls.server_name or host
@@ -92,7 +94,7 @@ async def meet_board(address: str, tls: ControllerTlsFiles) -> Proof:
         return await meet_async(host, port, name, tls.files, (AGENT,), MEET_S)
     except RefusedError as error:
         refusal = error.refusal
-        if refusal.reason == GONE:  # as an agent that is killed: that says nothing of trust
+        if refusal.reason == GONE:  # an agent that is killed meanwhile has refused nobody
             raise AgentLostError(f"{address}: {refusal.text}") from error
         logger.warning("refused the board at %s: %s [%s]", address, refusal.text, refusal.reason)
         raise CertificateError(
@@ -105,10 +107,10 @@ async def meet_board(address: str, tls: ControllerTlsFiles) -> Proof:
 
 
 def is_revoked(proof: Proof, tls: ControllerTlsFiles) -> bool:
-    """Whether a board that was met is on the list by now.
+    """Whether the certificate of a proven board has been revoked since.
 
     Raises:
-        CertificateError: the list cannot be read, so that nobody can be trusted.
+        CertificateError: the list of revoked certificates cannot be read, so no board is trusted.
     """
     try:
         return proof.identity.fingerprint in listed(tls.files)

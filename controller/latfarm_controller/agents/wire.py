@@ -1,4 +1,7 @@
-"""Messages of the agent service <-> domain objects; `..._as_pb` and `..._from_pb` in pairs."""
+"""Conversion between messages of the agent service and the controller's own types.
+
+`..._as_pb` makes a message, `..._from_pb` reads one.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from latfarm_controller.agents.statistics import (
 from latfarm_controller.errors import UsageError
 
 
-class _Named(Protocol):
-    """A graph, as far as the wire cares."""
+class _GraphIdentity(Protocol):
+    """What is needed of a graph: its hash, and how much work it is."""
 
     @property
     def hash(self) -> str: ...
@@ -46,21 +49,21 @@ class _Named(Protocol):
 
 
 class Request(Protocol):
-    """What the wire needs of a MeasurementRequest."""
+    """What is needed of a measurement request; its fields are those of MeasurementRequest."""
 
     @property
     def request_id(self) -> str:
-        """Identity of the question."""
+        """Identity of the request; the same request has the same id after a restart."""
         ...
 
     @property
     def platform(self) -> str:
-        """Which platform is asked."""
+        """Name of the platform on which it is measured."""
         ...
 
     @property
     def purpose(self) -> str:
-        """What the answer is for."""
+        """What the measurement is used for."""
         ...
 
     @property
@@ -74,16 +77,16 @@ class Request(Protocol):
         ...
 
     @property
-    def graph(self) -> _Named:
-        """What is measured."""
+    def graph(self) -> _GraphIdentity:
+        """The network that is measured."""
         ...
 
 
 def settings_as_pb(settings: Settings) -> pb.Settings:
-    """Settings for a request.
+    """The message with the settings of a request.
 
     Raises:
-        UsageError: a count is negative or beyond 32 bits.
+        UsageError: a count is negative, or larger than 32 bits.
     """
     try:
         return pb.Settings(**asdict(settings))
@@ -92,17 +95,12 @@ def settings_as_pb(settings: Settings) -> pb.Settings:
 
 
 def settings_from_pb(message: pb.Settings) -> Settings:
-    """The effective settings that came back."""
+    """The settings under which a board measured."""
     return Settings(**{name: getattr(message, name) for name in Settings.__dataclass_fields__})
 
 
-def platform_as_pb(platform: PlatformInfo) -> pb.Platform:
-    """One platform of a description."""
-    return pb.Platform(**asdict(platform))
-
-
 def platform_from_pb(message: pb.Platform) -> PlatformInfo:
-    """One platform of a description."""
+    """A platform of a board."""
     return PlatformInfo(
         message.name,
         message.model_format,
@@ -113,19 +111,8 @@ def platform_from_pb(message: pb.Platform) -> PlatformInfo:
     )
 
 
-def runtime_as_pb(runtime: RuntimeInfo) -> pb.Runtime:
-    """One runtime of a description."""
-    return pb.Runtime(
-        name=runtime.name,
-        available=runtime.available,
-        version=runtime.version,
-        missing=runtime.missing,
-        platforms=[platform_as_pb(platform) for platform in runtime.platforms],
-    )
-
-
 def runtime_from_pb(message: pb.Runtime) -> RuntimeInfo:
-    """One runtime of a description."""
+    """A runtime of a board, with its platforms."""
     return RuntimeInfo(
         message.name,
         message.available,
@@ -135,25 +122,8 @@ def runtime_from_pb(message: pb.Runtime) -> RuntimeInfo:
     )
 
 
-def board_as_pb(board: BoardInfo) -> pb.DescribeResponse:
-    """A board's description."""
-    return pb.DescribeResponse(
-        board=pb.Board(
-            board_id=board.board_id,
-            name=board.name,
-            boot_id=board.boot_id,
-            hardware=dict(board.hardware),
-            conditions=dict(board.conditions),
-        ),
-        runtimes=[runtime_as_pb(runtime) for runtime in board.runtimes],
-        agent_version=board.agent_version,
-        protocol_version=board.protocol_version,
-        state=board.state,
-    )
-
-
 def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
-    """A board's description."""
+    """What a board says about itself."""
     return BoardInfo(
         message.board.board_id,
         message.board.name,
@@ -168,27 +138,17 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
 
 
 def lease_from_pb(message: pb.Lease) -> Lease:
-    """A lease that was granted."""
+    """A lease that a board granted."""
     return Lease(message.token, message.ttl_ms)
 
 
-def stage_as_pb(stage: MeasuringStage) -> pb.Stage:
-    """A stage event."""
-    return pb.Stage(name=stage.name, session=stage.session, elapsed_ms=stage.elapsed_ms)
-
-
 def stage_from_pb(message: pb.Stage) -> MeasuringStage:
-    """A stage event."""
+    """The stage that a measurement entered."""
     return MeasuringStage(message.name, message.session, message.elapsed_ms)
 
 
-def session_as_pb(session: SessionSamples) -> pb.Session:
-    """The raw times of a session."""
-    return pb.Session(**asdict(session))
-
-
 def session_from_pb(message: pb.Session) -> SessionSamples:
-    """The raw times of a session."""
+    """The raw times of one session."""
     return SessionSamples(
         message.load_ms,
         message.compile_ms,
@@ -200,26 +160,21 @@ def session_from_pb(message: pb.Session) -> SessionSamples:
     )
 
 
-def layer_as_pb(layer: ProfiledLayer) -> pb.Layer:
-    """A layer as the runtime's profiler reports it."""
-    return pb.Layer(name=layer.name, op=layer.op, latency_ms=layer.latency_ms, device=layer.device)
-
-
 def layer_from_pb(message: pb.Layer) -> ProfiledLayer:
-    """A layer as the runtime's profiler reports it."""
+    """One layer, as the profiler of the runtime reports it."""
     return ProfiledLayer(message.name, message.op, message.latency_ms, message.device)
 
 
 def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureRequest:
-    """A question to a board.
+    """The message that asks a board to measure.
 
     Args:
         request: what to measure, and how.
-        token: of the lease under which it is asked.
-        sha256: of the model, which is on the board already.
+        token: of the lease under which the board is asked.
+        sha256: the hash of the model, which the board has already.
 
     Raises:
-        UsageError: the settings cannot be expressed.
+        UsageError: the message cannot express the settings.
     """
     return pb.MeasureRequest(
         request_id=request.request_id,
@@ -231,10 +186,10 @@ def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureReques
 
 
 def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
-    """A board's result as the measurement that answers `request`.
+    """The measurement that answers a request, from the result of a board.
 
-    A result that makes no sense (an unknown outcome, impossible times, success without a single
-    run) is the board's failure: an infrastructure error with a code that says so.
+    A result that cannot be right (an unknown outcome, impossible times, success without a single
+    run) becomes an infrastructure error, whose code says what is wrong.
     """
     outcome, code, message = _outcome(result, request)
     summary = MeasurementSummary()
@@ -285,9 +240,9 @@ def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
 def _energy(
     result: pb.Result, request: Request, outcome: Outcome
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields of a measurement, and a condition that says why they are missing where no board did.
+    """The energy fields of a measurement, and a condition that says why they are missing.
 
-    Nothing is made up: an energy that no rail can have measured is none.
+    The condition is empty where the board itself says why. Impossible energies are left out.
     """
     if outcome is not Outcome.OK or not request.settings.energy_ms:
         return {}, {}
@@ -314,7 +269,7 @@ def _no_energy(reason: str) -> dict[str, str]:
 
 
 def _correction(summary: MeasurementSummary) -> dict[str, str]:
-    """Mean as timed, and how much the core's slowness changed the latency."""
+    """Conditions: the mean of the runs as timed, and how much the slowdown changed the latency."""
     mean = {} if summary.mean_ms is None else {"mean_ms": f"{summary.mean_ms:.6g}"}
     if summary.slowdown is None or summary.uncorrected_ms is None:
         return mean
@@ -325,6 +280,7 @@ def _correction(summary: MeasurementSummary) -> dict[str, str]:
 
 
 def _outcome(result: pb.Result, request: Request) -> tuple[Outcome, str, str]:
+    """The outcome of a result, its error code and its message, after checks of the result."""
     try:
         outcome = Outcome(result.outcome)
     except ValueError:

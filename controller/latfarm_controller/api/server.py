@@ -17,7 +17,7 @@ from latfarm_controller.api.service import MESSAGE_OPTIONS, ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
-from latfarm_controller.farm.boards.links import ShardSettings
+from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm, host_boot_id
 from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime
@@ -88,7 +88,7 @@ class ControllerServer:
         )
         settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
         metrics = ControllerMetrics()
-        farm = Farm(RayBackend(runtime), holder, settings=settings, watch=metrics)
+        farm = Farm(RayBackend(runtime), holder, settings=settings, observer=metrics)
         self._controller = Controller(self._config, self._store, fleet, farm, metrics)
         self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         service = ControllerService(self._controller)

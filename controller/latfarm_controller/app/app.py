@@ -18,10 +18,10 @@ from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.farm.desk import BoardDesk
-from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.watch import FarmWatch
+from latfarm_controller.farm.observer import FarmObserver
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
@@ -36,16 +36,16 @@ class Controller:
         store: Store,
         fleet: Fleet,
         farm: Farm,
-        watch: FarmWatch | None = None,
+        watch: FarmObserver | None = None,
     ) -> None:
         self._bundles_dir = config.bundles_dir
         self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet
-        self._watch = watch or FarmWatch()
-        self._desk = BoardDesk(store, farm, shared=(LOCAL,) if config.local_agent else ())
+        self._watch = watch or FarmObserver()
+        self._desk = BoardSupervisor(store, farm, shared=(LOCAL,) if config.local_agent else ())
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
-        driver = Driver(store, farm, watch=self._watch)
+        driver = Driver(store, farm, observer=self._watch)
         self.campaigns = CampaignRuns(
             store, fleet, driver, self._pools, config.bundles_dir, self._watch
         )

@@ -12,11 +12,12 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.desk import BoardDesk, Reference
-from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY, Standing
-from latfarm_controller.farm.scope import CampaignScope
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.sentinel_history import SentinelReference
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
 
@@ -38,7 +39,7 @@ class BoardControl:
         fleet: Fleet,
         farm: Farm,
         driver: Driver,
-        desk: BoardDesk,
+        desk: BoardSupervisor,
         pools: Pools,
     ) -> None:
         self._store = store
@@ -122,7 +123,7 @@ class BoardControl:
             if status.standing == Standing.DRAINING and not status.under_way:
                 status.standing = "drained"
 
-    async def _reference_of(self, name: str) -> tuple[Reference, str] | None:
+    async def _reference_of(self, name: str) -> tuple[SentinelReference, str] | None:
         """The newest reference of a sentinel that the board still offers to measure, and its id.
 
         Raises:
@@ -140,7 +141,9 @@ class BoardControl:
                 return reference, view.info.board_id
         return None
 
-    async def _check(self, name: str, reference: Reference, board_id: str, actor: str) -> str:
+    async def _check(
+        self, name: str, reference: SentinelReference, board_id: str, actor: str
+    ) -> str:
         """Measure a held board's sentinel; what was found, if it is as it was.
 
         Raises:

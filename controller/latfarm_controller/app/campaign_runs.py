@@ -21,9 +21,10 @@ from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.farm.driver import CampaignStatus, Driver
-from latfarm_controller.farm.scope import CampaignScope
-from latfarm_controller.farm.watch import FarmWatch
+from latfarm_controller.farm.driving.campaign_run import CampaignStatus
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.scope import CampaignScope
+from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
@@ -64,9 +65,9 @@ class CampaignRuns:
         driver: Driver,
         pools: Pools,
         bundles_dir: Path,
-        watch: FarmWatch | None = None,
+        watch: FarmObserver | None = None,
     ) -> None:
-        self._watch = watch or FarmWatch()
+        self._watch = watch or FarmObserver()
         self._store = store
         self._fleet = fleet
         self._driver = driver

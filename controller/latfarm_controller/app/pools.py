@@ -8,10 +8,10 @@ import time
 
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.errors import FarmError, UsageError
-from latfarm_controller.farm.desk import BoardDesk
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
-from latfarm_controller.farm.scope import CampaignScope
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Pools:
         lease_ms: how long a dead controller's lease may last.
     """
 
-    def __init__(self, fleet: Fleet, farm: Farm, desk: BoardDesk, lease_ms: float) -> None:
+    def __init__(self, fleet: Fleet, farm: Farm, desk: BoardSupervisor, lease_ms: float) -> None:
         self._fleet = fleet
         self._farm = farm
         self._desk = desk

@@ -22,9 +22,9 @@ from latfarm_predictors.measurement import (
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.driver import Driver
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
-from latfarm_controller.farm.scope import CampaignScope
 from latfarm_controller.store.base import CampaignRecord, Store
 
 _Question = tuple[str, str, str, bool, bool]

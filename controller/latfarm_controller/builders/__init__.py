@@ -1,4 +1,4 @@
-"""Graph -> model bytes, for every model format that a board may ask for."""
+"""Builds the bytes of a model from a graph, for every model format that a board may ask for."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _BUILDERS: Mapping[str, tuple[str, str]] = {
 
 
 def dtypes_of(model_format: str) -> tuple[str, ...] | None:
-    """The element types that a format can be built with; None for one that is unknown."""
+    """The data types in which a format can be built; None if the format is unknown."""
     kind, _, target = model_format.partition(":")
     return _TARGETED.get(kind) if target else FORMATS.get(model_format)
 
 
 def known_formats() -> str:
-    """All formats in words, for messages and help."""
+    """All formats in one line, for messages and help texts."""
     return ", ".join((*FORMATS, *(f"{kind}:TARGET" for kind in _TARGETED)))
 
 
 def build(
     graph: Graph, model_format: str, dtype: str, weights: Mapping[str, NDArray[Any]] | None = None
 ) -> bytes:
-    """The bytes of a model file; the same graph and weights give the same bytes.
+    """Build the bytes of a model file; the same graph and weights give the same bytes.
 
     Args:
         graph: what to build; its activations are float32, whatever `dtype` says.

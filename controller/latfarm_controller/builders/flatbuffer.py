@@ -1,8 +1,8 @@
-"""A flatbuffer written from its front to its back: tables, vectors and, last, large data.
+"""Writes a flatbuffer from its start to its end: tables, vectors and, last, large data.
 
-The format (https://flatbuffers.dev/internals): a table starts with the distance back to its vtable,
-which says where in the table each field lies; other tables and vectors are found by their distance
-from the field that points to them, so they come behind it.
+The format is described at https://flatbuffers.dev/internals. A table starts with its distance to a
+vtable, which tells where in the table each field is. A field points to other tables and vectors by
+their distance from the field, so these are written after it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-# (slot in the schema, struct code) of each field; "I" also for what points elsewhere.
+# For each field, its slot in the schema and its struct code; "I" is also used for pointers.
 Fields = tuple[tuple[int, str], ...]
 
-_DATA_ALIGNMENT = 16
+_DATA_ALIGNMENT = 16  # bytes to which large data is aligned
 
 
 @cache
 def _layout(fields: Fields) -> tuple[struct.Struct, bytes, tuple[int, ...]]:
-    """How a table is packed: behind its vtable's distance, its fields as given.
+    """How a table is packed: the distance to its vtable, then its fields in the given order.
 
     Returns:
         the packing of distance and fields, the vtable, and the place of each field in the table.
@@ -46,14 +46,14 @@ def _layout(fields: Fields) -> tuple[struct.Struct, bytes, tuple[int, ...]]:
 
 
 class FlatbufferWriter:
-    """A flatbuffer in the making, with a file identifier."""
+    """A flatbuffer that is being written; it starts with a file identifier."""
 
     def __init__(self, identifier: bytes) -> None:
         self._out = bytearray(4) + identifier
         self._vtables: dict[bytes, int] = {}
 
     def table(self, field: int, fields: Fields, values: Sequence[int]) -> list[int]:
-        """A table that the field at `field` points to (0: the root's).
+        """Write a table to which the field at `field` points; 0 is the field of the root table.
 
         Args:
             field: position of the pointing field.
@@ -77,7 +77,7 @@ class FlatbufferWriter:
         return [start + place for place in places]
 
     def pointers(self, field: int, count: int) -> Iterator[int]:
-        """A vector of pointers to tables; the position of each."""
+        """Write a vector of pointers to tables; returns the position of each."""
         self._pad(4)
         self._point(field, len(self._out))
         start = len(self._out) + 4
@@ -85,33 +85,33 @@ class FlatbufferWriter:
         return iter(range(start, start + 4 * count, 4))
 
     def text(self, field: int, value: str) -> None:
-        """A string."""
+        """Write a string."""
         raw = value.encode()
         self._pad(4)
         self._point(field, len(self._out))
         self._out += struct.pack("<I", len(raw)) + raw + b"\0"
 
     def integers(self, field: int, values: Sequence[int]) -> None:
-        """A vector of int32."""
+        """Write a vector of int32."""
         self._pad(4)
         self._point(field, len(self._out))
         self._out += struct.pack(f"<I{len(values)}i", len(values), *values)
 
     def array(self, field: int, values: Array) -> None:
-        """A vector of the elements of an array."""
+        """Write a vector with the elements of an array."""
         self._pad(values.itemsize, 4)
         self._point(field, len(self._out))
         self._out += struct.pack("<I", values.size) + values.tobytes()
 
     def whole(self, field: int, packed: bytes) -> None:
-        """The root table of another flatbuffer, copied with all that it points to."""
+        """Copy the root table of another flatbuffer, with all that it points to."""
         self._pad(8)
         (root,) = struct.unpack_from("<I", packed)
         self._point(field, len(self._out) + root)
         self._out += packed
 
     def finish(self, fields: Sequence[int], data: Sequence[Array]) -> bytes:
-        """All of it, with large vectors of bytes at the end, which `fields` point to."""
+        """The bytes of the flatbuffer, with large vectors at the end, to which `fields` point."""
         parts: list[Any] = [b""]
         at = len(self._out)
         for field, array in zip(fields, data, strict=True):

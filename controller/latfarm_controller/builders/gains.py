@@ -1,9 +1,10 @@
-"""How much a layer's noise must amplify, so that activations neither grow nor vanish with depth.
+"""By how much the noise in a layer must amplify, so that activations keep their size with depth.
 
-Batch norms of noise do not normalise, so the weights must do what trained ones leave to them: make
-up for the activation before (He et al. 2015, section 2.2, for other functions than ReLU), and keep
-the branches of a residual network small beside what they are added to (Zhang et al. 2019, "Fixup":
-else every block doubles the variance).
+The batch norms of a network with noise do not normalise, so the weights must do what is otherwise
+left to them. They make up for the activation before the layer (He et al. 2015, section 2.2, here
+for other functions than ReLU too). And they keep the branches of a residual network small beside
+the tensors to which they are added (Zhang et al. 2019, "Fixup"), because otherwise every block
+doubles the variance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from latfarm_predictors.graph.graph import Graph, Node
 
-# One over the mean square of a function of a standard normal deviate.
+# For each function, one over the mean square of the function of a standard normal deviate.
 _FUNCTIONS: Mapping[str, float] = {
     "Relu": 2.0,
     "Clip": 2.0,
@@ -25,8 +26,8 @@ _FUNCTIONS: Mapping[str, float] = {
     "HardSigmoid": 3.4,
     "Tanh": 2.5,
 }
-# Where deviates grow, swish becomes ReLU and its inverse mean square falls from 2.8 to 2: more than
-# that lets activations of a deep network grow without end.
+# For large deviates, swish becomes ReLU and this value falls from 2.8 to 2. With more than 2, the
+# activations of a deep network would grow without end.
 _SWISH = 2.0
 _GATES = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Erf", "Add", "Mul", "Div"})
 
@@ -40,8 +41,8 @@ _MOVES = frozenset(
 _PASSING = _MOVES | {"BatchNormalization"}
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
-_BRANCH = 0.1  # of the variance of the trunk: 1.1 to the power of 33 blocks is 23
-_FAR = 24  # nodes to look back or ahead: residual branches end sooner
+_BRANCH = 0.1  # share of the trunk's variance that a branch adds: over 33 blocks, a factor of 23
+_FAR = 24  # how many nodes to look back or ahead, which is more than residual branches have
 
 
 def gain(graph: Graph, node: Node) -> float:
@@ -50,7 +51,7 @@ def gain(graph: Graph, node: Node) -> float:
 
 
 def _input_gain(graph: Graph, tensor: str) -> float:
-    """What makes up for the function that made a layer's input."""
+    """The gain that makes up for the function which computes the layer's input."""
     for _ in range(_FAR):
         node = graph.producers.get(tensor)
         if node is None:
@@ -66,7 +67,7 @@ def _input_gain(graph: Graph, tensor: str) -> float:
 
 
 def _is_swish(graph: Graph, node: Node) -> bool:
-    """X times a function of x, or half of that: swish, hard swish, GELU."""
+    """Whether a node computes x times a function of x, or half of that: swish, hard swish, GELU."""
     found: set[str] = set()
     rest = list(graph.data_inputs(node))
     for _ in range(8):
@@ -83,7 +84,7 @@ def _is_swish(graph: Graph, node: Node) -> bool:
 
 
 def _branch(graph: Graph, node: Node) -> float:
-    """Share of the variance for a layer at the end of a branch that is added to others."""
+    """The share of the variance for a layer at the end of a branch that is added to others."""
     tensor = node.outputs[0]
     for _ in range(_FAR):
         activated = _activated(graph, tensor)
@@ -105,7 +106,7 @@ def _branch(graph: Graph, node: Node) -> float:
 
 
 def _activated(graph: Graph, tensor: str) -> str | None:
-    """The result of an activation that alone reads a tensor; None for none."""
+    """The result of the activation that alone reads a tensor; None if there is none."""
     readers = graph.consumers.get(tensor, ())
     if len(readers) == 1 and readers[0].op in _FUNCTIONS:
         return readers[0].outputs[0]
@@ -117,7 +118,7 @@ def _activated(graph: Graph, tensor: str) -> str | None:
 
 
 def _ends_in_layer(graph: Graph, tensor: str) -> bool:
-    """Whether a layer makes a tensor, with nothing but a norm or a move in between."""
+    """Whether a tensor comes from a layer, with only norms and moves in between."""
     for _ in range(_FAR):
         node = graph.producers.get(tensor)
         if node is None:

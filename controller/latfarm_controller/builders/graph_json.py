@@ -1,4 +1,4 @@
-"""Graph -> its own JSON, for simulated boards, which compute nothing."""
+"""Writes a graph as JSON, for simulated boards, which execute no model."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def build_graph_json(
     dtype: str = "fp32",  # noqa: ARG001  (a graph without weights is the same in all)
     weights: Mapping[str, NDArray[Any]] | None = None,  # noqa: ARG001
 ) -> bytes:
-    """The graph as JSON; it carries no weights."""
+    """The graph as JSON, without weights."""
     return graph.dumps().encode()

@@ -1,9 +1,9 @@
-"""Noise: the weights of a weightless Graph, deterministic, and scaled to keep activations finite.
+"""Makes weights for graphs without weights: reproducible noise that keeps activations finite.
 
-Latency does not depend on values, as long as they are neither NaN, infinite, subnormal nor all
-equal. Values are slices of one pool of a million normal deviates, so that half a gigabyte of
-weights takes a copy and no random number. The pool's length is prime: rows of a tiled matrix
-differ.
+Latency does not depend on the values of weights, as long as they are not NaN, infinite, subnormal
+or all equal. The values are taken from one pool of a million normal deviates, so that half a
+gigabyte of weights is copied and no random number is drawn. The length of the pool is prime, so
+that the rows of a matrix that is tiled from it differ.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from latfarm_controller.errors import BuildError
 Array = NDArray[Any]
 
 _SCALING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_INTEGER_SPREAD = 40.0  # deviates within +-3 stay within int8
+_INTEGER_SPREAD = 40.0  # with this, deviates within +-3 stay within int8
 
-# What integer ids may go through on their way to a table.
+# Ops through which integer ids may go before they index a table.
 _ID_MOVES = frozenset(
     {"Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice"}
 )
 
 _POOL_LENGTH = 1_000_003
 
-# What a weight's noise is: the mean and the standard deviation.
+# The mean and the standard deviation of a weight's noise.
 _Moments = tuple[float, float]
-# Of a weight of a graph, from its reader, its place among the operands, and its shape.
+# Gives these for a weight, from the graph, the node that reads it, the weight's place among the
+# operands of that node, and its shape.
 _Role = Callable[[Graph, Node, int, tuple[int, ...]], _Moments]
 
 
 @cache
 def _pool() -> NDArray[np.float32]:
-    """Standard normal deviates cut at 3, so that 1 + 0.2 * noise is positive."""
+    """Standard normal deviates cut at +-3, so that 1 + 0.2 * noise is positive."""
     drawn = np.random.default_rng(20240229).standard_normal(_POOL_LENGTH, dtype=np.float32)
     pool = np.clip(drawn, -3.0, 3.0)
     pool.flags.writeable = False
@@ -49,7 +50,7 @@ def _pool() -> NDArray[np.float32]:
 
 
 def noise(count: int, offset: int, mean: float = 0.0, spread: float = 1.0) -> NDArray[np.float32]:
-    """`count` deviates from position `offset` of the endless tiling of the pool."""
+    """`count` deviates, beginning at position `offset` of the endlessly repeated pool."""
     period = _period(count, offset, mean, spread)
     if count <= period.size:
         return period
@@ -59,7 +60,7 @@ def noise(count: int, offset: int, mean: float = 0.0, spread: float = 1.0) -> ND
 
 
 def _period(count: int, offset: int, mean: float, spread: float) -> NDArray[np.float32]:
-    """What the noise repeats: its first `count` deviates, or a whole turn of the pool."""
+    """The part of the noise that repeats: all of it, or a whole turn of the pool."""
     pool, start = _pool(), offset % _POOL_LENGTH
     if start + count <= _POOL_LENGTH:
         found = pool[start : start + count]
@@ -79,7 +80,7 @@ def _tile(out: memoryview, period: NDArray[np.float32]) -> None:
 
 
 class Weights:
-    """The constants of one graph. Equal graphs (by hash) have equal weights in order of use."""
+    """The constants of one graph. Graphs with equal hashes have equal weights."""
 
     def __init__(self, graph: Graph, values: Mapping[str, Array] | None = None) -> None:
         """Take the given values, and noise for the weights that have none.
@@ -100,11 +101,11 @@ class Weights:
         return tensor in self._graph.weights
 
     def type_of(self, tensor: str) -> TensorType:
-        """Type of a weight."""
+        """The type of a weight."""
         return self._graph.weights[tensor].type
 
     def array(self, tensor: str) -> Array:
-        """Values of a weight: its own or those given, else noise that suits its first reader.
+        """The values of a weight: its own, those given, or noise that suits the node that reads it.
 
         Returns:
             an array of the weight's shape and element type.
@@ -118,12 +119,12 @@ class Weights:
         if dtype.kind != "f" or tensor not in self._readers:
             if tensor in self._readers and self._readers[tensor][0].op in _SCALING:
                 return self._integers(tensor, dtype, shape)
-            return np.zeros(shape, dtype)  # indices, masks: zero is always in range
+            return np.zeros(shape, dtype)  # zero is always a valid index or mask
         made = noise(weight.type.elements, *self._recipe(tensor)).reshape(shape)
         return made.astype(dtype, copy=False)
 
     def _integers(self, tensor: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """Weights of an int8 network, around zero, or the zero points, which are zero."""
+        """The weights of an int8 network, which are around zero, or its zero points."""
         _, position, index = self._readers[tensor]
         middle = 128 if dtype == np.uint8 else 0
         if position > 0:
@@ -132,7 +133,7 @@ class Weights:
         return np.rint(made).reshape(shape).astype(dtype)
 
     def write(self, tensor: str, out: memoryview) -> None:
-        """`array(tensor)` as bytes into `out`, without a second copy of large ones."""
+        """Write the bytes of `array(tensor)` into `out`, without a second copy of large weights."""
         weight = self._graph.weights[tensor]
         if (
             weight.values is None
@@ -146,7 +147,7 @@ class Weights:
             out[:] = self.array(tensor).tobytes()
 
     def _recipe(self, tensor: str) -> tuple[int, float, float]:
-        """Offset, mean and spread of a weight's noise."""
+        """Where the noise of a weight begins, its mean and its spread."""
         node, position, index = self._readers[tensor]
         role = _ROLES.get(node.op, _PLAIN)
         mean, spread = role(self._graph, node, position, self._graph.weights[tensor].type.shape)
@@ -154,7 +155,7 @@ class Weights:
 
 
 def _checked(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """The values given, each for a weight of its shape and element type."""
+    """The values that were given, after a check of their shapes and element types."""
     for tensor, value in values.items():
         weight = graph.weights.get(tensor)
         if weight is None:
@@ -173,7 +174,7 @@ def _checked(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _fan(graph: Graph, node: Node, fan_in: float) -> _Moments:
-    """He et al. 2015: keeps the mean square of activations from layer to layer."""
+    """Mean and spread that keep the mean square of activations from layer to layer (He 2015)."""
     return 0.0, math.sqrt(gains.gain(graph, node) / max(fan_in, 1.0))
 
 
@@ -203,7 +204,7 @@ def _matmul(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> 
 
 
 def _norm(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
-    """Scale, bias, mean, variance: the variance is in 0.4..1.6."""
+    """Mean and spread of scale, bias, mean and variance; the variance is in 0.4..1.6."""
     return ((1.0, 0.1), (0.0, 0.1), (0.0, 0.1), (1.0, 0.2))[position - 1]
 
 
@@ -220,7 +221,7 @@ def _clip(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
 
 
 def _scaling(graph: Graph, node: Node, _: int, __: tuple[int, ...]) -> _Moments:
-    """The scale of integers: of a weight, so that the reals are as large as its reader wants."""
+    """Mean and spread of a scale, so that the numbers it stands for suit the next reader."""
     real = 1.0
     readers = graph.consumers.get(node.outputs[0], ())
     if node.inputs[0] in graph.weights and readers:
@@ -250,7 +251,7 @@ _PLAIN = _constant(0.0, 0.1)
 
 
 def inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Inputs to run a graph with: the same for the same graph's inputs and seed.
+    """Inputs to run a graph with; they depend only on the graph's inputs and the seed.
 
     Returns:
         by name: standard normal deviates within +-3 for floats; for integers, ids within the table
@@ -272,7 +273,7 @@ def inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
 
 
 def _table_size(graph: Graph, tensor: str) -> int | None:
-    """How many rows the smallest table has that a tensor, moved or not, indexes."""
+    """The rows of the smallest table that a tensor of ids indexes; None if it indexes none."""
     sizes = []
     for node in graph.consumers.get(tensor, ()):
         if node.op == "Gather" and node.inputs[1] == tensor:

@@ -1,10 +1,11 @@
-"""How the values of a tensor are spread: the arithmetic of profiles.
+"""How the values of a tensor are distributed, and arithmetic with such distributions.
 
-A profile holds a distribution for each index of the axes along which a tensor's values differ by
-rule (its channels, as a rule), as values at fixed quantiles of a normal deviate. Functions of one
-tensor act on the quantiles exactly, so x * sigmoid(x) is no product of strangers; sums of many
-terms become normal again. That is the mean-field view of networks with random weights (Poole et al.
-2016), kept per channel, since a channel's own mean soon outweighs how it varies.
+A value profile holds one distribution for each index of those axes along which values differ
+systematically, mostly the channels. A distribution is given by its values at fixed quantiles of a
+normal deviate. A function of one tensor acts on the quantiles exactly, so that x * sigmoid(x) is
+not taken for a product of independent values; sums of many terms become normal. This is the
+mean-field view of networks with random weights (Poole et al. 2016), kept per channel, because the
+mean of a channel soon matters more than its variance.
 """
 
 from __future__ import annotations
@@ -21,25 +22,31 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DEVIATIONS = 4.0
+"""The quantiles reach this many standard deviations to each side."""
+# The quantiles as normal deviates, and the probability of each.
 QUANTILES: Floats = np.linspace(-DEVIATIONS, DEVIATIONS, 33)
 MASS: Floats = np.exp(-(QUANTILES**2) / 2) / np.exp(-(QUANTILES**2) / 2).sum()
 
+# The quantiles of the product of two normal deviates, approximated.
 _PRODUCT: Floats = 0.6 * np.sign(QUANTILES) * np.abs(QUANTILES) ** 1.9
 
-CONSTANT = 0  # the base of what does not vary
-MOST_ROWS = 4096  # of a profile, unless a reshape spreads channels over features
-_MOST_FEATURES = 32_768
-_MARGIN = 1.1
+CONSTANT = 0
+"""The `base` of a profile whose values do not vary."""
+MOST_ROWS = 4096
+"""Most distributions in a profile, except after a reshape that spreads channels over features."""
+_MOST_FEATURES = 32_768  # most distributions after such a reshape
+_MARGIN = 1.1  # by how much an end of a range is moved outwards that is no bound of the values
 
 _bases = count(1)
 
 
 @dataclass(frozen=True, eq=False)
 class ValueProfile:
-    """Values at the quantiles (last axis; of size 1 for a constant) by index of a tensor's axes.
+    """The values of a tensor at the quantiles, by index of the tensor's axes.
 
-    An axis along which all indices are alike has size 1. Profiles of the same `base` vary together.
-    Those whose values sum to 1 along the last axis of the tensor are on a `simplex`.
+    The last axis of `points` holds the quantiles; it has size 1 for a constant. An axis along which
+    all indices have the same distribution has size 1. Profiles with the same `base` vary together.
+    `simplex` is set if the values sum to 1 along the last axis of the tensor.
     """
 
     points: Floats
@@ -48,12 +55,12 @@ class ValueProfile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the tensor's axes here: full, or 1."""
+        """The sizes of the tensor's axes in the profile: the full size, or 1."""
         return self.points.shape[:-1]
 
     @property
     def mean(self) -> Floats:
-        """Mean by index."""
+        """The mean by index."""
         if self.points.shape[-1] == 1:
             return self.points[..., 0]
         found: Floats = self.points @ MASS
@@ -61,33 +68,33 @@ class ValueProfile:
 
     @property
     def variance(self) -> Floats:
-        """Variance by index."""
+        """The variance by index."""
         if self.points.shape[-1] == 1:
             return np.zeros(self.shape)
         found: Floats = np.square(self.points - self.mean[..., None]) @ MASS
         return found
 
     def map(self, function: Callable[[Floats], Floats]) -> ValueProfile:
-        """A function of every value."""
+        """The profile of a function of every value."""
         return ValueProfile(function(self.points), self.base)
 
     def moved(self, function: Callable[[Floats], Floats]) -> ValueProfile:
-        """The same values elsewhere, strangers to those that stayed; keeps the last axis."""
+        """The profile of the same values in other places; they no longer vary with the original."""
         return elsewhere(function(self.points), self.base)
 
 
 def unrelated(points: Floats) -> ValueProfile:
-    """A profile that varies with no other."""
+    """A profile that does not vary with any other."""
     return ValueProfile(points, next(_bases))
 
 
 def elsewhere(points: Floats, base: int) -> ValueProfile:
-    """Values that were moved: other elements of a tensor vary on their own, constants never do."""
+    """The profile of values that were moved; a constant stays a constant."""
     return ValueProfile(points, CONSTANT) if base == CONSTANT else unrelated(points)
 
 
 def constant(data: NDArray[np.generic]) -> ValueProfile:
-    """The profile of known values; of too many, some axes are summed up."""
+    """The profile of known values; if there are too many, some axes are summed up."""
     return limited(ValueProfile(np.asarray(data, np.float64)[..., None], CONSTANT))
 
 
@@ -97,7 +104,7 @@ def normal(
     low: Floats | float | None = None,
     high: Floats | float | None = None,
 ) -> ValueProfile:
-    """Normal values, within bounds if there are any."""
+    """The profile of normal values, within bounds if they are given."""
     mean, variance = np.broadcast_arrays(mean, variance)
     points = mean[..., None] + np.sqrt(np.maximum(variance, 0.0))[..., None] * QUANTILES
     if low is not None and high is not None:
@@ -106,14 +113,14 @@ def normal(
 
 
 def drawn(mean: Floats, variance: Floats) -> Floats:
-    """A normal deviate for each index, the same for the same shape."""
+    """One normal deviate for each index, the same for the same shape."""
     deviates = np.random.default_rng(mean.size).standard_normal(mean.shape)
     found: Floats = mean + np.sqrt(np.maximum(variance, 0.0)) * deviates
     return found
 
 
 def collapsed(profile: ValueProfile, keep: Sequence[int]) -> ValueProfile:
-    """The mixture over all axes but those to keep, as a normal."""
+    """The mixture over all axes except those to keep, taken for normal."""
     axes = tuple(a for a, n in enumerate(profile.shape) if a not in keep and n > 1)
     if not axes:
         return profile
@@ -123,7 +130,7 @@ def collapsed(profile: ValueProfile, keep: Sequence[int]) -> ValueProfile:
 
 
 def limited(profile: ValueProfile, most: int = MOST_ROWS) -> ValueProfile:
-    """The profile with as few rows as can be handled: the first axes are given up first."""
+    """The profile with at most `most` rows; the first axes are collapsed first."""
     found, axis = profile, 0
     while prod(found.shape) > most:
         found = collapsed(found, range(axis + 1, len(found.shape)))
@@ -132,7 +139,7 @@ def limited(profile: ValueProfile, most: int = MOST_ROWS) -> ValueProfile:
 
 
 def joint(function: Callable[..., Floats], operands: Sequence[ValueProfile]) -> ValueProfile | None:
-    """A function of profiles that vary together; None if they do not."""
+    """A function of profiles that vary together; None if they do not vary together."""
     bases = {operand.base for operand in operands} - {CONSTANT}
     if len(bases) > 1:
         return None
@@ -144,7 +151,7 @@ def joint(function: Callable[..., Floats], operands: Sequence[ValueProfile]) -> 
 
 
 def added(first: ValueProfile, second: ValueProfile) -> ValueProfile:
-    """The sum of two profiles."""
+    """The profile of a sum."""
     together = joint(np.add, (first, second))
     if together is not None:
         return together
@@ -152,12 +159,12 @@ def added(first: ValueProfile, second: ValueProfile) -> ValueProfile:
 
 
 def negated(profile: ValueProfile) -> ValueProfile:
-    """Minus a profile."""
+    """The profile of the negative values."""
     return profile.map(np.negative)
 
 
 def multiplied(first: ValueProfile, second: ValueProfile) -> ValueProfile:
-    """The product of two profiles, within the products of their ends."""
+    """The profile of a product, within the products of the ends."""
     together = joint(np.multiply, (first, second))
     if together is not None:
         return together
@@ -211,7 +218,7 @@ def _order_matrix(strangers: float) -> Floats:
 
 
 def largest(profile: ValueProfile, window: int) -> ValueProfile:
-    """The largest of the values in a window, taken for strangers."""
+    """The profile of the largest value in a window, whose values are taken for independent."""
     if profile.points.shape[-1] == 1 or window <= 1:
         return profile
     ordered = np.sort(profile.points, axis=-1)
@@ -219,7 +226,7 @@ def largest(profile: ValueProfile, window: int) -> ValueProfile:
 
 
 def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int]) -> ValueProfile:
-    """The profile of a tensor reshaped from `source` to `target`."""
+    """The profile of a tensor that is reshaped from `source` to `target`."""
     points: Floats = profile.points
     shape: list[int] = []
     kept: list[int] = []
@@ -240,7 +247,7 @@ def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int
 
 
 def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes of both shapes that hold the same elements."""
+    """Runs of axes of two shapes that hold the same elements."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):
@@ -268,11 +275,12 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
 
 
 def span(profile: ValueProfile) -> tuple[float, float]:
-    """The range, with zero in it, that 8 bits represent best: least squares of step and clipping.
+    """The range, including zero, that 8 bits represent with the smallest squared error.
 
-    Banner et al. 2019, equation 6 (noise of the step, step^2 / 12, plus what is clipped), over a
-    grid of ends. An end that is no bound of the values is moved out a little, since clipping costs
-    more than coarseness should the profile be too narrow.
+    The error is that of Banner et al. 2019, equation 6: the noise of the step, step^2 / 12, plus
+    what is clipped; it is computed on a grid of ends. An end that is no bound of the values is
+    moved outwards a little, because clipping costs more than a coarse step if the profile is too
+    narrow.
     """
     rows = profile.points.reshape(-1, profile.points.shape[-1])
     rows = rows[:: max(rows.shape[0] // 1024, 1)]

@@ -1,9 +1,10 @@
-"""Graph -> int8 TFLite as Arm's Vela compiles it for an Ethos-U NPU.
+"""Builds int8 TFLite models that Arm's Vela has compiled for an Ethos-U NPU.
 
-The format is "tflite-vela:<accelerator>", "tflite-vela:ethos-u65-256" say; what the board is given
-runs as it is. Vela runs in a process of its own, since it prints, counts in globals and may crash.
-Its estimate of the latency, and what it left to the CPU, stand behind the end of the file, where
-the board's agent finds them: on a real board they are a predictor to compare ours with.
+The format is "tflite-vela:<accelerator>", for example "tflite-vela:ethos-u65-256"; the board runs
+the file as it is. Vela runs in a process of its own, because it prints, counts in global variables
+and may crash. Its estimate of the latency, and the operators that it left to the CPU, are appended
+to the file, where the board's agent finds them. On a real board the estimate is a predictor to
+compare ours with.
 """
 
 from __future__ import annotations
@@ -32,21 +33,23 @@ ACCELERATORS = (
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 )
 MAGIC = b"latfarm-vela-1\0\0"
-"""Ends a file that carries an estimate; the agent's `tflite.vela` looks for the same word."""
+"""The last bytes of a file with an estimate; the agent's `tflite.vela` looks for the same."""
 
 REMEDY = "install it with: pip install 'latfarm-controller[vela]'"
 TIMEOUT_S = 600.0
-_OLDEST = 5
-_CUSTOM = 32
-_STREAM = b"ethos-u"
-_SHOWN_CHARS = 400
+"""Seconds that Vela may take for one model."""
+_OLDEST = 5  # the oldest major version of Vela that is supported
+_CUSTOM = 32  # number of the custom operator in TFLite's schema
+_STREAM = b"ethos-u"  # name of the custom operator that runs on the NPU
+_SHOWN_CHARS = 400  # how much of what Vela prints an error message ends with
 
 
 @dataclass(frozen=True)
-class VelaEstimate:
-    """What Vela says of a file: latency of the NPU in ms, and the operators that stay on the CPU.
+class VelaSummary:
+    """What Vela says about a model.
 
-    `version`: Vela's. The latency is 0 where nothing runs on the NPU.
+    `latency_ms` is the latency of the NPU, or 0 if nothing runs there; `on_cpu` are the operators
+    that stay on the CPU; `version` is the version of Vela.
     """
 
     latency_ms: float
@@ -60,7 +63,7 @@ def build_vela(
     dtype: str = "int8",
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> bytes:
-    """A compiled model, with Vela's estimate behind its end.
+    """Build a compiled model, with Vela's estimate after its end.
 
     Args:
         graph: what to build.
@@ -80,23 +83,23 @@ def build_vela(
         raise BuildError(f"{FORMAT} is built as int8, not {dtype!r}")
     version = _version()
     data, latency_ms = _compile(graph, build_tflite(graph, "int8", weights), accelerator)
-    return with_estimate(data, VelaEstimate(latency_ms, on_cpu(data), version))
+    return with_estimate(data, VelaSummary(latency_ms, on_cpu(data), version))
 
 
-def with_estimate(data: bytes, estimate: VelaEstimate) -> bytes:
-    """A file with an estimate behind its end."""
+def with_estimate(data: bytes, estimate: VelaSummary) -> bytes:
+    """A file with an estimate appended."""
     text = json.dumps(asdict(estimate), sort_keys=True).encode()
     return data + text + len(text).to_bytes(8, "little") + MAGIC
 
 
-def estimate_of(data: bytes) -> VelaEstimate | None:
+def estimate_of(data: bytes) -> VelaSummary | None:
     """The estimate behind a file's end; None where there is none."""
     tail = 8 + len(MAGIC)
     if data[-len(MAGIC) :] != MAGIC:
         return None
     length = int.from_bytes(data[-tail : -len(MAGIC)], "little")
     told = json.loads(data[-tail - length : -tail])
-    return VelaEstimate(told["latency_ms"], tuple(told["on_cpu"]), told["version"])
+    return VelaSummary(told["latency_ms"], tuple(told["on_cpu"]), told["version"])
 
 
 def on_cpu(data: bytes) -> tuple[str, ...]:
@@ -129,7 +132,7 @@ def _version() -> str:
 
 
 def _compile(graph: Graph, model: bytes, accelerator: str) -> tuple[bytes, float]:
-    """Vela's file, and its estimate in milliseconds.
+    """The file that Vela makes, and its estimate in milliseconds.
 
     Raises:
         BuildError: it refuses, crashes, or does not end.

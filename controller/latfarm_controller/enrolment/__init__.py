@@ -1,1 +1,1 @@
-"""What a board is given when it joins: wheels for its Python and architecture."""
+"""What a board gets when it is enrolled: wheels for its Python and its processor."""

@@ -1,7 +1,8 @@
-"""What a folder of wheelhouses keeps: of each kind of board the present release and the one before.
+"""Removes old wheelhouses: for each kind of board, the present release and the last are kept.
 
-`kept.json` in it lists them, the newest first, each with the folders of wheels it was made from.
-Boards that run a release have it on their own disks: what is removed here can be made again.
+`kept.json` in the folder lists them, the newest first, each with the folders of wheels from which
+it was made. A board has the release that it runs on its own disk, and a release that was removed
+here can be made again.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ from typing import Any
 from latfarm_predictors.whole_file import written_whole
 
 RELEASES = 2
+"""How many releases are kept for each kind of board."""
 INDEX = "kept.json"
+"""The file that lists the releases that are kept."""
 _VERSION = 1
 
 _Kept = dict[str, list[dict[str, Any]]]
 
 
 def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> None:
-    """Note that an archive is a kind's present release, and remove what no kind needs any more.
+    """Note the present release of a kind of board, and remove what no kind needs any more.
 
-    The caller holds the folder's lock.
+    The caller must hold the lock of the folder.
 
     Args:
-        folder: of the wheelhouses.
-        kind: of board: its Python, machine, C library and runtimes.
-        archive: in the folder.
-        parts: folders of the wheels that it was made from; those elsewhere are left alone.
+        folder: the folder of wheelhouses.
+        kind: the kind of board: its Python, processor, C library and runtimes.
+        archive: the release, a file in the folder.
+        parts: the folders of the wheels from which the release was made. Those outside the folder
+            are never removed.
     """
     before = _read(folder / INDEX)
     inside = sorted(str(part.relative_to(folder)) for part in parts if part.is_relative_to(folder))
@@ -41,7 +45,7 @@ def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> Non
     others = [each for each in known if each["archive"] != archive.name]
     after = {**before, kind: [present, *others][:RELEASES]}
     for path in _paths(before) - _paths(after):
-        # Named by us, in an index that others may have written to.
+        # Others may have written to the index, so only paths in our own folders are removed.
         if (folder / path).resolve().parent in _ours(folder):
             _remove(folder / path)
     with written_whole(folder / INDEX) as part:
@@ -49,7 +53,7 @@ def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> Non
 
 
 def _ours(folder: Path) -> set[Path]:
-    """Folders that hold archives or wheels."""
+    """The folders in which releases and wheels lie."""
     return {folder.resolve(), (folder / "own").resolve(), (folder / "others").resolve()}
 
 
@@ -66,7 +70,7 @@ def _remove(path: Path) -> None:
 
 
 def _read(path: Path) -> _Kept:
-    """The index; empty where there is none that can be used: then nothing is removed."""
+    """The content of the index; empty if it cannot be read, so that nothing is removed."""
     try:
         found = json.loads(path.read_text())
         if found["version"] != _VERSION:

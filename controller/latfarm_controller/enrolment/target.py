@@ -1,4 +1,4 @@
-"""A board's Python as wheels see it: which files fit, and which conditions hold there."""
+"""The Python of a board: which wheels fit it, and which conditions of requirements hold there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from packaging.requirements import Requirement
 from latfarm_controller.errors import UsageError
 
 OLDEST_PYTHON = (3, 8)
+"""The oldest Python on which the agent runs."""
 _OLDEST_GLIBC = 5
 _PYTHON = re.compile(r"3\.(\d{1,2})")
 _GLIBC = re.compile(r"2\.(\d{1,2})")
 _LEGACY = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 MACHINES = ("x86_64", "aarch64", "armv7l")
+"""The processors for which wheels exist, as `uname -m` names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WheelTarget:
-    """CPython `python` ("3.11") on Linux with glibc `glibc` ("2.36"), as `uname -m` calls `arch`.
+    """CPython of the version `python` on Linux, on the processor `arch` and with `glibc`.
+
+    For example "3.11", "aarch64" and "2.36"; `uname -m` and `getconf GNU_LIBC_VERSION` tell the
+    last two.
 
     Raises:
-        UsageError: on construction, no agent runs there.
+        UsageError: on construction, if no agent runs there.
     """
 
     python: str
@@ -31,7 +36,7 @@ class WheelTarget:
     glibc: str = "2.31"
 
     def __post_init__(self) -> None:
-        """Refuse what no wheel is for."""
+        """Refuse a Python, a processor or a C library for which there are no wheels."""
         if not _PYTHON.fullmatch(self.python) or self.version < OLDEST_PYTHON:
             raise UsageError(f"--python {self.python!r}: must be 3.8 or newer, as 3.11")
         if self.arch not in MACHINES:
@@ -41,17 +46,20 @@ class WheelTarget:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Of its Python, as numbers."""
+        """The version of Python as two numbers."""
         major, minor = self.python.split(".")
         return int(major), int(minor)
 
     @property
     def tag(self) -> str:
-        """For names of files."""
+        """The target as part of a file's name."""
         return f"py{self.version[0]}{self.version[1]}-{self.arch}-glibc{self.glibc}"
 
     def pip_options(self) -> list[str]:
-        """Make pip choose for the board; it derives no older platform by itself."""
+        """Options that make pip choose wheels for the board.
+
+        All older versions of glibc are listed too, because pip does not derive them by itself.
+        """
         newest = int(self.glibc.split(".")[1])
         names = [f"manylinux_2_{minor}" for minor in range(newest, _OLDEST_GLIBC - 1, -1)]
         names += [name for name, minor in _LEGACY.items() if minor <= newest]
@@ -60,7 +68,10 @@ class WheelTarget:
         return ["--only-binary=:all:", *python, *platforms]
 
     def holds(self, marker: Marker | None, extra: str = "") -> bool:
-        """Whether a condition of a requirement holds there; pip would ask its own Python."""
+        """Whether a condition of a requirement holds on the board.
+
+        pip itself can only tell that for the Python that it runs in.
+        """
         environment = {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -78,5 +89,5 @@ class WheelTarget:
         return marker is None or marker.evaluate(environment)
 
     def wants(self, requirement: Requirement, extras: frozenset[str] | set[str]) -> bool:
-        """Whether a requirement holds there, plainly or for one of the extras."""
+        """Whether a requirement is needed on the board, always or for one of the extras."""
         return any(self.holds(requirement.marker, extra) for extra in ("", *sorted(extras)))

@@ -1,8 +1,9 @@
-"""A wheelhouse: all that one kind of board installs, as one file with one name.
+"""Makes wheelhouses: archives with all that one kind of board installs.
 
-The archive holds the agent's and the messages' wheels of this controller, everything that they need
-on a board of that Python and architecture, pip itself (Debian's Python has none), and the list of
-them with their hashes. Its name is a hash of what is in it: equal contents are the same release.
+The archive holds the wheels of the agent and of its messages (`latfarm-protos`), everything that
+they need on a board with that Python and processor, pip itself (Debian's Python has none), and a
+list of all of them with their hashes. Its name contains a hash of its content, so that equal
+contents are the same release.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from latfarm_controller.enrolment.wheels import Wheel
 from latfarm_controller.errors import UsageError, WheelError
 
 OWN = ("latfarm-protos", "latfarm-agent")
-"""The distributions that a board gets from us."""
+"""The distributions of this project that a board installs."""
 
 LIST = "requirements.txt"
+"""File in the archive that lists the wheels with their hashes."""
 ABOUT = "release.json"
-_PINNED_FROM = (3, 11)
-"""The pins of a checkout are for this Python and newer ones."""
+"""File in the archive that tells what the release is for."""
+_PINNED_FROM = (3, 11)  # constraints.txt of a checkout is for this Python and newer ones
 
 _MOST_ROUNDS = 5
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker> *;[^\\]*)?")
@@ -47,7 +49,11 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker>
 
 @dataclass(frozen=True, slots=True)
 class Wheelhouse:
-    """One, as it lies in the folder. `left_out`: runtime -> why this Python gets none of it."""
+    """A wheelhouse that was made.
+
+    `left_out` names the runtimes of which something is missing on this Python, each with the
+    reason.
+    """
 
     release: str
     archive: Path
@@ -74,18 +80,18 @@ class Wheelhouse:
 def assemble(
     target: WheelTarget, runtimes: Sequence[str], folder: Path, own: Path | None = None
 ) -> Wheelhouse:
-    """Make a wheelhouse, or find it: what was fetched once is not fetched again.
+    """Make a wheelhouse, or find the one that was made before; nothing is fetched twice.
 
     Args:
-        target: the board's Python.
-        runtimes: extras of the agent, as "onnxruntime".
-        folder: where wheelhouses and what they are made from are kept.
-        own: a folder with the agent's and the messages' wheels; None: they are built from the
-            checkout that this controller runs from.
+        target: the Python of the board.
+        runtimes: extras of the agent, such as "onnxruntime".
+        folder: where wheelhouses are kept, and the wheels from which they are made.
+        own: a folder with the wheels of this project's distributions; None: they are built from the
+            checkout from which this controller runs.
 
     Raises:
-        UsageError: a runtime that the agent does not know, or no wheels of ours can be found.
-        WheelError: something cannot be built or fetched.
+        UsageError: the agent does not know a runtime, or the project's wheels are not found.
+        WheelError: a wheel cannot be built or fetched.
     """
     with _locked(folder):
         mine = [wheels.read_wheel(path) for path in _own(folder, own)]
@@ -121,10 +127,10 @@ def _own(folder: Path, own: Path | None) -> list[Path]:
 
 
 def _source(name: str) -> Path:
-    """The folder that a distribution runs from.
+    """The source folder from which a distribution runs.
 
     Raises:
-        UsageError: it was installed from a wheel.
+        UsageError: the distribution was installed from a wheel.
     """
     try:
         text = importlib.metadata.distribution(name).read_text("direct_url.json")
@@ -140,7 +146,7 @@ def _source(name: str) -> Path:
 def _others(
     mine: Sequence[Wheel], extras: Sequence[str], target: WheelTarget, folder: Path
 ) -> list[Wheel]:
-    """Other people's wheels for a board, and pip."""
+    """The wheels of other projects that a board needs, and pip."""
     pins = _pins(target)
     asked = sorted(
         f"{requirement.name}{requirement.specifier}"
@@ -168,7 +174,7 @@ def _complete(
     pins: Sequence[str],
     folder: Path,
 ) -> None:
-    """Fetch what pip left out: it asks its own Python whether a requirement's condition holds."""
+    """Fetch wheels that pip left out because their conditions hold on the board, but not here."""
     for _ in range(_MOST_ROUNDS):
         there = [wheels.read_wheel(path) for path in folder.glob("*.whl")]
         _, missing = wheels.closure(mine, there, extras, target)
@@ -228,7 +234,7 @@ def _pack(
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nothing of this machine in it: equal wheels make equal archives."""
+    """Remove what depends on this machine, so that equal wheels make equal archives."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = 0
@@ -237,10 +243,10 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _pins(target: WheelTarget) -> list[str]:
-    """The checkout's tested versions of what our distributions ask for themselves.
+    """The tested versions, from the checkout, of what the project's distributions require directly.
 
-    Not of what those need in turn: whoever resolved them may disregard upper bounds on Python, and
-    pip obeys them.
+    Indirect requirements are not pinned: the tool that resolved the tested versions may ignore
+    upper bounds on Python, while pip obeys them.
     """
     try:
         file = _source("latfarm-agent").parent / "constraints.txt"

@@ -1,4 +1,4 @@
-"""Single wheels: what they are and need, and pip, which builds and fetches them."""
+"""Single wheels: reads their metadata, and has pip build and fetch them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIP_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel file and what its metadata says."""
+    """A wheel: its file, and what its metadata says."""
 
     path: Path
     name: str
@@ -32,22 +32,22 @@ class Wheel:
 
     @property
     def sha256(self) -> str:
-        """Of its bytes, 64 hex digits."""
+        """The hash of the file, as 64 hex digits."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_wheel(path: Path) -> Wheel:
-    """A wheel by its file.
+    """The wheel in a file.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the file is no wheel.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
             inside = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-            # Vendored distributions have theirs too, deeper.
+            # Distributions that are vendored in a wheel have such a file too, deeper in the tree.
             text = archive.read(next(each for each in inside if each.count("/") == 1)).decode()
     except (OSError, ValueError, zipfile.BadZipFile, StopIteration) as error:
         raise UsageError(f"{path}: is no wheel: {error}") from error
@@ -57,25 +57,25 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def build(sources: Sequence[Path], folder: Path) -> None:
-    """Build wheels of source folders into another folder.
+    """Build the wheels of source folders into the folder `folder`.
 
     Raises:
-        WheelError: one cannot be built.
+        WheelError: a wheel cannot be built.
     """
     _pip("wheel", "--no-deps", f"--wheel-dir={folder}", *map(str, sources))
 
 
 def fetch(wanted: Sequence[str], target: WheelTarget, pins: Sequence[str], folder: Path) -> None:
-    """Fetch wheels for a board, and what they need, and that alone which fits it.
+    """Fetch wheels that fit a board, with all that they require.
 
     Args:
-        wanted: requirements as pip reads them.
-        target: the board's Python.
-        pins: versions to take where one of these is asked for.
-        folder: where they go.
+        wanted: requirements, as pip reads them.
+        target: the Python of the board.
+        pins: exact versions to use for some distributions.
+        folder: where the wheels go.
 
     Raises:
-        WheelError: one cannot be had.
+        WheelError: a wheel cannot be fetched.
     """
     constraints = folder / "pins.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in pins))
@@ -89,13 +89,16 @@ def fetch(wanted: Sequence[str], target: WheelTarget, pins: Sequence[str], folde
 def closure(
     roots: Iterable[Wheel], others: Iterable[Wheel], extras: Iterable[str], target: WheelTarget
 ) -> tuple[list[Wheel], list[str]]:
-    """Which wheels are needed on the board, and requirements that none of them meets.
+    """Find which wheels are needed on a board.
 
     Args:
-        roots: needed, whatever else is.
-        others: to choose from.
-        extras: of the roots, that are needed too.
-        target: the board's Python.
+        roots: wheels that are always needed.
+        others: wheels to choose from.
+        extras: extras of the roots that are needed too.
+        target: the Python of the board.
+
+    Returns:
+        the wheels that are needed, and the requirements that no wheel meets.
     """
     known = {canonicalize_name(wheel.name): wheel for wheel in others}
     found: dict[str, Wheel] = {}

@@ -1,4 +1,10 @@
-"""The farm: boards on one side, campaigns and queries on the other, the scheduler between them."""
+"""The farm: requests of campaigns come in, measurements of boards go out.
+
+`Farm` owns the scheduler and is the only one that calls it. It passes on what boards and builders
+report, and carries out the instructions that come back. What it decides itself is little: the
+`ShardPool` places boards, the `ModelCache` keeps built models, `OpenRequests` remembers who waits
+for what, and the `BoardMonitor` takes what boards report.
+"""
 
 from __future__ import annotations
 
@@ -6,99 +12,70 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.board import PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.links import (
-    BoardAway,
-    BoardFound,
+from latfarm_controller.farm.background import BackgroundTasks
+from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, board_state
+from latfarm_controller.farm.boards.interfaces import (
+    BoardRequest,
     BoardStatus,
     BuiltModel,
     FarmBackend,
     Order,
-    Question,
-    Shard,
-    ShardEvent,
     ShardSettings,
 )
-from latfarm_controller.farm.boards.roster import Roster
-from latfarm_controller.farm.models import Models
-from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.shard_pool import ShardPool
+from latfarm_controller.farm.model_cache import ModelCache
+from latfarm_controller.farm.observer import FarmObserver, FarmState
+from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded, OpenRequests
 from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
-    BoardHeld,
-    BoardJoined,
-    BoardLost,
     Build,
     BuildFailed,
     BuildReady,
     CampaignCancelled,
     Deliver,
-    Discard,
     Dispatch,
     Event,
+    ForgetResult,
     Instruction,
-    LeaseExpired,
     ModelSpec,
     Probe,
-    ProbeAnswered,
     Quarantine,
     Release,
     RequestsQueued,
-    ResultReceived,
     RetryAfter,
     Standing,
     Tick,
     Withdraw,
+    Withdrawn,
     Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
-from latfarm_controller.farm.watch import FarmState, FarmWatch, QueueState
-
-FEW_BOARDS = 4
-BOARDS_A_SHARD = 32
-"""A shard spends about 7 ms of its one core on a measurement, most of it in gRPC."""
-RESTART_S = 1.0
+from latfarm_controller.farm.scheduling.state import Policy
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An answer to a campaign's request, and the board to acknowledge it to once it is stored."""
-
-    measurement: Measurement
-    board_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PutAside:
-    """What a board measured after a moment is used no more, and must be asked for again."""
-
-    board_id: str
-    since_s: float
-    reason: str
-
-
 class Farm:
-    """Runs requests on boards. Used from one event loop.
+    """Runs requests on boards. Use it from one event loop.
 
     Args:
         backend: where shards and builders run.
-        holder: who we are, for those who find a board leased.
-        policy: how the scheduler decides; the number of builds at once is the backend's.
-        clock_s: any clock that never goes back.
-        watch: told of what happens.
+        holder: the name that boards show to others while this farm has leased them.
+        policy: how the scheduler decides; its number of builds at once is taken from `backend`.
+        settings: how shards treat their boards.
+        clock_s: any clock that never goes back, in seconds.
+        observer: told of what happens.
     """
 
     def __init__(
@@ -109,93 +86,95 @@ class Farm:
         policy: Policy | None = None,
         settings: ShardSettings | None = None,
         clock_s: Callable[[], float] = time.monotonic,
-        watch: FarmWatch | None = None,
+        observer: FarmObserver | None = None,
     ) -> None:
         self._backend = backend
-        self._settings = settings or ShardSettings(holder, host_boot_id())
+        self._clock_s = clock_s
+        self._observer = observer or FarmObserver()
         policy = replace(policy or Policy(), build_slots=backend.build_slots)
         self._scheduler = Scheduler(policy)
-        self._clock_s = clock_s
-        self._watch = watch or FarmWatch()
-        self._asked_s: dict[str, float] = {}
-        self._shards: list[Shard] = []
-        self._roster = Roster()
-        self._models = Models(backend, self._watch, clock_s)
-        self._requests: dict[str, MeasurementRequest] = {}
-        self._inboxes: dict[str, asyncio.Queue[Delivery | PutAside]] = {}
-        self._holds: dict[str, tuple[Standing, bool]] = {}
-        self.on_measured: Callable[[str, Measurement], None] | None = None
-        """Told of each answer of a board, by the board's name."""
-        self.on_taken_back: Callable[[str], None] | None = None
-        """Told of a board by its name when its failures' quarantine ends: it answered its probe."""
-        self.stopped = False
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Condition()
-        self._placing = asyncio.Lock()
-        self._failure: BaseException | None = None
+        self._tasks = BackgroundTasks()
+        self._boards = KnownBoards()
+        self._monitor = BoardMonitor(self._boards, self._observer, self._events.put_nowait)
+        self._shards = ShardPool(
+            backend,
+            settings or ShardSettings(holder, host_boot_id()),
+            self._boards,
+            self._tasks,
+            self._monitor.take,
+        )
+        self._models = ModelCache(backend, self._observer, clock_s)
+        self._requests = OpenRequests()
+        self.stopped = False
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
-        """Start backend and shards, and begin to connect to the boards; does not wait for them.
+        """Start the backend, and begin to connect to the boards; does not wait for the boards.
 
         Raises:
             FarmError: the backend cannot be started.
         """
         await self._backend.start()
-        self._spawn(self._decide())
+        self._tasks.start(self._decide())
         await self.add_boards(boards)
 
     async def stop(self) -> None:
-        """Give all boards back and end everything; undelivered requests are forgotten."""
+        """Give all boards back and end everything; unanswered requests are forgotten."""
         self.stopped = True
-        tasks, self._tasks = self._tasks, set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        shards, self._shards = self._shards, []
-        await asyncio.gather(*(shard.close() for shard in shards), return_exceptions=True)
+        await self._tasks.stop()
+        await self._shards.close()
         await self._backend.close()
 
+    # Boards
+
     async def add_boards(self, boards: Sequence[BoardEntry]) -> None:
-        """Connect to more boards; those that are known by name are left alone."""
-        for entry in self._roster.add(boards):
-            async with self._placing:  # else each of several campaigns would start a shard
-                index = self._roster.named(entry.name).shard = await self._shard_with_room()
-            await self._shards[index].open([entry])
+        """Connect to more boards; boards whose name is known are left alone."""
+        for entry in self._boards.add(boards):
+            await self._shards.open(entry)
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
-        """Wait until a board that offers the platform has joined, or until none will.
+        """Wait until a board that offers the platform has joined, or until none can any more.
 
         Raises:
-            FarmError: none did in time, or all boards answered and none offers it.
+            FarmError: none joined in time, or all boards answered and none offers the platform.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self._roster.settled(platform))
+            async with asyncio.timeout(timeout_s):
+                await self._shards.wait_until(lambda: self._boards.settled(platform))
         return self.platform(platform)
 
     def platform(self, name: str) -> PlatformInfo:
-        """A platform that some board offers or offered.
+        """A platform that some board offers, or offered earlier.
 
         Raises:
-            FarmError: no board did so far; lists what they offer, and who is away and why.
+            FarmError: no board did so far; lists what boards offer, and which are offline and why.
         """
-        return self._roster.platform(name)
+        return self._boards.platform(name)
 
     def offers(self, platform: str) -> bool:
-        """Whether some board offers or offered a platform."""
-        return self._roster.offers(platform)
+        """Whether some board offers a platform, or offered it earlier."""
+        return self._boards.offers(platform)
 
     def boards(self) -> list[BoardStatus]:
-        """All boards as last heard; copies."""
-        return [replace(status) for status in self._roster]
+        """Copies of the status of all boards."""
+        return [replace(status) for status in self._boards]
 
     def pool(self, platform: str, board_id: str = "") -> list[BoardStatus]:
-        """The connected boards that offer a platform, or the one of them meant; copies."""
-        return self._roster.pool(platform, board_id)
+        """Copies of the status of the connected boards that offer a platform.
+
+        Args:
+            platform: its name.
+            board_id: only the board of this id; empty: all boards.
+        """
+        return self._boards.pool(platform, board_id)
 
     def healthy(self, platform: str, board_id: str = "") -> bool:
-        """Whether a connected board of the pool works: not quarantined, nor on probation."""
+        """Whether a connected board of a pool works, neither quarantined nor on probation.
+
+        Args:
+            platform: of the pool.
+            board_id: only the board of this id; empty: any board.
+        """
         boards = (self._scheduler.board(name) for name in self._scheduler.usable_boards(platform))
         return any(
             board is not None and not board.quarantines and board_id in ("", board.board_id)
@@ -203,69 +182,63 @@ class Farm:
         )
 
     def quiet(self, platform: str) -> bool:
-        """Whether a board of the pool needs this host quiet while it times."""
+        """Whether a board of the pool runs on this host and needs it idle while it measures."""
         return any(status.quiet for status in self.pool(platform))
 
     def board_id(self, name: str) -> str:
-        """The id of a board that was connected; empty: it never was."""
-        return self._roster.board_id(name)
+        """The id of a board by its name; empty if the board has never been connected."""
+        return self._boards.board_id(name)
 
     def hold(self, name: str, standing: Standing, *, checking: bool = False) -> None:
-        """Obey a decision over a board, now and whenever it joins."""
-        self._holds[name] = (standing, checking)
-        board_id = self.board_id(name)
-        if board_id:
-            self._events.put_nowait(BoardHeld(board_id, standing, checking))
-        if standing is Standing.QUARANTINED and not checking:
-            self._watch.quarantined(name)
+        """Obey a decision about a board, now and each time the board joins.
+
+        Args:
+            name: of the board.
+            standing: whether it works, is drained or quarantined.
+            checking: whether it may run its check measurements all the same.
+        """
+        self._monitor.hold(name, standing, checking)
+
+    def listen_to_boards(self, listener: BoardListener) -> None:
+        """Have a listener told what boards do; it takes the place of an earlier one."""
+        self._monitor.listener = listener
 
     def under_way(self, name: str) -> int:
         """How many requests a board has now."""
         board = self._scheduler.board(self.board_id(name))
         return 0 if board is None or not board.online else len(board.assigned)
 
-    def put_aside(self, board_id: str, since_s: float, reason: str) -> None:
-        """Tell all campaigns that run: what is not stored yet is theirs to put aside."""
-        for inbox in self._inboxes.values():
-            inbox.put_nowait(PutAside(board_id, since_s, reason))
+    def discard_measurements(self, board_id: str, since_s: float, reason: str) -> None:
+        """Tell all running campaigns to discard what a board measured after `since_s`.
+
+        This is for what the campaigns have not stored yet; the caller sees to the store.
+        """
+        self._requests.tell_all(MeasurementsDiscarded(board_id, since_s, reason))
 
     def timing_here(self) -> bool:
-        """Whether a board that needs this host quiet has something to measure."""
+        """Whether a board that needs this host idle has something to measure."""
         boards = (
             self._scheduler.board(status.info.board_id)
-            for status in self._roster
+            for status in self._boards
             if status.quiet and status.online and status.info is not None
         )
         return any(board is not None and board.assigned for board in boards)
 
     def state(self) -> FarmState:
-        """Queues and boards now. Looks at every open request: not for the hot path."""
-        now_s = self._clock_s()
-        counts: dict[str, list[float]] = {}
-        for request_id, request in self._requests.items():
-            found = counts.setdefault(request.platform, [0, 0, now_s])
-            found[self._scheduler.at_board(request_id)] += 1
-            found[2] = min(found[2], self._asked_s.get(request_id, now_s))
+        """The queues and boards now. It looks at every open request: do not call it often."""
         return FarmState(
-            {name: QueueState(int(w), int(a), now_s - s) for name, (w, a, s) in counts.items()},
-            {status.name: self._board_state(status) for status in self._roster},
+            self._requests.queues(self._scheduler.at_board, self._clock_s()),
+            {
+                status.name: board_state(status, self._scheduler.board(self.board_id(status.name)))
+                for status in self._boards
+            },
         )
-
-    def _board_state(self, status: BoardStatus) -> str:
-        board = status.info and self._scheduler.board(status.info.board_id)
-        if not board or not status.online:
-            return "away"
-        if board.until_s is not None or board.standing is Standing.QUARANTINED:
-            return "quarantined"
-        if board.standing is Standing.DRAINING:
-            return "draining"
-        return "probation" if board.quarantines else "ready"
 
     # Requests
 
-    def listen(self, campaign_id: str) -> asyncio.Queue[Delivery | PutAside]:
+    def listen(self, campaign_id: str) -> asyncio.Queue[Delivery | MeasurementsDiscarded]:
         """Where a campaign's answers arrive from now on."""
-        return self._inboxes.setdefault(campaign_id, asyncio.Queue())
+        return self._requests.inbox(campaign_id)
 
     def submit(
         self,
@@ -283,8 +256,7 @@ class Farm:
         for request in requests:
             info = self.platform(request.platform)
             model = ModelSpec(hash_of(request.graph), info.model_format, info.dtype)
-            self._requests[request.request_id] = request
-            self._asked_s.setdefault(request.request_id, self._clock_s())
+            self._requests.add(request, self._clock_s())
             self._models.need(model, request.graph)
             works.append(
                 Work(
@@ -300,92 +272,103 @@ class Farm:
         self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))
 
     def check(self) -> None:
-        """Whether the farm still works.
+        """Raise if the farm is broken.
 
         Raises:
-            FarmError: it does not; nothing more will be delivered.
+            FarmError: one of its tasks failed; nothing more will be delivered.
         """
-        if self._failure is not None:
-            raise FarmError(f"the farm broke: {self._failure!r}") from self._failure
+        self._tasks.check()
 
     def cancel(self, campaign_id: str) -> None:
         """Forget a campaign and what it still waits for."""
-        if self._inboxes.pop(campaign_id, None) is not None:
+        if self._requests.close_inbox(campaign_id):
             self._events.put_nowait(CampaignCancelled(campaign_id))
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """These answers are stored: their boards may forget them."""
+        """Let boards forget these answers, because they are stored."""
         by_board: dict[str, list[str]] = {}
         for delivery in deliveries:
             if delivery.board_id:
                 by_board.setdefault(delivery.board_id, []).append(delivery.measurement.request_id)
         for board_id, request_ids in by_board.items():
-            self._spawn(self._shard_of(board_id).acknowledge(board_id, request_ids))
+            self._tasks.start(self._shards.shard_of(board_id).acknowledge(board_id, request_ids))
 
     # Deciding
 
     async def _decide(self) -> None:
-        """The one place where the scheduler is called."""
+        """Call the scheduler with what happened, or when it asked to be called, without end."""
         while True:
             wake_at_s = self._scheduler.wake_at_s()
             events: list[Event] = []
             timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - self._clock_s())
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 it may swallow our cancellation.
+                # asyncio.wait_for of Python 3.11 may swallow a cancellation of this task.
                 async with asyncio.timeout(timeout_s):
                     events.append(await self._events.get())
             while not self._events.empty():
                 events.append(self._events.get_nowait())
             self._carry_out(self._scheduler.handle(self._clock_s(), *(events or [Tick()])))
             if any(isinstance(event, CampaignCancelled) for event in events):
-                self._forget_closed(list(self._requests))
+                self._forget_closed(self._requests.ids())
+            withdrawn = [event.request_id for event in events if isinstance(event, Withdrawn)]
+            if withdrawn:
+                self._forget_closed(withdrawn)
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
-        orders: dict[int, list[Order]] = {}
-        delivered: list[str] = []
+        orders: list[Order] = []
+        ended: list[str] = []  # requests that may be over now
         for instruction in instructions:
             match instruction:
                 case Build(models):
-                    self._spawn(self._build(models))
-                case Dispatch(board_id, request_id, model, priority):
-                    built = self._models.built(model)
-                    question = Question.of(self._requests[request_id])
-                    waited_s = self._clock_s() - self._asked_s[request_id]
-                    self._watch.dispatched(question.platform, waited_s)
-                    order = Order(board_id, question, built.sha256, built.handle, priority)
-                    orders.setdefault(self._roster.status(board_id).shard, []).append(order)
+                    self._tasks.start(self._build(models))
+                case Dispatch():
+                    orders.append(self._order(instruction))
                 case Deliver(campaign_id, measurement, board_id):
-                    delivered.append(measurement.request_id)
-                    self._watch.delivered(campaign_id, measurement)
-                    if campaign_id in self._inboxes:
-                        self._inboxes[campaign_id].put_nowait(Delivery(measurement, board_id))
+                    ended.append(measurement.request_id)
+                    self._observer.delivered(campaign_id, measurement)
+                    self._requests.deliver(campaign_id, Delivery(measurement, board_id))
                 case Withdraw(board_id, request_id, abort):
-                    self._spawn(self._shard_of(board_id).withdraw(board_id, request_id, abort))
-                case Discard(board_id, request_id):
-                    self._spawn(self._shard_of(board_id).acknowledge(board_id, [request_id]))
+                    shard = self._shards.shard_of(board_id)
+                    self._tasks.start(shard.withdraw(board_id, request_id, abort))
+                case ForgetResult(board_id, request_id):
+                    ended.append(request_id)
+                    shard = self._shards.shard_of(board_id)
+                    self._tasks.start(shard.acknowledge(board_id, [request_id]))
                 case Probe(board_id):
-                    self._spawn(self._shard_of(board_id).probe(board_id))
+                    self._tasks.start(self._shards.shard_of(board_id).probe(board_id))
                 case Release(model):
                     self._models.release(model)
                 case Quarantine(board_id, _, reason):
                     logger.warning("board %s is quarantined: %s", board_id, reason)
-                    self._roster.status(board_id).reason = f"quarantined: {reason}"
-                    self._watch.quarantined(self._roster.status(board_id).name)
+                    self._boards.status(board_id).reason = f"quarantined: {reason}"
+                    self._observer.quarantined(self._boards.status(board_id).name)
                 case RetryAfter(request_id, _, attempt, reason):
                     logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
-                    if request_id in self._requests:
-                        self._watch.retried(self._requests[request_id].platform)
-        for index, some in orders.items():
-            self._spawn(self._shards[index].dispatch(some))
-        self._forget_closed(delivered)
+                    request = self._requests.get(request_id)
+                    if request is not None:
+                        self._observer.retried(request.platform)
+        self._shards.dispatch(orders)
+        if ended:
+            self._forget_closed(ended)
+
+    def _order(self, dispatch: Dispatch) -> Order:
+        request = self._requests.get(dispatch.request_id)
+        assert request is not None
+        waited_s = self._requests.waited_s(dispatch.request_id, self._clock_s())
+        self._observer.dispatched(request.platform, waited_s)
+        built = self._models.built(dispatch.model)
+        return Order(
+            dispatch.board_id,
+            BoardRequest.of(request),
+            built.sha256,
+            built.handle,
+            dispatch.priority,
+        )
 
     def _forget_closed(self, request_ids: Sequence[str]) -> None:
-        for request_id in request_ids:
-            if not self._scheduler.is_open(request_id):
-                self._requests.pop(request_id, None)
-                self._asked_s.pop(request_id, None)
-        if request_ids:
-            self._models.forget_graphs(self._scheduler.models())
+        """Forget those of these requests that nobody waits for any more, and their graphs."""
+        self._requests.forget_closed(self._scheduler.open_requests(), request_ids)
+        self._models.forget_graphs(self._scheduler.models())
 
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
@@ -395,100 +378,14 @@ class Farm:
                 event = BuildFailed(answer.model, answer.message, answer.retryable)
                 self._events.put_nowait(event)
 
-    # Shards
-
-    async def _shard_with_room(self) -> int:
-        """The emptiest shard; a new one while boards are many and cores are free."""
-        sizes = self._roster.sizes(len(self._shards))
-        crowded = FEW_BOARDS if len(sizes) < self._backend.shard_slots else BOARDS_A_SHARD
-        if sizes and min(sizes) < crowded:
-            return sizes.index(min(sizes))
-        self._shards.append(await self._backend.shard(self._settings))
-        self._spawn(self._attend(len(self._shards) - 1))
-        return len(self._shards) - 1
-
-    async def _attend(self, index: int) -> None:
-        """Take a shard's events; when it dies, lose its boards and start another."""
-        while True:
-            try:
-                events = await self._shards[index].events()
-            except FarmError as error:
-                logger.warning("%s; it is started again", error)
-                await self._replace(index, str(error))
-                continue
-            for event in events:
-                self._heard(index, event)
-            async with self._changed:
-                self._changed.notify_all()
-
-    async def _replace(self, index: int, reason: str) -> None:
-        mine = self._roster.on_shard(index)
-        for status in mine:
-            status.online, status.reason = False, reason
-            if status.info is not None:
-                self._events.put_nowait(LeaseExpired(status.info.board_id, "", reason))
-        await asyncio.sleep(RESTART_S)
-        self._shards[index] = await self._backend.shard(self._settings)
-        await self._shards[index].open(self._roster.entries(s.name for s in mine))
-
-    def _heard(self, index: int, event: ShardEvent) -> None:
-        match event:
-            case BoardFound(name, info, quiet):
-                self._roster.joined(index, event)
-                names = tuple(platform.name for platform in info.platforms)
-                self._events.put_nowait(BoardJoined(info.board_id, names, quiet))
-                if name in self._holds:
-                    self._events.put_nowait(BoardHeld(info.board_id, *self._holds[name]))
-                return
-            case BoardAway(name, reason, refused):
-                self._roster.named(name).reason = reason
-                if refused:
-                    logger.warning("board %s was refused: %s", name, reason)
-                return
-            case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
-                status = self._roster.status(board_id)
-                status.online, status.reason = False, reason
-            case ProbeAnswered(board_id, True):
-                if self.on_taken_back is not None:
-                    self.on_taken_back(self._roster.status(board_id).name)
-            case ResultReceived(board_id, measurement, busy_ms):
-                status = self._roster.status(board_id)
-                status.busy_ms += busy_ms
-                self._watch.measured(status.name, measurement, busy_ms / 1e3)
-                if measurement.ok:
-                    status.measured += 1
-                    status.reason = ""
-                if self.on_measured is not None:
-                    self.on_measured(status.name, measurement)
-        self._events.put_nowait(event)
-
-    def _shard_of(self, board_id: str) -> Shard:
-        return self._shards[self._roster.status(board_id).shard]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        error = task.exception()
-        if isinstance(error, FarmError):  # an order to a shard that died: it is being replaced
-            logger.warning("%s", error)
-            return
-        logger.error("the farm broke", exc_info=error)
-        self._failure = error
-
 
 def weight_bytes(graph: Graph) -> int:
-    """About how large the built model will be: its weights."""
+    """About how large the built model will be: the bytes of the graph's weights."""
     return sum(weight.type.size_bytes for weight in graph.weights.values())
 
 
 def host_boot_id() -> str:
-    """Identity of this host's present boot; empty where the system does not tell."""
+    """Identity of this host since it was booted; empty where the system does not tell it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

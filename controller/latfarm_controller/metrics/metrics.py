@@ -25,7 +25,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from latfarm_controller.farm.watch import FarmWatch
+from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.metrics.accuracy import Accuracy
 from latfarm_controller.metrics.births import Births
 from latfarm_controller.metrics.labels import OTHER, Few
@@ -47,7 +47,7 @@ LAST_SENTINELS = 3
 """Of a board's sentinels: the first ones are what the median of the last ones is compared with."""
 
 
-class ControllerMetrics(FarmWatch):
+class ControllerMetrics(FarmObserver):
     """The metrics of one controller, in a registry of their own.
 
     One event loop counts; any thread may read.

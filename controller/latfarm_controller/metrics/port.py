@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import StoreError, UsageError
-from latfarm_controller.farm.watch import FarmState
+from latfarm_controller.farm.observer import FarmState
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.state import ControllerCertificateCollector, StoreCollector
 

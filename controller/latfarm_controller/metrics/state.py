@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
-from latfarm_controller.farm.watch import BOARD_STATES, FarmState, QueueState
+from latfarm_controller.farm.observer import BOARD_STATES, FarmState, QueueState
 from latfarm_controller.metrics.labels import OTHER, Few
 
 PREFIX = "latfarm_controller"

@@ -1,1 +1,1 @@
-"""The store: one interface, DuckDB behind it."""
+"""The store: an interface, and DuckDB behind it."""

@@ -1,4 +1,4 @@
-"""The interface of the store: the only truth that outlives a process."""
+"""The interface of the store, which keeps all that must outlive the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from latfarm_predictors.measurement import Measurement
 
 @dataclass(frozen=True)
 class CampaignRecord:
-    """A campaign as stored. States: running | done | failed | cancelled | interrupted."""
+    """A campaign as it is stored.
+
+    `state` is `running`, `done`, `failed`, `cancelled` or `interrupted`. `config` is what the
+    campaign was made from, `outcome` what it found.
+    """
 
     campaign_id: str
     name: str
@@ -35,24 +39,13 @@ class CampaignRecord:
 
 
 @dataclass(frozen=True)
-class BundleRecord:
-    """Where a trained bundle of a platform lies, and what it was made from."""
-
-    platform: str
-    version: str
-    path: str
-    created_at_s: float = 0.0
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class BoardEvent:
-    """Something was decided about a board, or told of it.
+    """A decision about a board, or something that was noticed about it.
 
-    Decisions: drained | quarantined | resumed.
-    Told: check_failed | drifted | disk_full | disk_free.
-
-    `actor` is who decided: a certificate's name, `local`, `cusum` or `farm`.
+    `event` is one of the decisions `drained`, `quarantined` and `resumed`, or one of the notices
+    `check_failed`, `drifted`, `disk_full` and `disk_free`. `actor` is who decided or noticed: the
+    name in a person's certificate, `local` (a command on this machine), `cusum` (the test for
+    drift) or `farm`.
     """
 
     board: str
@@ -65,32 +58,28 @@ class BoardEvent:
 
 
 class Store(Protocol):
-    """Measurements, graphs, campaigns, bundles. Thread-safe; returned data is never changed later.
+    """Keeps measurements, graphs, campaigns and decisions about boards.
 
-    Raises:
-        StoreError: from any method, when the data cannot be read or written.
+    It is thread-safe. Data that it has returned is not changed by later writes. Every method raises
+    a StoreError when the data cannot be read or written.
     """
 
-    def put_graph(self, graph: Graph) -> None:
-        """Keep a graph by its hash; a second time is no change."""
-        ...
-
     def get_graph(self, graph_hash: str) -> Graph | None:
-        """The graph of that hash, if kept."""
+        """The graph with that hash; None if the store does not have it."""
         ...
 
     def add_measurements(
         self, campaign_id: str, measurements: Sequence[tuple[Measurement, Graph]]
     ) -> None:
-        """Keep measurements with their graphs in one transaction.
+        """Keep measurements of a campaign, each with its graph, in one transaction.
 
-        (campaign_id, request_id) is unique. Telling the same one again replaces a failure
-        by a success and is otherwise no change.
+        There is one measurement for each campaign and request. Where there is one already, a
+        success replaces a failure or a discarded measurement; nothing else is replaced.
         """
         ...
 
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
-        """The campaign's measurements by request id, without those that were put aside."""
+        """The measurements of a campaign by request id, without the discarded ones."""
         ...
 
     def measurements(
@@ -102,7 +91,15 @@ class Store(Protocol):
         graph_hash: str = "",
         limit: int = 0,
     ) -> Iterator[Measurement]:
-        """Measurements, newest first; empty filters select all."""
+        """All measurements that match, the newest first, the discarded ones too.
+
+        Args:
+            platform: only of this platform; like all filters, an empty one selects everything.
+            campaign_id: only of this campaign.
+            purpose: only with this purpose.
+            graph_hash: only of the graph with this hash.
+            limit: most measurements to return; 0: all.
+        """
         ...
 
     def latest(
@@ -116,101 +113,92 @@ class Store(Protocol):
         fingerprint: str = "",
         energy: bool = False,
     ) -> Measurement | None:
-        """The newest good measurement of a graph, a stable one before an unstable one; else None.
+        """The newest good measurement of a graph; a stable one is preferred to an unstable one.
 
-        Good: ok, of the present protocol version, not put aside. Empty filters select all. Runs
-        under a profiler (those that carry layer times) do not say how long the graph takes: left
-        out.
+        A measurement is good if it has a latency, is of the present protocol version, and is not
+        discarded. Runs under a profiler (those with layer times) are left out, because they do not
+        tell how long the graph takes.
 
-        `network_hash` lets other exports of the same network answer as well; the graph's own
-        measurements go before theirs, and stable ones before both's unstable ones. `energy` keeps
-        to measurements that tell what an inference costs, too.
-        """
-        ...
+        Args:
+            graph_hash: of the graph.
+            platform: on which it was measured.
+            purpose: only with this purpose; like all filters, an empty one selects everything.
+            network_hash: also take measurements of other exports of the network with this hash.
+                Stable ones are preferred to unstable ones, and among those the graph's own.
+            tier: only with settings of this tier.
+            fingerprint: only under this fingerprint of the platform.
+            energy: only those that tell the energy of an inference.
 
-    def training_rows(
-        self, platform: str, purpose: str, *, fingerprint: str = ""
-    ) -> list[tuple[Measurement, Graph]]:
-        """All good measurements of a purpose with their graphs, oldest first.
-
-        Good: ok, of the present protocol version, not put aside, and stable, unless that graph has
-        nothing stable.
-        Repeats are rows of their own; one measurement told to two campaigns is one row.
-        `fingerprint` keeps to measurements taken under that platform fingerprint.
+        Returns:
+            None if there is no such measurement.
         """
         ...
 
     def put_campaign(self, record: CampaignRecord) -> None:
-        """Keep or replace a campaign's record."""
+        """Keep the record of a campaign, in the place of an earlier one."""
         ...
 
     def get_campaign(self, campaign_id: str) -> CampaignRecord | None:
-        """The campaign of that id or name (the newest of that name)."""
+        """The campaign with that id, else the newest campaign of that name, else None."""
         ...
 
     def campaigns(self) -> list[CampaignRecord]:
-        """All campaigns, newest first."""
-        ...
-
-    def put_bundle(self, record: BundleRecord) -> None:
-        """Keep or replace the record of a bundle; (platform, version) is unique."""
-        ...
-
-    def latest_bundle(self, platform: str) -> BundleRecord | None:
-        """The platform's newest bundle, if it has any."""
-        ...
-
-    def bundles(self, platform: str = "") -> list[BundleRecord]:
-        """Bundles, newest first; of all platforms by default."""
+        """All campaigns, the newest first."""
         ...
 
     def add_board_event(self, event: BoardEvent) -> None:
-        """Keep what was decided about a board."""
+        """Keep a decision about a board, or a notice."""
         ...
 
     def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
+        """The events of a board, or of all boards, the newest first; `limit` 0 returns all."""
         ...
 
     def standings(self) -> dict[str, BoardEvent]:
-        """The last decision about each board, by its name; what is only told decides nothing."""
+        """The last decision about each board, by its name; notices are not decisions."""
         ...
 
-    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
-        """Use no more what a board measured after a moment; campaign and request of each.
+    def discard_measurements(
+        self, board_id: str, since_s: float, reason: str
+    ) -> list[tuple[str, str]]:
+        """Discard what a board measured after `since_s`, Unix time by the board's clock.
 
-        They stay in the store and in listings, but answer no query, train no predictor and count
-        as not measured where a campaign goes on. A good measurement of the same request replaces
-        them.
+        Discarded measurements stay in the store and in listings, but they answer no query, train no
+        predictor, and count as not measured when a campaign is resumed. A good measurement of the
+        same request replaces a discarded one.
+
+        Returns:
+            the campaign id and request id of each measurement that was discarded.
         """
         ...
 
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
-        """A board's good and stable sentinels that were not put aside, oldest first.
+        """The good and stable sentinels of a board, the oldest first.
 
-        A measurement that several campaigns were told is listed once.
+        Discarded ones are left out. A sentinel that several campaigns were told is listed once.
         """
         ...
 
     def revision(self, platform: str) -> str:
-        """Changes whenever a platform's measurements or campaigns do, those put aside included.
+        """A text that changes whenever a platform's measurements or campaigns change.
 
-        Cheap: nothing is read but what tells measurements apart.
+        It also changes when measurements are discarded. It is cheap, because only the columns are
+        read that tell measurements apart.
         """
         ...
 
     def export(self, path: Path, table: str = "measurements") -> int:
-        """Write a table as CSV or Parquet by the path's suffix; rows written.
+        """Write a table as CSV or Parquet, by the suffix of the path; returns the number of rows.
 
         Raises:
-            UsageError: unknown table or suffix.
+            UsageError: the table or the suffix is unknown.
         """
         ...
 
     def snapshot(self, folder: Path) -> dict[str, int]:
-        """Write all tables as Parquet at one point in time; rows written by table."""
+        """Write all tables as Parquet, as of one point in time; the number of rows by table."""
         ...
 
     def close(self) -> None:
-        """Release the file; a second time is no change."""
+        """Close the store, so that another process can open it; a second call does nothing."""
         ...

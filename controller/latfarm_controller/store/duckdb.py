@@ -1,7 +1,8 @@
-"""The store in a DuckDB file: what it keeps, and how it is asked for.
+"""The store in a DuckDB file: the queries and statements behind the methods of `Store`.
 
-Writes go through one lock, in one transaction a call; reads take a cursor of their own and see
-the last commit. A commit is on disk when the call returns: a killed process loses nothing told.
+Each call that writes holds one lock and makes one transaction. Each read uses its own cursor, which
+sees the last commit. When a call that writes returns, its data is on disk: a process that is killed
+later loses nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from types import TracebackType
 
 import duckdb
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.store import rows, snapshot, writes
-from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
@@ -31,16 +31,17 @@ _READ = ", ".join(rows.READ_COLUMNS)
 
 
 class DuckDBStore:
-    """A `Store` in one file, held by one process at a time; see the protocol for its methods.
+    """A `Store` in one file, which one process at a time can open; `Store` tells of its methods.
 
     Args:
-        path: the database file; made with its folder when absent. Its lock lies beside it.
-        lock_timeout_ms: how long to wait for another process that holds it.
-        on_wait: called once, with the holder, before such a wait.
+        path: the database file. If it does not exist, it is made, with its folder. The lock file
+            lies beside it.
+        lock_timeout_ms: how long to wait for another process that holds the file.
+        on_wait: called once before such a wait, with the holder.
 
     Raises:
         StoreBusyError: another process holds the file.
-        StoreError: the file is damaged, of another program, or of a newer version.
+        StoreError: the file is damaged, or written by another program or a newer version.
     """
 
     def __init__(
@@ -52,16 +53,12 @@ class DuckDBStore:
     ) -> None:
         self.path = path
         self._file = DuckDBFile(path, lock_timeout_ms, on_wait)
-        # Hashes that were seen in the file: nobody else writes it, and no graph ever leaves it.
+        # Hashes of graphs known to be in the file. Only this process writes it, and no graph is
+        # ever deleted from it.
         self._graphs_kept: set[str] = set()
 
-    def put_graph(self, graph: Graph) -> None:
-        """Keep a graph by its hash; a second time is no change."""
-        with self._file.transaction("write a graph") as cursor:
-            writes.put_graphs(cursor, {hash_of(graph): graph}, self._graphs_kept)
-
     def get_graph(self, graph_hash: str) -> Graph | None:
-        """The graph of that hash, if kept."""
+        """The graph with that hash; None if the store does not have it."""
         with self._file.read("read a graph") as cursor:
             found = cursor.execute(
                 "SELECT graph FROM graphs WHERE hash = ?", [graph_hash]
@@ -71,7 +68,7 @@ class DuckDBStore:
     def add_measurements(
         self, campaign_id: str, measurements: Sequence[tuple[Measurement, Graph]]
     ) -> None:
-        """Keep measurements with their graphs in one transaction."""
+        """Keep measurements of a campaign, each with its graph, in one transaction."""
         told: dict[str, Measurement] = {}
         graphs: dict[str, Graph] = {}
         for measurement, graph in measurements:
@@ -92,12 +89,12 @@ class DuckDBStore:
             )
             new = [measurement for name, measurement in told.items() if name not in known]
             mended = [told[name] for name, was_ok in known.items() if told[name].ok and not was_ok]
-            # Not ON CONFLICT DO UPDATE, which takes three times as long as looking first.
+            # ON CONFLICT DO UPDATE would take three times as long as looking first.
             writes.insert_measurements(cursor, self._file.take_seq(len(new)), campaign_id, new)
             writes.replace_measurements(cursor, campaign_id, mended)
 
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
-        """The campaign's measurements by request id, in the order they were told."""
+        """The measurements of a campaign by request id, in the order of writing."""
         found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {_USED} ORDER BY seq",
             [campaign_id],
@@ -114,7 +111,10 @@ class DuckDBStore:
         graph_hash: str = "",
         limit: int = 0,
     ) -> Iterator[Measurement]:
-        """Measurements, newest first; read page by page, each page as of its reading."""
+        """All measurements that match, the newest first.
+
+        They are read page by page, and each page shows what is stored when it is read.
+        """
         filters = {
             "platform": platform,
             "campaign_id": campaign_id,
@@ -150,7 +150,7 @@ class DuckDBStore:
         fingerprint: str = "",
         energy: bool = False,
     ) -> Measurement | None:
-        """The newest good measurement of a graph, a stable one before an unstable one."""
+        """The newest good measurement of a graph; a stable one is preferred to an unstable one."""
         filters = {
             "platform": platform,
             "purpose": purpose,
@@ -171,45 +171,14 @@ class DuckDBStore:
         )
         return rows.measurement_from_row(found[0]) if found else None
 
-    def training_rows(
-        self, platform: str, purpose: str, *, fingerprint: str = ""
-    ) -> list[tuple[Measurement, Graph]]:
-        """All good measurements of a purpose with their graphs, oldest first."""
-        where, values = _where(
-            {"platform": platform, "purpose": purpose, "fingerprint": fingerprint}
-        )
-        # First one row a physical measurement, then the unstable ones only where nothing is better.
-        chosen = (
-            f"WITH good AS (SELECT * FROM measurements WHERE {where} AND {_GOOD} "
-            "QUALIFY row_number() OVER "
-            "(PARTITION BY request_id, board_id, measured_at_s ORDER BY seq) = 1), "
-            "chosen AS (SELECT * FROM good QUALIFY NOT unstable "
-            "OR bool_and(unstable) OVER (PARTITION BY graph_hash)) "
-        )
-        with self._file.read("read training rows") as cursor:
-            cursor.execute("BEGIN TRANSACTION")
-            parameters = [*values, PROTOCOL_VERSION]
-            found = cursor.execute(
-                f"{chosen} SELECT {_READ} FROM chosen ORDER BY measured_at_s, seq", parameters
-            ).fetchall()
-            texts = cursor.execute(
-                f"{chosen} SELECT hash, graph FROM graphs "
-                "WHERE hash IN (SELECT graph_hash FROM chosen)",
-                parameters,
-            ).fetchall()
-            cursor.execute("COMMIT")
-            graphs = {graph_hash: rows.graph_from_text(text) for graph_hash, text in texts}
-        read = [rows.measurement_from_row(row) for row in found]
-        return [(measurement, graphs[measurement.graph_hash]) for measurement in read]
-
     def put_campaign(self, record: CampaignRecord) -> None:
-        """Keep or replace a campaign's record."""
+        """Keep the record of a campaign, in the place of an earlier one."""
         with self._file.transaction("write a campaign") as cursor:
             row, take_seq = rows.campaign_row(record), self._file.take_seq
             writes.upsert(cursor, take_seq, "campaigns", rows.CAMPAIGN_COLUMNS, 1, row)
 
     def get_campaign(self, campaign_id: str) -> CampaignRecord | None:
-        """The campaign of that id or name (the newest of that name)."""
+        """The campaign with that id, else the newest campaign of that name, else None."""
         found = self._file.all(
             f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
             "WHERE campaign_id = $key OR name = $key "
@@ -219,42 +188,22 @@ class DuckDBStore:
         return rows.campaign_from_row(found[0]) if found else None
 
     def campaigns(self) -> list[CampaignRecord]:
-        """All campaigns, newest first."""
+        """All campaigns, the newest first."""
         found = self._file.all(
             f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
             "ORDER BY started_at_s DESC, seq DESC"
         )
         return [rows.campaign_from_row(row) for row in found]
 
-    def put_bundle(self, record: BundleRecord) -> None:
-        """Keep or replace the record of a bundle."""
-        with self._file.transaction("write a bundle") as cursor:
-            row, take_seq = rows.bundle_row(record), self._file.take_seq
-            writes.upsert(cursor, take_seq, "bundles", rows.BUNDLE_COLUMNS, 2, row)
-
-    def latest_bundle(self, platform: str) -> BundleRecord | None:
-        """The platform's newest bundle, if it has any."""
-        return next(iter(self.bundles(platform)), None)
-
-    def bundles(self, platform: str = "") -> list[BundleRecord]:
-        """Bundles, newest first; of all platforms by default."""
-        where, values = _where({"platform": platform})
-        found = self._file.all(
-            f"SELECT {', '.join(rows.BUNDLE_COLUMNS)} FROM bundles WHERE {where} "
-            "ORDER BY created_at_s DESC, seq DESC",
-            values,
-        )
-        return [rows.bundle_from_row(row) for row in found]
-
     def add_board_event(self, event: BoardEvent) -> None:
-        """Keep what was decided about a board."""
+        """Keep a decision about a board, or a notice."""
         with self._file.transaction("write a board's event") as cursor:
             row = rows.board_event_row(event)
             seq = self._file.take_seq()
             writes.insert(cursor, seq, "board_events", rows.BOARD_EVENT_COLUMNS, row)
 
     def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
+        """The events of a board, or of all boards, the newest first; `limit` 0 returns all."""
         where, values = _where({"board": board})
         found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events WHERE {where} "
@@ -273,9 +222,11 @@ class DuckDBStore:
         events = [rows.board_event_from_row(row) for row in found]
         return {event.board: event for event in events}
 
-    def put_aside(self, board_id: str, since_s: float, reason: str) -> list[tuple[str, str]]:
-        """Use no more what a board measured after a moment; campaign and request of each."""
-        with self._file.transaction("put measurements aside") as cursor:
+    def discard_measurements(
+        self, board_id: str, since_s: float, reason: str
+    ) -> list[tuple[str, str]]:
+        """Discard what a board measured after `since_s`; campaign and request id of each."""
+        with self._file.transaction("discard measurements") as cursor:
             chosen = f"board_id = ? AND measured_at_s > ? AND ok AND {_USED}"
             found = cursor.execute(
                 f"SELECT campaign_id, request_id FROM measurements WHERE {chosen} ORDER BY seq",
@@ -288,7 +239,7 @@ class DuckDBStore:
             return [(str(row[0]), str(row[1])) for row in found]
 
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
-        """A board's good and stable sentinels that were not put aside, oldest first."""
+        """The good and stable sentinels of a board, the oldest first."""
         found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE board_id = ? AND measured_at_s > ? "
             f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {_GOOD} "
@@ -299,7 +250,7 @@ class DuckDBStore:
         return [rows.measurement_from_row(row) for row in found]
 
     def revision(self, platform: str) -> str:
-        """Changes whenever a platform's measurements or campaigns do."""
+        """A text that changes whenever a platform's measurements or campaigns change."""
         found = self._file.all(
             "SELECT (SELECT [count(*), sum(hash(seq, ok, latency_ms, measured_at_s, campaign_id, "
             "request_id))] FROM measurements WHERE platform = $platform), "
@@ -311,12 +262,12 @@ class DuckDBStore:
         return repr(found)
 
     def export(self, path: Path, table: str = "measurements") -> int:
-        """Write a table as CSV or Parquet by the path's suffix; rows written."""
+        """Write a table as CSV or Parquet, by the suffix of the path; the number of rows."""
         with self._file.read(f"export to {path}") as cursor:
             return snapshot.export_table(_copier(cursor), path, table)
 
     def snapshot(self, folder: Path) -> dict[str, int]:
-        """Write all tables as Parquet at one point in time; rows written by table."""
+        """Write all tables as Parquet, as of one point in time; the number of rows by table."""
         with self._file.read(f"write a snapshot to {folder}") as cursor:
             cursor.execute("BEGIN TRANSACTION")
             version = schema_version(cursor)
@@ -325,12 +276,12 @@ class DuckDBStore:
             return counts
 
     def counts(self) -> dict[str, int]:
-        """Rows by table."""
-        tables = ("measurements", "graphs", "campaigns", "bundles")
+        """The number of rows in each table that grows with use."""
+        tables = ("measurements", "graphs", "campaigns")
         return {table: self._file.number(f"SELECT count(*) FROM {table}") for table in tables}
 
     def close(self) -> None:
-        """Release the file; a second time is no change."""
+        """Close the store, so that another process can open it; a second call does nothing."""
         self._file.close()
 
     def __enter__(self) -> DuckDBStore:
@@ -346,11 +297,14 @@ class DuckDBStore:
 
 
 def _where(filters: dict[str, str]) -> tuple[str, list[object]]:
+    """The WHERE clause for filters by column, and its values; empty filters are left out."""
     chosen = {name: value for name, value in filters.items() if value}
     return " AND ".join(["true", *(f"{name} = ?" for name in chosen)]), list(chosen.values())
 
 
 def _copier(cursor: duckdb.DuckDBPyConnection) -> snapshot.Copy:
+    """A function that runs a COPY statement and returns the number of rows written."""
+
     def copy(statement: str) -> int:
         written = cursor.execute(statement).fetchone()
         return int(written[0]) if written else 0

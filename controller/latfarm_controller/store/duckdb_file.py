@@ -1,6 +1,6 @@
-"""The database file of a store: who holds it, its connection, transactions, what goes wrong.
+"""The database file of a store: its lock, its connection, its transactions and its errors.
 
-It knows no table but by the numbers that rows are told apart by.
+Of the tables it only knows the column `seq`, which numbers the rows of several tables.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ import pyarrow as pa
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store.faults import as_store_error, check_files
+from latfarm_controller.store.file_errors import as_store_error, check_files
 from latfarm_controller.store.lock import Holder, StoreLock
 from latfarm_controller.store.migrate import known_migrations, migrate
 
-# Nothing is fetched from anywhere, and a file of another program is never taken for a table.
+# DuckDB must not download extensions, nor read a file as a table because of its name.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    "threads": "1",  # a board of this host may be timing
+    "threads": "1",  # a board on this host may be measuring
 }
-_NUMBERED = ("measurements", "campaigns", "bundles", "board_events")
+# The tables whose rows are numbered by `seq`, in the order of writing.
+_NUMBERED = ("measurements", "campaigns", "board_events")
 
 
 class DuckDBFile:
-    """A database file, held by one process at a time. Thread-safe.
+    """A database file that one process at a time can open. Thread-safe.
 
     Args:
-        path: made with its folder when absent; its lock lies beside it.
-        lock_timeout_ms: how long to wait for another process that holds it.
-        on_wait: called once, with the holder, before such a wait.
+        path: the file. If it does not exist, it is made, with its folder. The lock file lies beside
+            it.
+        lock_timeout_ms: how long to wait for another process that holds the file.
+        on_wait: called once before such a wait, with the holder.
 
     Raises:
         StoreBusyError: another process holds the file.
-        StoreError: the file is damaged, of another program, or of a newer version.
+        StoreError: the file is damaged, or written by another program or a newer version.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class DuckDBFile:
             raise
 
     def close(self) -> None:
-        """Release the file; a second time is no change."""
+        """Close the file, so that another process can open it; a second call does nothing."""
         with self._write_lock:
             connection, self._connection = self._connection, None
             try:
@@ -80,28 +82,28 @@ class DuckDBFile:
                 self.lock.release()
 
     def take_seq(self, count: int = 1) -> int:
-        """The first of so many numbers that no row has; within a transaction."""
+        """Take `count` unused numbers for rows; returns the first. Call it in a transaction."""
         first = self._next_seq
         self._next_seq += count
         return first
 
     def number(self, query: str) -> int:
-        """The one whole number that a query gives."""
+        """The result of a query that returns one whole number."""
         return int(self.all(query)[0][0])
 
     def all(
         self, query: str, parameters: Sequence[object] | dict[str, object] = ()
     ) -> list[tuple[Any, ...]]:
-        """All rows that a query gives."""
+        """All rows that a query returns."""
         with self.read("read") as cursor:
             return cursor.execute(query, parameters).fetchall()
 
     @contextmanager
     def read(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor of one's own, which sees the last commit.
+        """A cursor for the block, which sees the last commit.
 
         Raises:
-            StoreError: what goes wrong in the block, by file, `action` and remedy.
+            StoreError: something in the block failed; tells the file, the `action` and a remedy.
         """
         with self._errors(action):
             cursor = self._cursor()
@@ -112,10 +114,12 @@ class DuckDBFile:
 
     @contextmanager
     def transaction(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor to write with, one at a time: all of the block is committed, or nothing.
+        """A cursor to write with: either all that the block writes is committed, or nothing.
+
+        Only one block at a time can write; others wait.
 
         Raises:
-            StoreError: as `read` does.
+            StoreError: something in the block failed; tells the file, the `action` and a remedy.
         """
         with self._write_lock, self.read(action) as cursor:
             cursor.execute("BEGIN TRANSACTION")
@@ -134,7 +138,7 @@ class DuckDBFile:
 
     @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
-        """Turn what goes wrong below into a StoreError that names file, deed and remedy."""
+        """Turn errors of the block into a StoreError that tells file, action and remedy."""
         try:
             yield
         except StoreError as error:
@@ -146,7 +150,7 @@ class DuckDBFile:
 
 
 def _create(path: Path) -> None:
-    """Make an empty store beside its place and move it there: a kill in between leaves none."""
+    """Make an empty store under another name, then rename it, so that it is never half made."""
     place = path.with_name(path.name + ".new")
     for rest in (place, place.with_name(place.name + ".wal")):
         rest.unlink(missing_ok=True)
@@ -159,5 +163,5 @@ def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
     try:
         cursor.execute("ROLLBACK")
     except duckdb.Error:
-        # The failed statement has already ended the transaction; its own error is the one to tell.
+        # The failed statement has ended the transaction already; its own error is raised.
         return

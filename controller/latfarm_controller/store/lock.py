@@ -1,7 +1,8 @@
-"""The one process that holds the store: an advisory lock that names its holder.
+"""The lock of a store, which one process at a time can hold, and which names that process.
 
-The kernel drops the lock with the process, however it dies, so a killed holder leaves nothing to
-clean up. The lock file itself is never deleted: a deleted one could be locked twice.
+The kernel drops the lock when the process ends, however it ends, so a killed holder leaves nothing
+to clean up. The lock file is never deleted, because two processes could lock a deleted file and its
+successor at the same time.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from types import TracebackType
 from latfarm_controller.errors import StoreBusyError, StoreError
 
 FIRST_PAUSE_MS = 5.0
+"""First pause between two tries to take the lock; each pause is twice as long as the last."""
 LONGEST_PAUSE_MS = 200.0
-# Who asks for the holder takes a shared lock for an instant; that must not look like a holder.
+"""Longest pause between two tries to take the lock."""
 SHORTEST_WAIT_MS = 30.0
+"""How long a process waits at least for the lock.
+
+`find_holder` takes a shared lock for a moment, which must not look like a holder.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a store; `address` is where it serves, or empty."""
+    """The process that holds a store.
+
+    `since_s` is the Unix time since when it does; `address` is where it serves the store, or empty.
+    """
 
     pid: int
     command: str
@@ -39,9 +48,9 @@ class Holder:
 
 
 class StoreLock:
-    """Exclusive lock of a store, taken by `acquire`, dropped by `release` or with the process.
+    """The exclusive lock of a store: taken by `acquire`, dropped by `release` or with the process.
 
-    Not thread-safe: its owner acquires and releases it.
+    It is not thread-safe. `held` tells whether this object holds the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,13 +101,14 @@ class StoreLock:
         self._write(json.dumps(asdict(self._holder)))
 
     def release(self) -> None:
-        """Drop the lock; a second time is no change."""
+        """Drop the lock; a second call does nothing."""
         descriptor, self._descriptor, self._holder = self._descriptor, None, None
         if descriptor is None:
             return
         try:
             os.ftruncate(descriptor, 0)
-            # Said aloud: a forked child may have a copy of the descriptor, and would keep the lock.
+            # Closing is not enough: a forked child that has a copy of the descriptor would keep
+            # the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
@@ -119,7 +129,8 @@ class StoreLock:
         assert self._descriptor is not None
         data = text.encode()
         try:
-            # A reader in between may see no JSON: it then names no process, which is still true.
+            # A reader that comes between these two calls may find no valid JSON; it then tells
+            # that the lock is held, but not by which process.
             os.pwrite(self._descriptor, data, 0)
             os.ftruncate(self._descriptor, len(data))
         except OSError as error:
@@ -127,7 +138,7 @@ class StoreLock:
 
 
 def find_holder(path: Path) -> Holder | None:
-    """Who holds the lock file at `path` now; None when nobody does.
+    """The process that holds the lock file at `path` now; None if no process does.
 
     Raises:
         StoreError: the lock file cannot be read.
@@ -194,7 +205,7 @@ def _try_lock(descriptor: int, kind: int, path: Path) -> bool:
 
 
 def _read(descriptor: int) -> Holder | None:
-    """What the holder wrote; None while it has not yet."""
+    """The holder that is written in the lock file; None before it has been written."""
     try:
         data = json.loads(os.pread(descriptor, 65536, 0))
         return Holder(

@@ -1,4 +1,4 @@
-"""Bring a database file to the schema that this version knows, one transaction a step."""
+"""Migrations: bring a database file to the newest schema, one transaction for each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store.fills import FILLS, DatabaseConnection
+from latfarm_controller.store.backfills import BACKFILLS, DatabaseConnection
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
@@ -18,20 +18,20 @@ _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 class Migration:
     """One step of the schema: statements that lead from `version - 1` to `version`.
 
-    `fill` computes, in the same transaction, what the new columns hold for old rows.
+    `backfill` runs in the same transaction and computes the values of new columns in old rows.
     """
 
     version: int
     name: str
     sql: str
-    fill: Callable[[DatabaseConnection], None] | None = None
+    backfill: Callable[[DatabaseConnection], None] | None = None
 
 
 def known_migrations() -> list[Migration]:
-    """The steps shipped with this version, in order.
+    """The migrations that come with this version, in order.
 
     Raises:
-        StoreError: the installation is damaged: steps are missing.
+        StoreError: migrations are missing, so that the installation is damaged.
     """
     folder = resources.files("latfarm_controller.store").joinpath("migrations")
     steps = []
@@ -39,7 +39,7 @@ def known_migrations() -> list[Migration]:
         match = _NAME.fullmatch(file.name)
         if match:
             version, sql = int(match[1]), file.read_text(encoding="utf-8")
-            steps.append(Migration(version, match[2], sql, FILLS.get(version)))
+            steps.append(Migration(version, match[2], sql, BACKFILLS.get(version)))
     steps.sort(key=lambda step: step.version)
     if not steps or [step.version for step in steps] != list(range(1, len(steps) + 1)):
         raise StoreError("this installation lacks schema files of the store: install latfarm again")
@@ -47,10 +47,10 @@ def known_migrations() -> list[Migration]:
 
 
 def schema_version(connection: DatabaseConnection) -> int:
-    """The version of the schema in the file; 0 for an empty one.
+    """The version of the schema in a database; 0 for an empty database.
 
     Raises:
-        StoreError: the database has tables, but none of ours.
+        StoreError: the database has tables of another program.
     """
     tables = {
         row[0]
@@ -67,15 +67,15 @@ def schema_version(connection: DatabaseConnection) -> int:
 
 
 def migrate(connection: DatabaseConnection, steps: Sequence[Migration]) -> int:
-    """Apply the steps that the file lacks; how many were applied.
+    """Apply the migrations that a database lacks; returns how many were applied.
 
     Args:
         connection: an open connection outside any transaction.
-        steps: all known steps, in order.
+        steps: all known migrations, in order.
 
     Raises:
-        StoreError: the file is of another program, or of a newer version than `steps` know.
-        Exception: whatever the database raises for a step; that step left no trace.
+        StoreError: the database is of another program, or its schema is newer than `steps`.
+        Exception: what the database raises for a migration, which then has changed nothing.
     """
     present = schema_version(connection)
     newest = steps[-1].version
@@ -94,8 +94,8 @@ def migrate(connection: DatabaseConnection, steps: Sequence[Migration]) -> int:
                     "(version INTEGER PRIMARY KEY, name VARCHAR, applied_at_s DOUBLE)"
                 )
             connection.execute(step.sql)
-            if step.fill is not None:
-                step.fill(connection)
+            if step.backfill is not None:
+                step.backfill(connection)
             connection.execute(
                 "INSERT INTO schema_version VALUES (?, ?, ?)",
                 [step.version, step.name, time.time()],

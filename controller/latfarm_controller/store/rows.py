@@ -1,4 +1,7 @@
-"""Domain objects <-> rows of the tables. Structured fields are JSON text."""
+"""Conversion between the controller's own types and rows of tables.
+
+Fields with structure, such as settings, are stored as JSON text.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer, Settings
 
-from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
 
 # Column name -> Arrow type, in the order of the table.
 MEASUREMENT_COLUMNS: dict[str, Any] = {
@@ -85,11 +88,10 @@ CAMPAIGN_COLUMNS = (
     "error",
 )
 BOARD_EVENT_COLUMNS = ("board", "board_id", "event", "reason", "actor", "at_s", "details")
-BUNDLE_COLUMNS = ("platform", "version", "path", "created_at_s", "provenance")
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
-# Fields whose value is the column's value.
+# The fields of a measurement that are stored as they are.
 _PLAIN = tuple(
     name
     for name in MEASUREMENT_COLUMNS
@@ -107,13 +109,17 @@ _PLAIN = tuple(
     }
 )
 READ_COLUMNS = (*_PLAIN, "outcome", "session_ms", "layers", "settings", "conditions")
-"""What `measurement_from_row` wants, in order."""
+"""The columns that `measurement_from_row` reads, in order."""
 
 
 def measurement_table(
     rows: Iterable[tuple[int, str, Measurement]],
 ) -> Any:
-    """(seq, campaign id, measurement) rows as one Arrow table in the order of the columns."""
+    """One Arrow table of measurements, with the columns of the database's table, in their order.
+
+    Args:
+        rows: for each measurement, its number (`seq`), its campaign's id, and itself.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in MEASUREMENT_COLUMNS}
     for seq, campaign_id, measurement in rows:
         columns["seq"].append(seq)
@@ -133,13 +139,13 @@ def measurement_table(
 
 
 def plain_table(measurements: Iterable[Measurement]) -> Any:
-    """Measurements as an Arrow table without the columns that only a store knows."""
+    """Measurements as an Arrow table without the columns `seq` and `campaign_id`."""
     table = measurement_table((0, "", measurement) for measurement in measurements)
     return table.drop_columns(["seq", "campaign_id"])
 
 
 def measurement_from_row(row: Sequence[Any]) -> Measurement:
-    """Read a row of READ_COLUMNS."""
+    """The measurement in a row with the columns READ_COLUMNS."""
     plain = dict(zip(_PLAIN, row, strict=False))
     outcome, session_ms, layers, settings, conditions = row[len(_PLAIN) :]
     return Measurement(
@@ -155,7 +161,7 @@ def measurement_from_row(row: Sequence[Any]) -> Measurement:
 
 
 def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
-    """(hash, graph) rows as one Arrow table."""
+    """One Arrow table of graphs, each given with its hash."""
     columns: dict[str, list[Any]] = {name: [] for name in GRAPH_COLUMNS}
     for graph_hash, graph in graphs:
         columns["hash"].append(graph_hash)
@@ -168,16 +174,16 @@ def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
 
 
 def graph_from_text(text: str) -> Graph:
-    """Read the `graph` column.
+    """The graph in a value of the `graph` column.
 
     Raises:
-        GraphError: it is no graph.
+        GraphError: the value is no graph.
     """
     return Graph.from_json(json.loads(text))
 
 
 def board_event_row(event: BoardEvent) -> list[Any]:
-    """An event in the order of BOARD_EVENT_COLUMNS."""
+    """The values of an event for the columns BOARD_EVENT_COLUMNS."""
     return [
         dumps(dict(event.details)) if name == "details" else getattr(event, name)
         for name in BOARD_EVENT_COLUMNS
@@ -185,13 +191,13 @@ def board_event_row(event: BoardEvent) -> list[Any]:
 
 
 def board_event_from_row(row: Sequence[Any]) -> BoardEvent:
-    """Read a row of BOARD_EVENT_COLUMNS."""
+    """The event in a row with the columns BOARD_EVENT_COLUMNS."""
     fields = dict(zip(BOARD_EVENT_COLUMNS, row, strict=True))
     return BoardEvent(**{**fields, "details": json.loads(fields["details"])})
 
 
 def campaign_row(record: CampaignRecord) -> list[Any]:
-    """A record in the order of CAMPAIGN_COLUMNS."""
+    """The values of a campaign's record for the columns CAMPAIGN_COLUMNS."""
     return [
         dumps(dict(getattr(record, name)))
         if name in {"config", "outcome"}
@@ -201,32 +207,15 @@ def campaign_row(record: CampaignRecord) -> list[Any]:
 
 
 def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
-    """Read a row of CAMPAIGN_COLUMNS."""
+    """The campaign's record in a row with the columns CAMPAIGN_COLUMNS."""
     fields = dict(zip(CAMPAIGN_COLUMNS, row, strict=True))
     fields["config"] = json.loads(fields["config"])
     fields["outcome"] = json.loads(fields["outcome"])
     return CampaignRecord(**fields)
 
 
-def bundle_row(record: BundleRecord) -> list[Any]:
-    """A record in the order of BUNDLE_COLUMNS."""
-    return [
-        record.platform,
-        record.version,
-        record.path,
-        record.created_at_s,
-        dumps(dict(record.provenance)),
-    ]
-
-
-def bundle_from_row(row: Sequence[Any]) -> BundleRecord:
-    """Read a row of BUNDLE_COLUMNS."""
-    platform, version, path, created_at_s, provenance = row
-    return BundleRecord(platform, version, path, created_at_s, json.loads(provenance))
-
-
 def dumps(value: Any) -> str:
-    """Compact JSON text."""
+    """A value as JSON text without spaces."""
     return _ENCODER.encode(value)
 
 
@@ -242,7 +231,7 @@ def _settings(text: str) -> Settings:
 
 @lru_cache(maxsize=1024)
 def _conditions(text: str) -> dict[str, str]:
-    """Shared: copy it before it leaves this module."""
+    """The conditions in JSON text. The dictionary is cached: copy it before returning it."""
     found: dict[str, str] = json.loads(text)
     return found
 

@@ -1,6 +1,6 @@
-"""Export of tables as Parquet or CSV: what readers outside the one holding process get.
+"""Export of tables as Parquet or CSV, for readers other than the process that holds the store.
 
-Files appear whole or not at all: they are written beside their place and moved there.
+A file is written under another name and then renamed, so that it is never half written.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
 
+# The query that exports each table.
 TABLES: Mapping[str, str] = {
     "measurements": "SELECT * FROM measurements ORDER BY seq",
     "graphs": "SELECT * FROM graphs ORDER BY hash",
     "campaigns": "SELECT * FROM campaigns ORDER BY seq",
-    "bundles": "SELECT * FROM bundles ORDER BY seq",
     "board_events": "SELECT * FROM board_events ORDER BY seq",
     "put_aside": "SELECT * FROM put_aside ORDER BY seq",
     "platforms": "SELECT * FROM platforms ORDER BY platform, fingerprint, board_id",
 }
+# The options of DuckDB's COPY statement, by the suffix of the file.
 FORMATS: Mapping[str, str] = {
     ".csv": "FORMAT csv, HEADER true",
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
 }
 MANIFEST = "manifest.json"
+"""File in a snapshot with the version of the schema and the number of rows of each table."""
 BATCH_ROWS = 10_000
+"""How many measurements are written at a time."""
 
 Copy = Callable[[str], int]
-"""Runs a COPY statement; rows written."""
+"""Runs a COPY statement, and returns the number of rows written."""
 
 
 def export_table(copy: Copy, path: Path, table: str) -> int:
-    """Write one table, in the order it was told, by the suffix of `path`; rows written.
+    """Write one table to a file, in the order of writing; returns the number of rows.
+
+    Args:
+        copy: runs the COPY statement.
+        path: the file; its suffix says the format.
+        table: one of `TABLES`.
 
     Raises:
-        UsageError: unknown table or suffix.
+        UsageError: the table or the suffix is unknown.
         StoreError: the file cannot be written.
     """
     query = TABLES.get(table)
@@ -56,16 +64,16 @@ def export_table(copy: Copy, path: Path, table: str) -> int:
 
 
 def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
-    """Write all tables as Parquet into a new folder, with a manifest; rows by table.
+    """Write all tables as Parquet into a folder, with a manifest; the number of rows by table.
 
     Args:
-        copy: runs statements inside one transaction, so that the tables fit together.
-        folder: where; replaced when it holds an older snapshot.
+        copy: runs COPY statements inside one transaction, so that the tables fit together.
+        folder: where to write; an older snapshot there is replaced.
         schema_version: written into the manifest.
 
     Raises:
         UsageError: `folder` exists and is no snapshot.
-        StoreError: it cannot be written.
+        StoreError: the snapshot cannot be written.
     """
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise UsageError(f"{folder} exists and is no snapshot: name another folder")
@@ -90,12 +98,16 @@ def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
 
 
 def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
-    """Write measurements that came from a controller, by the suffix of `path`; rows written.
+    """Write measurements that a controller sent to a file; returns the number of rows.
 
     The columns are those of the store's table, without `seq` and `campaign_id`.
 
+    Args:
+        path: the file; its suffix says the format.
+        measurements: what to write.
+
     Raises:
-        UsageError: unknown suffix.
+        UsageError: the suffix is unknown.
         StoreError: the file cannot be written.
     """
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Statements that change rows, within a transaction of the store."""
+"""Statements that change rows; each function runs within a transaction of the store."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _REPLACED = ", ".join(
 def put_graphs(
     cursor: duckdb.DuckDBPyConnection, graphs: Mapping[str, Graph], kept: set[str]
 ) -> None:
-    """Keep graphs by their hashes.
+    """Insert the graphs that the file does not have yet.
 
     Args:
         cursor: of a transaction.
-        graphs: by their hashes.
-        kept: hashes that are known to be in the file; those found there are added.
+        graphs: the graphs by their hashes.
+        kept: hashes that are known to be in the file; hashes that are found there are added.
     """
     unsure = graphs.keys() - kept
     if not unsure:
@@ -46,7 +46,7 @@ def insert_measurements(
     campaign_id: str,
     measurements: Sequence[Measurement],
 ) -> None:
-    """Keep new measurements, numbered from `first` on."""
+    """Insert new measurements of a campaign, numbered from `first` on."""
     if not measurements:
         return
     batch = rows.measurement_table(
@@ -58,7 +58,7 @@ def insert_measurements(
 def replace_measurements(
     cursor: duckdb.DuckDBPyConnection, campaign_id: str, measurements: Sequence[Measurement]
 ) -> None:
-    """Put better answers in the place of what was told before; they are not aside any more."""
+    """Replace measurements of a campaign by better ones, which are not discarded any more."""
     if not measurements:
         return
     batch = rows.measurement_table((0, campaign_id, measurement) for measurement in measurements)
@@ -83,7 +83,7 @@ def insert(
     columns: Sequence[str],
     values: Sequence[object],
 ) -> None:
-    """Insert one row under a number that no other has."""
+    """Insert one row with the number `seq`."""
     cursor.execute(
         f"INSERT INTO {table} (seq, {', '.join(columns)}) "
         f"VALUES ({', '.join('?' * (len(columns) + 1))})",
@@ -99,7 +99,7 @@ def upsert(
     keys: int,
     values: Sequence[object],
 ) -> None:
-    """Insert or replace one row whose first `keys` columns are unique."""
+    """Insert one row, or replace the row that has the same values in the first `keys` columns."""
     names, fields = columns[keys:], values[keys:]
     changed = cursor.execute(
         f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} "
@@ -115,5 +115,5 @@ def _execute_on(cursor: duckdb.DuckDBPyConnection, batch: Any, statement: str) -
     """Run a statement that reads the Arrow table `batch` by that name."""
     cursor.register("batch", batch)
     cursor.execute(statement)
-    # Not after a failure: the cursor is closed then, and this would hide the error.
+    # This is not done after a failure, when the cursor is closed and the error would be hidden.
     cursor.unregister("batch")

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from latfarm_controller.agents.client import AgentClient, Patience
+from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
 from latfarm_controller.errors import AgentLostError, CertificateError
 from latfarm_protos.trust.gate import Gate

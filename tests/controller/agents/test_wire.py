@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from latfarm_controller.agents.board import (
 from latfarm_controller.agents.statistics import SessionSamples
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import UsageError
-from latfarm_controller.farm.boards.links import Question
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Outcome, ProfiledLayer, Settings
@@ -60,6 +61,48 @@ sessions = st.builds(
 )
 
 
+def platform_as_pb(platform: PlatformInfo) -> pb.Platform:
+    return pb.Platform(**asdict(platform))
+
+
+def runtime_as_pb(runtime: RuntimeInfo) -> pb.Runtime:
+    return pb.Runtime(
+        name=runtime.name,
+        available=runtime.available,
+        version=runtime.version,
+        missing=runtime.missing,
+        platforms=[platform_as_pb(platform) for platform in runtime.platforms],
+    )
+
+
+def board_as_pb(board: BoardInfo) -> pb.DescribeResponse:
+    return pb.DescribeResponse(
+        board=pb.Board(
+            board_id=board.board_id,
+            name=board.name,
+            boot_id=board.boot_id,
+            hardware=dict(board.hardware),
+            conditions=dict(board.conditions),
+        ),
+        runtimes=[runtime_as_pb(runtime) for runtime in board.runtimes],
+        agent_version=board.agent_version,
+        protocol_version=board.protocol_version,
+        state=board.state,
+    )
+
+
+def stage_as_pb(stage: MeasuringStage) -> pb.Stage:
+    return pb.Stage(name=stage.name, session=stage.session, elapsed_ms=stage.elapsed_ms)
+
+
+def session_as_pb(session: SessionSamples) -> pb.Session:
+    return pb.Session(**asdict(session))
+
+
+def layer_as_pb(layer: ProfiledLayer) -> pb.Layer:
+    return pb.Layer(name=layer.name, op=layer.op, latency_ms=layer.latency_ms, device=layer.device)
+
+
 def over_the_wire(message: Any) -> Any:
     return type(message).FromString(message.SerializeToString())
 
@@ -71,22 +114,22 @@ def test_settings(settings: Settings) -> None:
 
 @given(boards)
 def test_boards(board: BoardInfo) -> None:
-    assert wire.board_from_pb(over_the_wire(wire.board_as_pb(board))) == board
+    assert wire.board_from_pb(over_the_wire(board_as_pb(board))) == board
 
 
 @given(sessions)
 def test_sessions(session: SessionSamples) -> None:
-    assert wire.session_from_pb(over_the_wire(wire.session_as_pb(session))) == session
+    assert wire.session_from_pb(over_the_wire(session_as_pb(session))) == session
 
 
 @given(st.builds(MeasuringStage, text, count, real))
 def test_stages(stage: MeasuringStage) -> None:
-    assert wire.stage_from_pb(over_the_wire(wire.stage_as_pb(stage))) == stage
+    assert wire.stage_from_pb(over_the_wire(stage_as_pb(stage))) == stage
 
 
 @given(st.builds(ProfiledLayer, text, text, real, text))
 def test_layers(layer: ProfiledLayer) -> None:
-    assert wire.layer_from_pb(over_the_wire(wire.layer_as_pb(layer))) == layer
+    assert wire.layer_from_pb(over_the_wire(layer_as_pb(layer))) == layer
 
 
 def test_leases() -> None:
@@ -105,7 +148,7 @@ def test_every_field_of_our_settings_is_on_the_wire() -> None:
 
 
 def test_a_request() -> None:
-    message = wire.request_as_pb(Question.of(REQUEST), 7, "ab")
+    message = wire.request_as_pb(BoardRequest.of(REQUEST), 7, "ab")
     assert message.request_id == REQUEST.request_id
     assert (message.token, message.platform, message.blob_sha256) == (7, "p", "ab")
     assert wire.settings_from_pb(message.settings) == REQUEST.settings
@@ -132,7 +175,7 @@ def result(**changes: Any) -> pb.Result:
 
 
 def test_a_good_result() -> None:
-    measurement = wire.measurement_from_pb(result(), Question.of(REQUEST))
+    measurement = wire.measurement_from_pb(result(), BoardRequest.of(REQUEST))
     assert measurement.ok
     assert measurement.latency_ms == pytest.approx(1.005)
     assert measurement.session_ms == (1.0, 1.01)
@@ -153,7 +196,7 @@ def test_a_failed_result_keeps_its_code() -> None:
     failed = result(
         outcome="model_error", error_code="MODEL_TIMEOUT", error_message="60 s", sessions=[]
     )
-    measurement = wire.measurement_from_pb(failed, Question.of(REQUEST))
+    measurement = wire.measurement_from_pb(failed, BoardRequest.of(REQUEST))
     assert measurement.outcome is Outcome.MODEL_ERROR
     assert (measurement.error_code, measurement.error_message) == ("MODEL_TIMEOUT", "60 s")
     assert measurement.latency_ms is None
@@ -163,7 +206,7 @@ def test_a_failed_result_keeps_its_code() -> None:
 def test_without_settings_the_requested_ones_stand() -> None:
     bare = result()
     bare.ClearField("settings")
-    assert wire.measurement_from_pb(bare, Question.of(REQUEST)).settings == REQUEST.settings
+    assert wire.measurement_from_pb(bare, BoardRequest.of(REQUEST)).settings == REQUEST.settings
 
 
 @pytest.mark.parametrize(
@@ -179,7 +222,7 @@ def test_without_settings_the_requested_ones_stand() -> None:
     ],
 )
 def test_nonsense_is_the_boards_failure(changes: dict[str, Any], code: str) -> None:
-    measurement = wire.measurement_from_pb(result(**changes), Question.of(REQUEST))
+    measurement = wire.measurement_from_pb(result(**changes), BoardRequest.of(REQUEST))
     assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
     assert measurement.error_code == code
     assert measurement.latency_ms is None
@@ -191,7 +234,7 @@ def test_a_profile_may_come_without_runs() -> None:
     profiled = result(sessions=[], layers=layers)
     request = MeasurementRequest(GRAPH, "p", "kernel", profile=True)
     profiled.request_id = request.request_id
-    measurement = wire.measurement_from_pb(profiled, Question.of(request))
+    measurement = wire.measurement_from_pb(profiled, BoardRequest.of(request))
     assert measurement.outcome is Outcome.OK
     assert measurement.layers == (ProfiledLayer("l", "Relu", 1.0),)
     assert not measurement.ok
@@ -217,7 +260,7 @@ def energy_result(**changes: Any) -> pb.Result:
 def test_an_energy_comes_with_its_latency() -> None:
     told = wire.measurement_from_pb(
         over_the_wire(energy_result(energy=ENERGY, conditions={"energy": "ok"})),
-        Question.of(ENERGY_REQUEST),
+        BoardRequest.of(ENERGY_REQUEST),
     )
     assert told.ok
     assert told.latency_ms == pytest.approx(1.005)
@@ -229,7 +272,7 @@ def test_an_energy_comes_with_its_latency() -> None:
 def test_a_board_that_has_no_rail_says_why() -> None:
     why = "ENERGY_UNAVAILABLE: this board has no power rail"
     told = wire.measurement_from_pb(
-        energy_result(conditions={"energy": why}), Question.of(ENERGY_REQUEST)
+        energy_result(conditions={"energy": why}), BoardRequest.of(ENERGY_REQUEST)
     )
     assert told.ok
     assert told.energy_mj is None
@@ -238,10 +281,10 @@ def test_a_board_that_has_no_rail_says_why() -> None:
 
 def test_an_agent_that_knows_no_energies_is_an_old_one() -> None:
     """It leaves the field unread, and answers as it always did."""
-    told = wire.measurement_from_pb(energy_result(), Question.of(ENERGY_REQUEST))
+    told = wire.measurement_from_pb(energy_result(), BoardRequest.of(ENERGY_REQUEST))
     assert told.ok
     assert "newer" in told.energy_story
-    plain = wire.measurement_from_pb(result(), Question.of(REQUEST))
+    plain = wire.measurement_from_pb(result(), BoardRequest.of(REQUEST))
     assert plain.energy_story == ""
 
 
@@ -262,7 +305,7 @@ def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, A
     energy.CopyFrom(ENERGY)
     for name, value in changes.items():
         setattr(energy, name, value)
-    told = wire.measurement_from_pb(energy_result(energy=energy), Question.of(ENERGY_REQUEST))
+    told = wire.measurement_from_pb(energy_result(energy=energy), BoardRequest.of(ENERGY_REQUEST))
     assert told.ok
     assert told.energy_mj is None
     assert "impossible" in told.energy_story
@@ -270,6 +313,6 @@ def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, A
 
 def test_a_failure_has_no_energy() -> None:
     failed = energy_result(outcome="model_error", error_code="MODEL_CRASHED", energy=ENERGY)
-    told = wire.measurement_from_pb(failed, Question.of(ENERGY_REQUEST))
+    told = wire.measurement_from_pb(failed, BoardRequest.of(ENERGY_REQUEST))
     assert not told.ok
     assert told.energy_mj is None

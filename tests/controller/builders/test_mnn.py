@@ -16,9 +16,13 @@ import onnxruntime
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
-from latfarm_controller.builders.mnn import converter as mnn_converter
 from latfarm_controller.builders.mnn.build import MnnModel, build_mnn
-from latfarm_controller.builders.mnn.converter import ConverterError, convert
+from latfarm_controller.builders.mnn.converter import (
+    ConverterError,
+    MnnConverter,
+    convert,
+    kept_converter,
+)
 from latfarm_controller.builders.noise import inputs
 from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.errors import BuildError
@@ -244,54 +248,54 @@ def test_what_is_no_model_is_refused_with_the_converters_words() -> None:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
-    """Put another program in the converter's place; a list of arguments arrives as a line."""
-    monkeypatch.setattr(mnn_converter, "_warm", [])
+def converter(tmp_path: Path) -> Iterator[Callable[[str], MnnConverter]]:
+    """Makes converters with another program in the place of MNN's, which reads one request."""
+    made: list[MnnConverter] = []
 
-    def put(program: str) -> None:
+    def make(program: str) -> MnnConverter:
         path = tmp_path / "worker.py"
         path.write_text(f"import os, signal, sys\nsys.stdin.readline()\n{program}\n")
-        monkeypatch.setattr(mnn_converter, "_WORKER", path)
+        made.append(MnnConverter(path, longest_s=20.0 if "kill" in program else 0.2))
+        return made[-1]
 
-    yield put
-    mnn_converter._close()
+    yield make
+    for one in made:
+        one.close()
 
 
 def test_a_crash_is_an_error_and_the_next_model_is_built(
-    worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    converter: Callable[[str], MnnConverter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = small("relu", lambda b: b.relu(image(b)))
-    real = mnn_converter._WORKER
-    worker("os.kill(os.getpid(), signal.SIGSEGV)")
-    with pytest.raises(BuildError, match="MNN's converter: it died of SIGSEGV"):
-        build_mnn(graph)
-    monkeypatch.setattr(mnn_converter, "_WORKER", real)
+    dying = converter("os.kill(os.getpid(), signal.SIGSEGV)")
+    with monkeypatch.context() as patched:
+        patched.setattr("latfarm_controller.builders.mnn.build.convert", dying.convert)
+        with pytest.raises(BuildError, match="MNN's converter: it died of SIGSEGV"):
+            build_mnn(graph)
+    assert not dying.fresh
     assert MnnModel(build_mnn(graph)).tensors >= {"input", "relu_0"}
 
 
-def test_no_answer_is_an_error(
-    worker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker("signal.pause()")
-    monkeypatch.setattr(mnn_converter, "_LONGEST_S", 0.2)
+def test_no_answer_is_an_error(converter: Callable[[str], MnnConverter]) -> None:
+    silent = converter("signal.pause()")
     with pytest.raises(ConverterError, match="no answer within"):
-        convert(b"")
-    assert not mnn_converter._warm[0].fresh
+        silent.convert(b"", ())
+    assert not silent.fresh
 
 
 def test_the_process_stays_warm_and_ends_with_its_owner(tmp_path: Path) -> None:
     graph = small("relu", lambda b: b.relu(image(b)))
     build_mnn(graph)
-    first = mnn_converter._warm[0]
+    first = kept_converter()
     build_mnn(graph)
-    assert mnn_converter._warm[0] is first
+    assert kept_converter() is first
     program = (
         "import sys\n"
         "from latfarm_controller.builders.mnn import converter as mnn_converter\n"
         "try: mnn_converter.convert(b'no model')\n"
         "except mnn_converter.ConverterError: pass\n"
-        "one = mnn_converter._warm[0]\n"
-        "print(one._process.pid, one._folder)\n"
+        "one = mnn_converter.kept_converter()\n"
+        "print(one.pid, one.folder)\n"
     )
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -302,10 +306,9 @@ def test_the_process_stays_warm_and_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_without_mnn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnn_converter, "_warm", [])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BuildError, match=r"pip install latfarm-controller\[mnn\]"):
-        convert(b"")
+        MnnConverter()
 
 
 def test_nothing_of_ours_imports_what_installs_packages() -> None:

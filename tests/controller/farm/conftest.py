@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 from latfarm_controller.agents.board import ROOM, BoardInfo, Lease, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import AgentError, AgentLostError, DiskFullError, LeaseError
-from latfarm_controller.farm.boards.links import BoardClient, Question, ShardSettings
+from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.errors import (
+    AgentError,
+    AgentLostError,
+    DiskFullError,
+    FarmError,
+    LeaseError,
+)
+from latfarm_controller.farm.boards.interfaces import (
+    BoardClient,
+    BoardRequest,
+    Connect,
+    Shard,
+    ShardEvent,
+    ShardSettings,
+)
+from latfarm_controller.farm.boards.shard import InlineShard
 from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes.backends import InlineBackend
-from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.scheduling.state import Policy
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
+RECORD = CampaignRecord("c1", "first", "rounds", "p")
 BOOT_ID = "the-controllers-host"
-Answer = Callable[["FakeBoard", Question], Measurement]
+Answer = Callable[["FakeBoard", BoardRequest], Measurement]
 
 
-def good(board: FakeBoard, question: Question) -> Measurement:
+def good(board: FakeBoard, question: BoardRequest) -> Measurement:
     """A measurement as a healthy board gives it."""
     return Measurement(
         question.request_id,
@@ -128,7 +149,7 @@ class FakeClient:
         self.board.blobs.add(sha256)
         return len(data)
 
-    async def measure(self, request: Question, sha256: str) -> Measurement:
+    async def measure(self, request: BoardRequest, sha256: str) -> Measurement:
         self._check(lease=True)
         assert sha256 in self.board.blobs
         self.board.asked += 1
@@ -154,13 +175,50 @@ class FakeClient:
         return
 
 
+class MortalShard(InlineShard):
+    """A shard that dies when it is told to, as a Ray actor dies with its process."""
+
+    def __init__(self, settings: ShardSettings, connect: Connect) -> None:
+        super().__init__(settings, connect)
+        self.dead = asyncio.Event()
+
+    async def die(self) -> None:
+        await self.close()
+        self.dead.set()
+
+    async def events(self) -> list[ShardEvent]:
+        happened = asyncio.ensure_future(super().events())
+        died = asyncio.ensure_future(self.dead.wait())
+        try:
+            await asyncio.wait({happened, died}, return_when=asyncio.FIRST_COMPLETED)
+            if self.dead.is_set():
+                raise FarmError("a board shard died")
+            return await happened
+        finally:
+            happened.cancel()
+            died.cancel()
+
+
+class LabBackend(InlineBackend):
+    """Runs the shards of a lab in the test's event loop."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(lab.connect, lab.build)
+        self.lab = lab
+
+    async def shard(self, settings: ShardSettings) -> Shard:
+        shard = MortalShard(settings, self.lab.connect)
+        self.lab.shards.append(shard)
+        return shard
+
+
 @dataclass
 class Lab:
     """Fake boards, and requests to ask them."""
 
     boards: list[FakeBoard] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
-    building: int = 0
+    shards: list[MortalShard] = field(default_factory=list)
 
     def board(self, board_id: str, **options: object) -> FakeBoard:
         board = FakeBoard(board_id, **options)  # type: ignore[arg-type]
@@ -192,10 +250,10 @@ class Lab:
         """A farm of all boards, with waits of milliseconds."""
         values = {"backoff_s": 0.001, "quarantine_s": 0.002, "quarantine_cap_s": 0.004, **policy}
         farm = Farm(
-            InlineBackend(self.connect, self.build),
+            LabBackend(self),
             "test",
             policy=Policy(**values),  # type: ignore[arg-type]
-            settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01),
+            settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01, restart_s=0.0),
         )
         await farm.start([self.entry(board.board_id) for board in self.boards])
         try:
@@ -204,6 +262,72 @@ class Lab:
             await farm.stop()
 
 
+class Rounds:
+    """Asks its requests in rounds, the next one after all of the last were told."""
+
+    kind = "rounds"
+
+    def __init__(self, rounds: Sequence[Sequence[MeasurementRequest]]) -> None:
+        self._rounds = [list(requests) for requests in rounds]
+        self._total = sum(map(len, rounds))
+        self._waiting: set[str] = set()
+        self._left = self._rounds.pop(0) if self._rounds else []
+        self.told: list[Measurement] = []
+        self.fail_after: int | None = None
+
+    def ask(self, count: int) -> list[MeasurementRequest]:
+        if not self._left and not self._waiting and self._rounds:
+            self._left = self._rounds.pop(0)
+        asked, self._left = self._left[:count], self._left[count:]
+        self._waiting |= {request.request_id for request in asked}
+        return asked
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for measurement in measurements:
+            self._waiting.remove(measurement.request_id)  # told once, and only what was asked
+            self.told.append(measurement)
+            if self.fail_after == len(self.told):
+                raise ValueError("the fit exploded")
+
+    @property
+    def done(self) -> bool:
+        return not (self._left or self._waiting or self._rounds)
+
+    def progress(self) -> Progress:
+        return Progress("rounds", len(self.told), self._total, ("rounds",))
+
+    def outcome(self) -> Mapping[str, Any]:
+        return {"told": len(self.told)}
+
+
+async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measurement]:
+    """The next `count` answers of a campaign by request id; each comes once."""
+    inbox = farm.listen(campaign_id)
+    found = Counter[str]()
+    answers = {}
+    for _ in range(count):
+        item = await inbox.get()
+        assert isinstance(item, Delivery)
+        measurement = item.measurement
+        found[measurement.request_id] += 1
+        answers[measurement.request_id] = measurement
+    assert set(found.values()) <= {1}
+    return answers
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 @pytest.fixture
 def lab() -> Lab:
     return Lab()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DuckDBStore]:
+    with DuckDBStore(tmp_path / "store.duckdb") as opened:
+        yield opened

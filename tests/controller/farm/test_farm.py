@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
-from latfarm_controller.farm.boards.links import Question
-from latfarm_controller.farm.farm import Delivery, Farm
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from tests.controller.farm.conftest import Lab, collect, until
+
 pytestmark = pytest.mark.timeout(30)
 
 
-async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measurement]:
-    inbox = farm.listen(campaign_id)
-    found = Counter[str]()
-    answers = {}
-    for _ in range(count):
-        item = await inbox.get()
-        assert isinstance(item, Delivery)
-        measurement = item.measurement
-        found[measurement.request_id] += 1
-        answers[measurement.request_id] = measurement
-    assert set(found.values()) <= {1}
-    return answers
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def test_a_pool_shares_the_work(lab: Any) -> None:
+def test_a_pool_shares_the_work(lab: Lab) -> None:
     boards = [lab.board(f"b{i}") for i in range(3)]
     requests = [lab.request(i) for i in range(30)]
 
@@ -56,7 +37,7 @@ def test_a_pool_shares_the_work(lab: Any) -> None:
     assert sorted(lab.built) == sorted({hash_of(request.graph) for request in requests})
 
 
-def test_a_query_overtakes_queued_work_but_not_the_running_measurement(lab: Any) -> None:
+def test_a_query_overtakes_queued_work_but_not_the_running_measurement(lab: Lab) -> None:
     board = lab.board("b")
     board.gate.clear()
     requests = [lab.request(i) for i in range(8)]
@@ -80,7 +61,7 @@ def test_a_query_overtakes_queued_work_but_not_the_running_measurement(lab: Any)
     assert board.measured.index(query.request_id) == 1
 
 
-def test_the_same_question_of_two_campaigns_is_measured_once(lab: Any) -> None:
+def test_the_same_question_of_two_campaigns_is_measured_once(lab: Lab) -> None:
     board = lab.board("b")
     request = lab.request(1)
 
@@ -96,19 +77,19 @@ def test_the_same_question_of_two_campaigns_is_measured_once(lab: Any) -> None:
     assert board.measured == [request.request_id]
 
 
-def test_a_board_that_dies_loses_nothing(lab: Any) -> None:
+def test_a_board_that_dies_loses_nothing(lab: Lab) -> None:
     steady, frail = lab.board("steady"), lab.board("frail")
     requests = [lab.request(i) for i in range(12)]
     deaths: list[str] = []
 
-    def die_once(board: Any, question: Question) -> Measurement:
+    def die_once(board: Any, question: BoardRequest) -> Measurement:
         if not deaths:
             deaths.append(question.request_id)
             board.alive = False
             raise AgentLostError("frail hung up")
         return lab_good(board, question)
 
-    lab_good: Callable[[Any, Question], Measurement] = frail.answer
+    lab_good: Callable[[Any, BoardRequest], Measurement] = frail.answer
     frail.answer = die_once
     steady.gate.clear()
 
@@ -130,14 +111,14 @@ def test_a_board_that_dies_loses_nothing(lab: Any) -> None:
     assert len(steady.measured) + len(frail.measured) == 12
 
 
-def test_a_request_that_kills_boards_is_given_up(lab: Any) -> None:
+def test_a_request_that_kills_boards_is_given_up(lab: Lab) -> None:
     boards = [lab.board(f"b{i}") for i in range(3)]
     poison = lab.request(5)
     requests = [lab.request(i) for i in range(10)]
     kills: list[str] = []
-    lab_good: Callable[[Any, Question], Measurement] = boards[0].answer
+    lab_good: Callable[[Any, BoardRequest], Measurement] = boards[0].answer
 
-    def answer(board: Any, question: Question) -> Measurement:
+    def answer(board: Any, question: BoardRequest) -> Measurement:
         if question.request_id == poison.request_id:
             kills.append(board.board_id)
             raise AgentLostError(f"{board.board_id} crashed")
@@ -163,7 +144,7 @@ def test_a_request_that_kills_boards_is_given_up(lab: Any) -> None:
     assert len(set(kills)) >= 2  # the second try went to another board
 
 
-def test_a_model_that_cannot_be_built_is_a_model_error(lab: Any) -> None:
+def test_a_model_that_cannot_be_built_is_a_model_error(lab: Lab) -> None:
     board = lab.board("b")
     bad = lab.request(3)
     build = lab.build
@@ -174,7 +155,7 @@ def test_a_model_that_cannot_be_built_is_a_model_error(lab: Any) -> None:
         data: bytes = build(graph, model_format, dtype)
         return data
 
-    lab.build = refuse
+    lab.build = refuse  # type: ignore[method-assign]
 
     async def scenario() -> None:
         async with lab.farm() as farm:
@@ -191,7 +172,7 @@ def test_a_model_that_cannot_be_built_is_a_model_error(lab: Any) -> None:
     assert bad.request_id not in board.measured
 
 
-def test_cancelling_frees_the_board_at_once(lab: Any) -> None:
+def test_cancelling_frees_the_board_at_once(lab: Lab) -> None:
     board = lab.board("b")
     board.gate.clear()
 
@@ -212,7 +193,7 @@ def test_cancelling_frees_the_board_at_once(lab: Any) -> None:
     assert board.measured == [lab.request(50).request_id]
 
 
-def test_what_waits_behind_an_aborted_measurement_is_measured(lab: Any) -> None:
+def test_what_waits_behind_an_aborted_measurement_is_measured(lab: Lab) -> None:
     """Short measurements have the next one asked for already: it must not go down with them."""
     board = lab.board("b")
     first, other = [lab.request(i) for i in range(3)], lab.request(50)
@@ -238,7 +219,7 @@ def test_what_waits_behind_an_aborted_measurement_is_measured(lab: Any) -> None:
     assert board.measured == [lab.request(99).request_id, other.request_id]
 
 
-def test_cancelling_what_waits_at_the_agent_spares_what_runs_there(lab: Any) -> None:
+def test_cancelling_what_waits_at_the_agent_spares_what_runs_there(lab: Lab) -> None:
     board = lab.board("b")
 
     async def scenario() -> None:
@@ -254,21 +235,20 @@ def test_cancelling_what_waits_at_the_agent_spares_what_runs_there(lab: Any) -> 
             farm.submit("c2", [lab.request(2)])
             await until(lambda: board.asked == 2)
             farm.cancel("c2")
-            await until(lambda: not farm._inboxes.get("c2"))
             board.gate.set()
             assert (await collect(farm, "c1", 1))[lab.request(1).request_id].ok
-            await until(lambda: farm._scheduler.open_requests() == 0)
+            await until(lambda: farm.state().queues == {})
 
     asyncio.run(scenario())
     assert board.measured[:2] == [lab.request(99).request_id, lab.request(1).request_id]
 
 
-def test_a_stolen_lease_is_taken_again(lab: Any) -> None:
+def test_a_stolen_lease_is_taken_again(lab: Lab) -> None:
     board = lab.board("b")
     requests = [lab.request(i) for i in range(6)]
-    healthy: Callable[[Any, Question], Measurement] = board.answer
+    healthy: Callable[[Any, BoardRequest], Measurement] = board.answer
 
-    def steal_once(board: Any, question: Question) -> Measurement:
+    def steal_once(board: Any, question: BoardRequest) -> Measurement:
         if board.leases == 1 and len(board.measured) == 2:
             board.token += 1
             raise LeaseError("b is not ours")
@@ -289,7 +269,7 @@ def test_a_stolen_lease_is_taken_again(lab: Any) -> None:
     assert sorted(board.measured) == sorted(request.request_id for request in requests)
 
 
-def test_a_failed_upload_is_tried_again(lab: Any) -> None:
+def test_a_failed_upload_is_tried_again(lab: Lab) -> None:
     board = lab.board("b")
     board.refuse_uploads = 2
 
@@ -305,12 +285,12 @@ def test_a_failed_upload_is_tried_again(lab: Any) -> None:
     assert board.refuse_uploads == 0
 
 
-def test_a_sick_board_is_quarantined_probed_and_trusted_again(lab: Any) -> None:
+def test_a_sick_board_is_quarantined_probed_and_trusted_again(lab: Lab) -> None:
     board = lab.board("b")
-    healthy: Callable[[Any, Question], Measurement] = board.answer
+    healthy: Callable[[Any, BoardRequest], Measurement] = board.answer
     failures = iter(range(4))
 
-    def sick(board: Any, question: Question) -> Measurement:
+    def sick(board: Any, question: BoardRequest) -> Measurement:
         failure = next(failures, None)
         if failure is not None:
             if failure == 3:  # the last: what follows waits until we have looked
@@ -338,7 +318,7 @@ def test_a_sick_board_is_quarantined_probed_and_trusted_again(lab: Any) -> None:
     assert reasons == ["quarantined: RuntimeError: the delegate is gone"]
 
 
-def test_building_and_timing_take_turns_on_one_host(lab: Any) -> None:
+def test_building_and_timing_take_turns_on_one_host(lab: Lab) -> None:
     """`Lab.build` asserts that no quiet board is timing; here one must be, and another is not."""
     quiet = lab.board("quiet", real_time=True, boot_id="the-controllers-host")
     far = lab.board("far", platforms=("far",), real_time=True, boot_id="elsewhere")
@@ -362,7 +342,7 @@ def test_building_and_timing_take_turns_on_one_host(lab: Any) -> None:
     assert len(quiet.measured) == len(far.measured) == 40
 
 
-def test_an_unknown_platform_says_what_there_is(lab: Any) -> None:
+def test_an_unknown_platform_says_what_there_is(lab: Lab) -> None:
     lab.board("b")
     away = lab.board("away")
     away.alive = False
@@ -377,34 +357,7 @@ def test_an_unknown_platform_says_what_there_is(lab: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_a_shard_that_dies_is_replaced(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = lab.board("b")
-    board.gate.clear()
-    monkeypatch.setattr("latfarm_controller.farm.farm.RESTART_S", 0.0)
-
-    async def scenario() -> None:
-        async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
-            farm.listen("c")
-            farm.submit("c", [lab.request(i) for i in range(4)])
-            await until(lambda: board.busy)
-            shard: Any = farm._shards[0]
-            await shard.close()
-
-            async def broken() -> list[Any]:
-                raise FarmError("a board shard died")
-
-            shard.events = broken
-            shard._happened.set()
-            board.gate.set()
-            answers = await collect(farm, "c", 4)
-            assert all(answer.ok for answer in answers.values())
-            assert farm._shards[0] is not shard
-
-    asyncio.run(scenario())
-
-
-def test_stopping_gives_the_boards_back(lab: Any) -> None:
+def test_stopping_gives_the_boards_back(lab: Lab) -> None:
     board = lab.board("b")
 
     async def scenario() -> int:

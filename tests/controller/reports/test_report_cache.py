@@ -82,6 +82,6 @@ def test_a_report_is_made_once_until_something_is_measured(
     assert lab.store.revision(toy.PLATFORM) != before
     assert [ask(), ask()] == [3, 3]
     told = lab.store.revision(toy.PLATFORM)
-    assert lab.store.put_aside(some.board_id, some.measured_at_s - 1e-3, "a test")
+    assert lab.store.discard_measurements(some.board_id, some.measured_at_s - 1e-3, "a test")
     assert lab.store.revision(toy.PLATFORM) != told
     assert [ask(), ask()] == [4, 4]

@@ -6,8 +6,8 @@ from typing import Any
 import duckdb
 import pytest
 from latfarm_controller.errors import StoreError
+from latfarm_controller.store.backfills import BATCH_ROWS
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.store.fills import BATCH_ROWS
 from latfarm_controller.store.migrate import (
     Migration,
     known_migrations,
@@ -32,7 +32,8 @@ def test_a_new_file_gets_all_steps_once() -> None:
         assert migrate(connection, steps) == 0
         applied = connection.execute("SELECT version, name FROM schema_version").fetchall()
         assert applied == [(step.version, step.name) for step in steps]
-        assert {"graphs", "measurements", "campaigns", "bundles", "platforms"} <= tables(connection)
+        assert {"graphs", "measurements", "campaigns", "platforms"} <= tables(connection)
+        assert "bundles" not in tables(connection)
 
 
 def test_an_older_file_gets_the_rest_and_keeps_its_rows(tmp_path: Path) -> None:
@@ -41,12 +42,24 @@ def test_an_older_file_gets_the_rest_and_keeps_its_rows(tmp_path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         migrate(connection, steps[:1])
         connection.execute("INSERT INTO graphs VALUES ('h', 'g', '{}', 1, 0)")
-        assert "bundles" not in tables(connection)
+        assert "put_aside" not in tables(connection)
     with DuckDBStore(path) as store:
-        assert store.bundles() == []
+        assert store.counts()["graphs"] == 1
     with duckdb.connect(str(path)) as connection:
         rows = connection.execute("SELECT name, network_hash FROM graphs").fetchall()
         assert rows == [("g", "")]
+
+
+def test_a_file_with_a_table_of_bundles_still_opens_and_loses_only_that(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with duckdb.connect(str(path)) as connection:
+        migrate(connection, known_migrations()[:5])
+        connection.execute("INSERT INTO graphs VALUES ('h', 'g', '{}', 1, 0, '')")
+        connection.execute("INSERT INTO bundles VALUES (1, 'p', '1', '/b', 0, '{}')")
+    with DuckDBStore(path) as store:
+        assert store.counts() == {"measurements": 0, "graphs": 1, "campaigns": 0}
+    with duckdb.connect(str(path)) as connection:
+        assert "bundles" not in tables(connection)
 
 
 def test_old_graphs_get_their_network_hash(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from latfarm_controller.errors import AgentLostError, StoreError, UsageError
-from latfarm_controller.store.base import BundleRecord, CampaignRecord
+from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.snapshot import write_measurements
 from latfarm_predictors.graph.graph import Graph
@@ -23,7 +23,6 @@ def filled(store: DuckDBStore, make_measurement: MakeMeasurement) -> DuckDBStore
     told.append(make_measurement(9, ok=False, error_message='a "quoted", odd\nstory'))
     store.add_measurements("c", told)
     store.put_campaign(CampaignRecord("c", "n", "kernels", "p"))
-    store.put_bundle(BundleRecord("p", "1", "/b"))
     return store
 
 
@@ -53,7 +52,7 @@ def test_csv_reads_back(filled: DuckDBStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("table", "rows"),
-    [("graphs", 8), ("campaigns", 1), ("bundles", 1), ("platforms", 3), ("measurements", 8)],
+    [("graphs", 8), ("campaigns", 1), ("platforms", 3), ("measurements", 8)],
 )
 def test_every_table_can_be_exported(
     filled: DuckDBStore, tmp_path: Path, table: str, rows: int
@@ -105,7 +104,7 @@ def test_a_snapshot_holds_all_tables_and_replaces_only_a_snapshot(
     folder = tmp_path / "snapshot"
     rows = filled.snapshot(folder)
     assert rows == {
-        "measurements": 8, "graphs": 8, "campaigns": 1, "bundles": 1, "platforms": 3,
+        "measurements": 8, "graphs": 8, "campaigns": 1, "platforms": 3,
         "board_events": 0, "put_aside": 0,
     }  # fmt: skip
     filled.add_measurements("c", [make_measurement(20)])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import threading
 import uuid
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store import duckdb as store_module
-from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
+from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph, Node
@@ -100,11 +99,11 @@ def test_another_process_life_reads_the_same(
     assert back == [measurement for measurement, _ in [*told, make_measurement(9)]]
 
 
-def test_graphs_are_kept_by_hash(store: DuckDBStore, make_graph: MakeGraph) -> None:
-    first, second = make_graph(1), make_graph(2)
-    store.put_graph(first)
-    store.put_graph(first)
-    store.put_graph(second)
+def test_graphs_are_kept_by_hash(store: DuckDBStore, make_measurement: MakeMeasurement) -> None:
+    (one, first), (other, second) = make_measurement(1), make_measurement(2)
+    store.add_measurements("a", [(one, first)])
+    store.add_measurements("b", [(one, first), (other, second)])
+    assert store.counts()["graphs"] == 2
     assert store.get_graph(hash_of(first)) == first
     assert store.get_graph(hash_of(second)) == second
     assert store.get_graph("0" * 32) is None
@@ -213,52 +212,6 @@ def test_a_long_listing_reads_page_by_page_and_misses_nothing(
     assert len(list(store.measurements(limit=10))) == 10
 
 
-def test_training_takes_stable_ones_and_unstable_ones_only_where_nothing_is_better(
-    store: DuckDBStore, make_measurement: MakeMeasurement
-) -> None:
-    mixed_stable, mixed_unstable = (
-        make_measurement(1, repeat=0),
-        make_measurement(1, repeat=1, unstable=True),
-    )
-    only_unstable = [make_measurement(2, repeat=i, unstable=True) for i in range(2)]
-    repeats = [make_measurement(3, repeat=i) for i in range(3)]
-    unfit = [
-        make_measurement(4, ok=False),
-        make_measurement(5, latency_ms=math.inf),
-        make_measurement(6, latency_ms=math.nan),
-        make_measurement(7, protocol_version=0),
-        make_measurement(8, purpose="network"),
-        make_measurement(9, platform="q"),
-    ]
-    store.add_measurements("c", [*repeats, mixed_unstable, mixed_stable, *only_unstable, *unfit])
-    rows = store.training_rows("p", "kernel")
-    expected = [mixed_stable, *only_unstable, *repeats]
-    assert [measurement for measurement, _ in rows] == [measurement for measurement, _ in expected]
-    assert [graph for _, graph in rows] == [graph for _, graph in expected]
-
-
-def test_training_counts_a_measurement_once_that_two_campaigns_were_told(
-    store: DuckDBStore, make_measurement: MakeMeasurement
-) -> None:
-    shared = make_measurement()
-    elsewhere = make_measurement(measured_at_s=5.0)
-    store.add_measurements("a", [shared])
-    store.add_measurements("b", [shared])
-    store.add_measurements("c", [elsewhere])
-    rows = store.training_rows("p", "kernel")
-    assert [measurement for measurement, _ in rows] == [elsewhere[0], shared[0]]
-
-
-def test_training_can_keep_to_one_fingerprint(
-    store: DuckDBStore, make_measurement: MakeMeasurement
-) -> None:
-    old = make_measurement(repeat=0, fingerprint="old", unstable=False)
-    new = make_measurement(repeat=1, fingerprint="new", unstable=True)
-    store.add_measurements("c", [old, new])
-    assert [m for m, _ in store.training_rows("p", "kernel", fingerprint="new")] == [new[0]]
-    assert [m for m, _ in store.training_rows("p", "kernel")] == [old[0]]
-
-
 def test_latest_prefers_stable_then_new(
     store: DuckDBStore, make_measurement: MakeMeasurement
 ) -> None:
@@ -346,20 +299,6 @@ def test_a_campaign_record_is_replaced_as_it_runs(store: DuckDBStore) -> None:
     assert store.campaigns() == [finished]
 
 
-def test_bundles_by_platform_newest_first(store: DuckDBStore) -> None:
-    first = BundleRecord("p", "1", "/b/p/1", 10.0, {"campaign": "c"})
-    second = BundleRecord("p", "2", "/b/p/2", 20.0)
-    other = BundleRecord("q", "1", "/b/q/1", 30.0)
-    assert store.latest_bundle("p") is None
-    for record in (second, other, first):
-        store.put_bundle(record)
-    assert store.latest_bundle("p") == second
-    assert store.bundles() == [other, second, first]
-    moved = replace(first, path="/elsewhere")
-    store.put_bundle(moved)
-    assert store.bundles("p") == [second, moved]
-
-
 def test_threads_write_and_read_at_the_same_time(
     store: DuckDBStore, make_measurement: MakeMeasurement
 ) -> None:
@@ -384,12 +323,12 @@ def test_threads_write_and_read_at_the_same_time(
     assert len(list(store.measurements())) == 32
 
 
-def test_a_closed_store_says_so(tmp_path: Path, make_graph: MakeGraph) -> None:
+def test_a_closed_store_says_so(tmp_path: Path, make_measurement: MakeMeasurement) -> None:
     store = DuckDBStore(tmp_path / "s")
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
-        store.put_graph(make_graph(1))
+        store.add_measurements("c", [make_measurement()])
     with pytest.raises(StoreError, match="closed"):
         list(store.measurements())
 

@@ -23,7 +23,7 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.app.app import Controller
 from latfarm_controller.cli import main
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.farm.boards.links import ShardSettings
+from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.reports import energy as report

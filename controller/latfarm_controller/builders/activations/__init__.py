@@ -1,1 +1,1 @@
-"""How large activations will be, told without running anything."""
+"""Estimates how large activations will be, without running the network."""

@@ -1,4 +1,4 @@
-"""Profiles of layers: sums of products with weights, and normalisations."""
+"""Value profiles of layers with weights, and of normalisations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from latfarm_controller.builders.profiles import Floats, ValueProfile
 
 
 def _mixed(source: ValueProfile, sums: Floats, squares: Floats, shift: Floats) -> ValueProfile:
-    """Rows of weights (out, in) times values by input; `sums` and `squares` over the window."""
+    """The profile of weights (out, in) times values, summed over inputs and taps."""
     mean, variance = source.mean.reshape(-1), source.variance.reshape(-1)
     if mean.size == 1:
         return profiles.normal(
@@ -72,7 +72,7 @@ def _conv(walk: Walk, node: Node) -> ValueProfile:
 
 
 def _met(rim: tuple[Floats, ...], node: Node) -> tuple[Floats, tuple[Floats, ...]]:
-    """What the taps of a convolution meet, where it is not padding.
+    """How much data the taps of a convolution meet, where they do not meet padding.
 
     Args:
         rim: mean square of the data by axis and place.
@@ -162,7 +162,7 @@ def _matmul(walk: Walk, node: Node) -> ValueProfile:
 
 
 def spread(values: Floats, axis: int, size: int) -> Floats:
-    """An axis of size 1 brought to its full size."""
+    """Values with an axis of size 1 broadcast to its full size."""
     shape = list(values.shape)
     shape[axis] = size
     return np.broadcast_to(values, shape)

@@ -1,4 +1,4 @@
-"""Profiles of pools and reductions, and of ops that move data."""
+"""Value profiles of pools and reductions, and of ops that move data."""
 
 from __future__ import annotations
 

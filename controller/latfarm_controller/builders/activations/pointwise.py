@@ -1,4 +1,4 @@
-"""Profiles of ops that work element by element."""
+"""Value profiles of ops that work element by element."""
 
 from __future__ import annotations
 

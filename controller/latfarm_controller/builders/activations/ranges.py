@@ -1,6 +1,7 @@
-"""How large a Graph's activations will be: profiles carried from op to op, without running it.
+"""Estimates the values of a graph's activations, as profiles that go from op to op.
 
-Inputs are taken for standard normal within +-3, integers for masks of ones, ids for uniform.
+Nothing is run. Inputs are taken for standard normal within +-3, integer inputs for masks of ones,
+and ids for uniformly distributed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HANDLERS: Mapping[str, Handler] = {
 
 
 def profiles_of(graph: Graph, fetch: Fetch) -> dict[str, ValueProfile]:
-    """The profile of every float activation.
+    """The value profile of every float activation of a graph.
 
     Args:
         graph: a float network.

@@ -1,4 +1,4 @@
-"""The walk that carries profiles from op to op, and what its rules have in common."""
+"""Goes through a graph from op to op and keeps the value profile of each tensor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from latfarm_controller.builders.profiles import Floats, ValueProfile
 Fetch = Callable[[str], Array]
 Handler = Callable[["Walk", Node], "ValueProfile | Sequence[ValueProfile]"]
 
-EPSILON = 1e-5  # of normalisations: ONNX's default; a Graph does not keep it
+EPSILON = 1e-5
+"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
 
 
 class Walk:
-    """A graph on the way through its nodes, and the profiles found so far."""
+    """A graph, how far it has been walked, and the profiles found so far.
+
+    `handlers` say, by op, what profile the results of a node have.
+    """
 
     def __init__(self, graph: Graph, fetch: Fetch, handlers: Mapping[str, Handler]) -> None:
         self.graph = graph
@@ -29,7 +33,7 @@ class Walk:
         self.rims: dict[str, tuple[Floats, ...]] = {}
 
     def run(self) -> dict[str, ValueProfile]:
-        """Walk the whole graph; profiles of the float activations by name."""
+        """Walk the whole graph; returns the profiles of the float activations by name."""
         for tensor in self.graph.inputs:
             if self.is_real(tensor):
                 ones = (1,) * len(self.shape(tensor))
@@ -51,13 +55,13 @@ class Walk:
         return self.graph.type_of(tensor).shape
 
     def profile(self, tensor: str) -> ValueProfile:
-        """Of an activation or a constant."""
+        """The profile of an activation or a constant."""
         if tensor in self.found:
             return self.found[tensor]
         if tensor not in self.constants:
             if tensor in self.graph.weights:
                 self.constants[tensor] = profiles.constant(self.fetch(tensor))
-            else:  # integers at run time: masks are ones
+            else:  # integers that are computed at run time are taken for masks of ones
                 self.constants[tensor] = profiles.constant(np.ones((1,) * len(self.shape(tensor))))
         return self.constants[tensor]
 
@@ -69,12 +73,15 @@ class Walk:
         return [self.plain(tensor, self.profile(node.inputs[0])) for tensor in node.outputs]
 
     def rim(self, tensor: str) -> tuple[Floats, ...]:
-        """By axis of pixels, the mean square at each place: near padding, sums have fewer terms."""
+        """The mean square of a tensor at each place, along each axis of pixels.
+
+        Near padding, sums have fewer terms, so that the mean square there is smaller.
+        """
         found = self.rims.get(tensor)
         return tuple(np.ones(n) for n in self.shape(tensor)[2:]) if found is None else found
 
     def _keep_rim(self, node: Node, tensor: str) -> None:
-        """What an op that leaves pixels in their places passes on."""
+        """Pass the rim on through an op that leaves pixels in their places."""
         if tensor not in self.rims and len(self.shape(tensor)) > 2:
             for source in node.inputs:
                 if source in self.rims and self.shape(source)[2:] == self.shape(tensor)[2:]:
@@ -82,18 +89,18 @@ class Walk:
                     return
 
     def plain(self, tensor: str, source: ValueProfile) -> ValueProfile:
-        """The mixture of all of a profile's values, for a tensor of any rank."""
+        """One distribution of all values of a profile, for a tensor of any rank."""
         points = profiles.collapsed(source, ()).points
         return profiles.unrelated(points.reshape((1,) * len(self.shape(tensor)) + (-1,)))
 
 
 def number(node: Node, name: str, default: float) -> float:
-    """A scalar attribute."""
+    """The value of a scalar attribute."""
     value = node.attrs.get(name, default)
     return float(value) if isinstance(value, int | float) else default
 
 
 def int_list(node: Node, name: str) -> tuple[int, ...]:
-    """A list attribute; () where it is missing."""
+    """The values of a list attribute; () if it is missing."""
     value = node.attrs.get(name, ())
     return tuple(int(v) for v in value) if isinstance(value, tuple) else ()

@@ -1,9 +1,9 @@
-"""Graph -> MNN, float32, by MNN's own converter from our ONNX model.
+"""Builds MNN models in float32, with MNN's own converter from the ONNX model that we build.
 
-The converter runs in a process of its own (`mnn.converter`). Its defaults are kept, as a deployed
-model has them, but for the exact GELU. Two things are done for it: what it reads differently from
-the ONNX standard is spelt so that it cannot, and the random identity that it gives each file is
-replaced by one of the content.
+The converter runs in a process of its own (`mnn/converter.py`). Its default options are kept, as
+for a deployed model, except that GELU is kept exact. Two things are changed around it. First, nodes
+that the converter reads differently from the ONNX standard are written in another way. Second, the
+random identity that it gives each file is replaced by one that is computed from the content.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UUID_LENGTH = 36
 def build_mnn(
     graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
 ) -> bytes:
-    """An MNN model; its inputs and outputs have the graph's names.
+    """Build an MNN model, whose inputs and outputs have the names of the graph.
 
     Args:
         graph: what to build.
@@ -83,7 +83,7 @@ def _number(node: Node, name: str) -> float:
 
 
 def _refuse(graph: Graph, node: Node) -> None:
-    """Name what the converter takes and MNN then computes differently from the standard."""
+    """Raise for a node that the converter takes but that MNN computes differently from ONNX."""
     why = ""
     dilations = node.attrs.get("dilations", ())
     if node.op == "MaxPool" and isinstance(dilations, tuple) and any(d != 1 for d in dilations):
@@ -111,7 +111,7 @@ def _resize_limit(graph: Graph, node: Node) -> str:
 
 
 def _respelt(graph: Graph, draft: OnnxDraft, node: Node) -> Sequence[Node]:
-    """A node as MNN reads it rightly."""
+    """The nodes that make MNN compute what a node means in the ONNX standard."""
     if node.op in _NORMALISATIONS:
         return [replace(node, attrs={**node.attrs, "epsilon": _EPSILON})]
     if node.op == "Less":  # wrong in the last elements of a tensor
@@ -125,7 +125,7 @@ def _respelt(graph: Graph, draft: OnnxDraft, node: Node) -> Sequence[Node]:
 
 
 def _chain(graph: Graph, draft: OnnxDraft, node: Node) -> list[Node]:
-    """A node of several operands of different shapes as nodes of two."""
+    """Nodes of two operands each, for a node with several operands of different shapes."""
     made: list[Node] = []
     total = node.inputs[0]
     mean = node.op == "Mean"
@@ -147,7 +147,7 @@ def _share(graph: Graph, node: Node) -> NDArray[Any]:
 
 
 def _told(graph: Graph, error: ConverterError) -> BuildError:
-    """The converter's failure, by node where its words name an op."""
+    """The BuildError for a failure of the converter; names a node if the converter names an op."""
     unknown = set(re.findall(r"ONNX::(\w+)", error.log))
     for node in graph.nodes:
         if node.op in unknown:
@@ -156,7 +156,7 @@ def _told(graph: Graph, error: ConverterError) -> BuildError:
 
 
 class MnnModel:
-    """What is read of an MNN file: a flatbuffer whose root table is MNN's `Net`."""
+    """Reads parts of an MNN file, which is a flatbuffer whose root table is MNN's `Net`."""
 
     # Fields of Net: their places in its table.
     _TENSOR_NAMES, _UUID = 7, 11
@@ -175,7 +175,7 @@ class MnnModel:
             raise BuildError("MNN's converter wrote no model") from error
 
     def with_own_uuid(self) -> bytes:
-        """The file with its random identity replaced by one that its content gives."""
+        """The file with its random identity replaced by one computed from its content."""
         at = self._field(self._UUID)
         if not at or self._uint(at) != _UUID_LENGTH:
             return self._data
@@ -189,7 +189,7 @@ class MnnModel:
         return int(struct.unpack_from("<I", self._data, at)[0])
 
     def _field(self, index: int) -> int:
-        """Where a string or vector of the root table begins; 0 where it is absent."""
+        """Where a string or vector of the root table begins; 0 if it is absent."""
         table = self._uint(0)
         fields = table - struct.unpack_from("<i", self._data, table)[0]
         size = struct.unpack_from("<H", self._data, fields)[0]

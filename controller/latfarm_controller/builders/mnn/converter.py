@@ -1,7 +1,8 @@
-"""MNN's converter in a process of its own, kept warm: a crash in it is an error here.
+"""Runs MNN's converter in a process of its own, so that its crash is only an error here.
 
-MNN's command line reports its use over the network and installs packages; the function behind it,
-called by `mnn.worker`, does neither. The process ends with ours, when its standard input closes.
+MNN's command line reports its use over the network and installs packages. The function behind it,
+which `mnn/worker.py` calls, does neither. The process is kept for further models; it ends with this
+one, when its standard input closes.
 """
 
 from __future__ import annotations
@@ -23,55 +24,71 @@ from typing import IO
 
 from latfarm_controller.errors import BuildError
 
-_WORKER = Path(__file__).with_name("worker.py")
-_LONGEST_S = 900.0  # half a gigabyte of weights takes 15 s
-_MOST_USES = 1000  # then a fresh process, whatever the old one has kept
-_TOLD = 2000
+WORKER = Path(__file__).with_name("worker.py")
+"""The program that runs MNN's converter."""
+LONGEST_S = 900.0
+"""Seconds that one model may take; half a gigabyte of weights takes 15 s."""
+_MOST_USES = 1000  # models until a new process is started, because the old one may leak memory
+_LOG_CHARS = 2000  # how much of the converter's log an error message ends with
 
 
 class ConverterError(Exception):
-    """The converter gave no model; `log` is what it printed."""
+    """The converter made no model; `log` is what it printed."""
 
     def __init__(self, why: str, log: str) -> None:
-        super().__init__(f"{why}: {log.strip()[-_TOLD:]}" if log.strip() else why)
+        super().__init__(f"{why}: {log.strip()[-_LOG_CHARS:]}" if log.strip() else why)
         self.log = log
 
 
-class _Converter:
-    """One warm process and its private folder."""
+class MnnConverter:
+    """A process that runs MNN's converter, and its private `folder`. It is kept for many models.
 
-    def __init__(self) -> None:
+    Args:
+        program: the program that runs the converter.
+        longest_s: how long one model may take, in seconds.
+
+    Raises:
+        BuildError: MNN is not installed.
+    """
+
+    def __init__(self, program: Path = WORKER, longest_s: float = LONGEST_S) -> None:
         if importlib.util.find_spec("MNN") is None:
             raise BuildError("building for MNN needs it: pip install latfarm-controller[mnn]")
-        self.pid = os.getpid()
-        self.uses = 0
-        self._folder = Path(mkdtemp(prefix="latfarm-mnn-"))
-        self._log = self._folder / "log"
+        self._owner = os.getpid()
+        self._longest_s = longest_s
+        self._uses = 0
+        self.folder = Path(mkdtemp(prefix="latfarm-mnn-"))
+        self._log = self.folder / "log"
         self._log.touch()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER), str(self._log)],
+            [sys.executable, "-P", str(program), str(self._log)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # It keeps weights for a while in a file of one name in the working directory: two
-            # converters in one directory would mix theirs up.
+            # The converter keeps weights for a while in a file in its working directory, always
+            # under the same name: two converters in one directory would mix them up.
             cwd=self._log.parent,
         )
 
     @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
     def fresh(self) -> bool:
-        """Whether it can take another model: alive, ours, and not used up."""
+        """Whether it can take another model: it runs, this process made it, and it is not old."""
         alive = self._process.poll() is None
-        return alive and self.pid == os.getpid() and self.uses < _MOST_USES
+        return alive and self._owner == os.getpid() and self._uses < _MOST_USES
 
     def convert(self, onnx: bytes, options: Sequence[str]) -> bytes:
-        """The MNN model of an ONNX model.
+        """Convert an ONNX model to an MNN model.
 
         Raises:
-            ConverterError: it refused, died, or took too long.
+            ConverterError: the converter refused the model, died, or took too long.
         """
-        self.uses += 1
-        source, made = self._folder / "model.onnx", self._folder / "model.mnn"
+        self._uses += 1
+        source, made = self.folder / "model.onnx", self.folder / "model.mnn"
         source.write_bytes(onnx)
         os.truncate(self._log, 0)
         arguments = ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(made)]
@@ -94,10 +111,10 @@ class _Converter:
             raise ConverterError(self._death(), self._told()) from error
         waiting = select.poll()
         waiting.register(replies, select.POLLIN)
-        if not waiting.poll(1000 * _LONGEST_S):
+        if not waiting.poll(1000 * self._longest_s):
             self._process.kill()
             self._process.wait()
-            raise ConverterError(f"no answer within {_LONGEST_S:.0f} s", self._told())
+            raise ConverterError(f"no answer within {self._longest_s:.0f} s", self._told())
         reply = os.read(replies.fileno(), 1)
         if not reply:
             raise ConverterError(self._death(), self._told())
@@ -114,42 +131,51 @@ class _Converter:
 
     def _told(self) -> str:
         told = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return told.replace(f"{self._folder}{os.sep}", "")
+        return told.replace(f"{self.folder}{os.sep}", "")
 
     def close(self) -> None:
-        """End the process; in a fork of ours, leave it to its owner."""
-        if self.pid != os.getpid():
+        """End the process; in a fork of the process that made it, do nothing."""
+        if self._owner != os.getpid():
             return
         self._process.kill()
         self._process.communicate()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _lock = threading.Lock()
-_warm: list[_Converter] = []
+_kept: list[MnnConverter] = []  # at most one
+
+
+def kept_converter() -> MnnConverter:
+    """The converter that this process keeps, or a new one if that cannot take another model.
+
+    Raises:
+        BuildError: MNN is not installed.
+    """
+    if _kept and not _kept[0].fresh:
+        _kept.pop().close()
+    if not _kept:
+        _kept.append(MnnConverter())
+        atexit.unregister(_close)
+        atexit.register(_close)
+    return _kept[0]
 
 
 def convert(onnx: bytes, options: Sequence[str] = ()) -> bytes:
-    """The MNN model of an ONNX model; one at a time in a process.
+    """Convert an ONNX model to an MNN model; one model at a time in a process.
 
     Args:
         onnx: the model.
-        options: of MNN's converter, beyond the files.
+        options: options of MNN's converter, beside the names of files.
 
     Raises:
-        ConverterError: it gave no model.
+        ConverterError: the converter made no model.
         BuildError: MNN is not installed.
     """
     with _lock:
-        if _warm and not _warm[0].fresh:
-            _warm.pop().close()
-        if not _warm:
-            _warm.append(_Converter())
-            atexit.unregister(_close)
-            atexit.register(_close)
-        return _warm[0].convert(onnx, options)
+        return kept_converter().convert(onnx, options)
 
 
 def _close() -> None:
-    while _warm:
-        _warm.pop().close()
+    while _kept:
+        _kept.pop().close()

@@ -1,7 +1,8 @@
-"""The process that runs MNN's converter: a list of arguments a line in, a byte out for each.
+"""The program that runs MNN's converter for `converter.py`.
 
-It is run by path and imports nothing of this project. What the converter prints from C++ goes to
-the log whose path is its only argument.
+Each line of its standard input is a list of arguments for the converter, as JSON; it answers each
+with one byte. It is run by its path and imports nothing of this project. What the C++ code prints
+goes to the log file whose path is the only argument.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def main() -> None:
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # The extension alone: importing MNN.tools would install packages and call home.
+    # Only the extension module is imported: MNN.tools would install packages and report its use.
     convert = importlib.import_module("_tools").mnnconvert
 
     flush = ctypes.CDLL(None).fflush

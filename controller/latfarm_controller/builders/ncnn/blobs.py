@@ -1,9 +1,10 @@
-"""Where each tensor of a Graph lives in an ncnn network, and in which shape.
+"""Keeps where each tensor of a graph is in an ncnn network, and in which shape.
 
-ncnn's blobs have up to four dimensions (c, d, h, w) and no batch: a leading axis of size 1 is left
-out. Elements always lie in the Graph's order, so that a view (reshape, squeeze, flatten) costs no
-layer until a reader asks for other dimensions than the blob has. Some layers leave axes of size 1
-out themselves (global pooling gives a vector), as in networks made by ncnn's own converters.
+ncnn's blobs have up to four dimensions (c, d, h, w) and no batch, so a leading axis of size 1 is
+left out. The elements always keep the order of the graph: a reshape, squeeze or flatten needs no
+layer until a reader asks for other dimensions than the blob has. Some layers leave out axes of size
+1 themselves, as global pooling does, which gives a vector; networks made by ncnn's own converters
+do the same.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _MOST_DIMS = 4
 
 
 def ints(node: Node, name: str) -> tuple[int, ...]:
-    """A list attribute; () where it is missing."""
+    """The integers of a list attribute; () if it is missing."""
     value = node.attrs.get(name, ())
     return tuple(int(item) for item in value) if isinstance(value, tuple) else ()
 
 
 def number(node: Node, name: str, default: float) -> float:
-    """A scalar attribute."""
+    """The value of a scalar attribute."""
     value = node.attrs.get(name, default)
     return value if isinstance(value, int | float) else default
 
@@ -42,13 +43,13 @@ def refuse(node: Node, why: str) -> BuildError:
 
 
 class NcnnTranslation:
-    """An ncnn network in the making, and the places of the Graph's tensors in it."""
+    """An ncnn network that is being built, and where the graph's tensors are in it."""
 
     def __init__(self, graph: Graph, values: Mapping[str, NDArray[Any]] | None = None) -> None:
         self.graph = graph
         self.net = Net()
-        self.done: set[str] = set()  # first outputs of nodes that an earlier layer covers
-        self.swapped: dict[str, str] = {}  # what has only its last two axes swapped, and of what
+        self.done: set[str] = set()  # first outputs of nodes that an earlier layer includes
+        self.swapped: dict[str, str] = {}  # tensor -> the one whose last two axes it swaps
         self._weights = Weights(graph, values)
         self._folded: dict[str, NDArray[Any]] = {}
         self._places: dict[str, tuple[int, Dims]] = {}
@@ -62,36 +63,36 @@ class NcnnTranslation:
     # The Graph's tensors
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Shape in the Graph."""
+        """The shape of a tensor in the graph."""
         return self.graph.type_of(tensor).shape
 
     def is_constant(self, tensor: str) -> bool:
-        """Whether a tensor is a weight, or was computed from weights here."""
+        """Whether a tensor is a weight, or is computed from weights during the translation."""
         return tensor in self.graph.weights or tensor in self._folded
 
     def array(self, tensor: str) -> NDArray[Any]:
-        """Values of a constant, in its shape."""
+        """The values of a constant, in its shape."""
         return self._folded[tensor] if tensor in self._folded else self._weights.array(tensor)
 
     def fold(self, tensor: str, values: NDArray[Any]) -> None:
-        """Let a node's result be a constant."""
+        """Make a node's result a constant with these values."""
         self._folded[tensor] = values
 
     def scalar(self, tensor: str) -> float | None:
-        """Value of a constant of one element; None for anything else."""
+        """The value of a constant with one element; None for any other tensor."""
         if not self.is_constant(tensor) or prod(self.shape(tensor)) != 1:
             return None
         return float(self.array(tensor).reshape(-1)[0])
 
     def ints(self, node: Node, position: int) -> tuple[int, ...]:
-        """Values of an integer operand that must be constant."""
+        """The values of an integer operand; raises if it is not constant."""
         tensor = node.inputs[position] if position < len(node.inputs) else ""
         if not tensor or not self.is_constant(tensor):
             raise refuse(node, f"operand {position} is computed at run time")
         return tuple(int(value) for value in self.array(tensor).reshape(-1))
 
     def only_reader(self, tensor: str) -> Node | None:
-        """The one node that reads a tensor; None for several, none, or a network output."""
+        """The node that alone reads a tensor; None if others do, or it is an output."""
         readers = self.graph.consumers.get(tensor, ())
         return readers[0] if len(readers) == 1 and tensor not in self.graph.outputs else None
 
@@ -111,21 +112,21 @@ class NcnnTranslation:
         return tuple(kept)
 
     def fitting(self, node: Node, shape: Sequence[int], needed: Collection[int]) -> tuple[int, ...]:
-        """`axes`, where the node needs them to be four or fewer."""
+        """The axes of a shape that a blob has; raises if the node would need more than four."""
         axes = self.axes(shape, needed)
         if len(axes) > _MOST_DIMS:
             raise refuse(node, f"{len(axes)} dimensions {list(shape)}")
         return axes
 
     def plain(self, tensor: str) -> Dims:
-        """The usual shape of a tensor's blob; beyond four dimensions the first are merged."""
+        """The usual shape of a tensor's blob; beyond four axes, the first are merged."""
         shape = self.shape(tensor)
         dims = pick(shape, self.axes(shape))
         extra = len(dims) - _MOST_DIMS
         return dims if extra <= 0 else (prod(dims[: extra + 1]), *dims[extra + 1 :])
 
     def image(self, node: Node, tensor: str) -> Dims:
-        """Shape of a blob with channels first: the Graph's tensor without its batch of 1."""
+        """The shape of a blob with channels first: the graph's tensor without its batch of 1."""
         shape = self.shape(tensor)
         if len(shape) < 2 or shape[0] != 1:
             raise refuse(node, f"a batch of {shape[0] if shape else 0}")
@@ -136,11 +137,11 @@ class NcnnTranslation:
     # The network's blobs
 
     def dims(self, tensor: str) -> Dims:
-        """Shape of the blob that a tensor has."""
+        """The shape of a tensor's blob."""
         return self._places[tensor][1] if tensor in self._places else self.plain(tensor)
 
     def blob(self, tensor: str, dims: Dims | None = None) -> int:
-        """A tensor's blob, in these dimensions if given; a Reshape is made where they differ."""
+        """The blob of a tensor, in the given dimensions; a Reshape is added if it has others."""
         if tensor not in self._places:
             return self._constant(tensor, dims or self.plain(tensor))
         found, own = self._places[tensor]
@@ -164,11 +165,11 @@ class NcnnTranslation:
         return self._constants[tensor, dims]
 
     def put(self, tensor: str, blob: int, dims: Dims) -> None:
-        """Say where a node's result lives."""
+        """Note in which blob a node's result is."""
         self._places[tensor] = (blob, dims)
 
     def view(self, node: Node) -> None:
-        """Let a node's result be its first operand in another shape."""
+        """Make a node's result its first operand in another shape."""
         source, made = node.inputs[0], node.outputs[0]
         if self.is_constant(source):
             self.fold(made, self.array(source).reshape(self.shape(made)))
@@ -177,7 +178,7 @@ class NcnnTranslation:
         self._views[made] = node
 
     def is_view(self, tensor: str) -> bool:
-        """Whether a tensor is another in another shape."""
+        """Whether a tensor is another tensor in another shape."""
         return tensor in self._views
 
     def layer(
@@ -190,7 +191,7 @@ class NcnnTranslation:
         data: Sequence[Data] = (),
         covers: Sequence[Node] = (),
     ) -> None:
-        """Append a layer for a node, and for those it covers; the last one's result is its top."""
+        """Append a layer for a node and those it `covers`; the last node's result is its top."""
         name = "+".join(covered.name for covered in (node, *covers))
         (made,) = self.net.layer(kind, name, bottoms, params, data)
         last = (node, *covers)[-1]
@@ -199,11 +200,11 @@ class NcnnTranslation:
 
 
 def pick(shape: Sequence[int], axes: Sequence[int]) -> Dims:
-    """The sizes at some axes; a scalar has one element."""
+    """The sizes at some axes; (1,) for a scalar."""
     return tuple(shape[axis] for axis in axes) or (1,)
 
 
 def floats(values: NDArray[Any], *, tagged: bool = False) -> Data:
-    """Weights that are known already."""
+    """Data for `.bin` whose values are known already."""
     made: Floats = np.asarray(values, np.float32)
     return Data(lambda: made, made.size, tagged)

@@ -1,8 +1,9 @@
-"""Graph -> ncnn, float32: `.param` and `.bin` in one zip, written without ncnn's converters.
+"""Builds ncnn models in float32: `.param` and `.bin` in one zip, without ncnn's converters.
 
-The network has what a converted and optimised one has: native layers for what the Graph spells in
-several nodes, and batch norms and activations inside the convolution before them. A layer's name is
-that of the nodes it stands for, joined by "+", so that `.param` tells which were fused.
+The network has the layers that a converted and optimised network has: native layers for what the
+graph writes as several nodes, and batch norms and activations inside the convolution before them.
+The name of a layer is made of the names of its nodes, joined by "+", so that `.param` shows which
+nodes were fused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _HANDLERS = {
 def build_ncnn(
     graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
 ) -> bytes:
-    """A zip of `model.param` and `model.bin`; blobs `in0`... and `out0`... are its ends.
+    """Build a zip of `model.param` and `model.bin`.
+
+    The input blobs are called `in0`, `in1` and so on, the output blobs `out0`, `out1` and so on.
 
     Args:
         graph: what to build, at batch 1; blobs have its shapes without the batch, and are float32.
@@ -51,7 +54,7 @@ def build_ncnn(
 
 
 def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Net:
-    """The network of a graph, not yet written.
+    """Translate a graph to an ncnn network that is not written yet.
 
     Raises:
         BuildError: as `build_ncnn`.

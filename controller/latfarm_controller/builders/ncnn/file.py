@@ -1,7 +1,7 @@
-"""ncnn's two files: `.param`, a text of layers and blobs, and `.bin`, the weights in their order.
+"""Writes ncnn's two files: `.param`, a text of layers and blobs, and `.bin`, their weights.
 
-A blob is read by one layer only: ncnn moves it there. A blob with several readers goes through a
-Split layer, whose tops are one each. Both files travel as one zip (stored, not compressed).
+ncnn allows only one reader for each blob, so a blob with several readers goes through a Split
+layer, which has a top for each of them. Both files are stored, uncompressed, in one zip.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Integers in ncnn: token ids on their way to a table, and inputs that are fed as floats."""
+"""Integers in ncnn: token ids that index a table, and inputs that are passed as floats."""
 
 from __future__ import annotations
 

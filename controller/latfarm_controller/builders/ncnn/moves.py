@@ -1,4 +1,4 @@
-"""ncnn layers that move elements: permute, cut, join, pad, repeat."""
+"""ncnn layers that move elements: permute, slice, concatenate, pad, repeat."""
 
 from __future__ import annotations
 

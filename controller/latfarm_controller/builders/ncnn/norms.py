@@ -1,4 +1,4 @@
-"""ncnn layers that normalise: over channels, over axes, and PReLU with its slope per channel."""
+"""ncnn layers that normalise over channels or axes, and PReLU with a slope per channel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Groups of nodes that ncnn has one layer for, and what its converters fuse into a convolution.
+"""Recognises groups of nodes that are one layer in ncnn, or part of a convolution there.
 
-The Graph spells younger ops in terms of older ones (`latfarm_predictors.graph.expansions`), as
-exporters do; a network converted for ncnn has the native layer. Activations and batch norms behind
-a convolution or a fully connected layer become part of it, since ncnn does not fuse them by itself.
+A graph writes newer ops with older ones (`latfarm_predictors.graph.expansions`), as exporters do,
+while a network converted for ncnn has the native layer. Activations and batch norms after a
+convolution or a fully connected layer become part of that layer, as ncnn's converters make them,
+because ncnn itself does not fuse them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from latfarm_predictors.graph.graph import Node
 from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, ints, number, pick
 from latfarm_controller.builders.ncnn.file import Floats, Params
 
-EPSILON = 1e-5  # of every normalisation: ONNX's default, which the Graph leaves out
+EPSILON = 1e-5
+"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
 
 
 def others(node: Node, tensor: str) -> list[str]:

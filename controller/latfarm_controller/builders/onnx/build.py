@@ -1,4 +1,4 @@
-"""Graph -> ONNX: float32, float16, or int8 between QuantizeLinear and DequantizeLinear (QDQ)."""
+"""Builds ONNX models: float32, float16, or int8 between QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_onnx(
     weights: Mapping[str, NDArray[Any]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> bytes:
-    """A self-contained ONNX model of a graph; its inputs and outputs are the graph's in any dtype.
+    """Build an ONNX model whose inputs and outputs are those of the graph in every data type.
 
     Args:
         graph: what to build.

@@ -1,6 +1,7 @@
-"""An ONNX model in the making, and its bytes: IR 8, opset 13 unless a node is younger.
+"""An ONNX model that is being built, and its bytes: IR 8, opset 13 unless a node needs a newer one.
 
-onnx's own defaults are too new for the runtimes of older boards; every runtime in use reads IR 8.
+The defaults of the package onnx are too new for the runtimes of older boards; every runtime in use
+reads IR 8.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _MAX_BYTES = 2**31 - 2**20  # protobuf's limit, less room for the nodes
 
 @dataclass
 class OnnxDraft:
-    """A model in the making: nodes in order, and constants as arrays.
+    """A model that is being built: its nodes in order, and its constants as arrays.
 
-    A constant that is None is the weight of that name, taken from `weights` when written.
+    A constant that is None is the weight of that name, which is taken from `weights` when the model
+    is written.
     """
 
     name: str
@@ -91,7 +93,7 @@ class OnnxDraft:
 
 
 def opset_of(nodes: list[Node]) -> int:
-    """The oldest opset, from 13 on, that has every node's op.
+    """The oldest opset, from 13 on, that has the op of every node.
 
     Raises:
         BuildError: none that IR 8 was made for has it; names the node and its op.
@@ -100,7 +102,7 @@ def opset_of(nodes: list[Node]) -> int:
 
 
 def serialise(draft: OnnxDraft) -> bytes:
-    """The model's bytes.
+    """The bytes of the model.
 
     Raises:
         BuildError: an op or attribute that IR 8 cannot say (names node and op), or more than 2 GB.
@@ -125,11 +127,11 @@ def serialise(draft: OnnxDraft) -> bytes:
 def _assemble(
     draft: OnnxDraft, kinds: Mapping[str, TensorType], model: bytes, nodes: bytes
 ) -> bytes:
-    """The serialised model with the constants written straight into their place.
+    """The bytes of the model, with the constants written straight to their place.
 
-    Through protobuf objects, half a gigabyte of weights is copied four times: touching that much
-    fresh memory takes seconds. `model` has no graph and `nodes` no initializers; in the wire format
-    a message is the concatenation of its fields.
+    With protobuf objects, half a gigabyte of weights would be copied four times, and touching that
+    much new memory takes seconds. `model` comes without its graph, and `nodes` without
+    initializers: in the wire format, a message is the concatenation of its fields.
     """
     heads: list[bytes] = []
     for tensor, kind in kinds.items():

@@ -1,9 +1,9 @@
-"""float16 ONNX: weights and activations halved; inputs and outputs stay float32 behind Casts.
+"""Builds float16 ONNX models, whose inputs and outputs stay float32, converted by Cast nodes.
 
-That is what converters give users (`keep_io_types`): the caller feeds the same arrays. An operand
-that its op knows in float32 alone (the scales of Resize, CumSum before opset 14) gets a Cast of its
-own. onnxruntime's CPU provider has few float16 kernels and adds Casts to float32 by itself around
-each node that has none.
+Converters make the same by default (`keep_io_types`), so that the caller passes the same arrays. An
+operand that an op only takes as float32 (the scales of Resize, CumSum before opset 14) gets a Cast
+of its own. onnxruntime's CPU provider has few float16 kernels; it adds Casts to float32 around
+every node that has none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from latfarm_controller.builders.noise import Array
 from latfarm_controller.builders.onnx.file import ELEMENT_TYPES, OnnxDraft, opset_of
 
 LARGEST = 65504.0
-SMALLEST = 2.0**-24  # what is not zero stays so: an epsilon of 1e-12 guards a division
+SMALLEST = 2.0**-24
+"""The smallest positive float16. Smaller values become this and not zero, because an epsilon of
+1e-12 must still guard a division."""
 
 
 def halved(graph: Graph, draft: OnnxDraft) -> OnnxDraft:
-    """The float16 form of a float32 draft of `graph`.
+    """The float16 form of the float32 draft of a graph.
 
     Raises:
         BuildError: IR 8 has no such op; names node and op.

@@ -1,16 +1,16 @@
-"""int8 ONNX in QDQ form: integers between QuantizeLinear and DequantizeLinear nodes.
+"""Builds int8 ONNX models: integers between QuantizeLinear and DequantizeLinear nodes (QDQ).
 
-What onnxruntime fuses on every CPU it has integer kernels for, found by looking at its optimised
-models: activations uint8 with a zero point, weights int8, symmetric, with a scale per output
-channel; biases int32. (Where activations are int8, onnxruntime rewrites them to uint8 on x86, but
-not those with several readers or constant operands, which then stay float.) Weights keep all 8
-bits: processors older than VNNI may saturate when neighbouring products are both near the largest,
-which noise is not.
+The form is the one that onnxruntime fuses on every CPU for which it has integer kernels, which was
+found by looking at models that it had optimised: activations are uint8 with a zero point; weights
+are int8, symmetric, with one scale per output channel; biases are int32. (On x86, onnxruntime
+rewrites int8 activations to uint8, but not those with several readers or constant operands, which
+would stay float.) Weights use all 8 bits. Processors older than VNNI may then saturate if two
+neighbouring products are both near the largest, which does not happen with noise.
 
-Batch norms are folded into the layer before them, and Relu and Clip follow their producer
-without integers between, so that both become one kernel. Ops without an integer kernel stay float
-between DequantizeLinear and QuantizeLinear, and so do Add and Mul between two of those (GELU, layer
-norm, hard swish). Inputs and outputs of the model are float32.
+Batch norms are folded into the layer before them. Relu and Clip follow their producer without a
+conversion in between, so that both become one kernel. Ops without an integer kernel stay float,
+between DequantizeLinear and QuantizeLinear; so do Add and Mul between two such ops (in GELU, layer
+norm and hard swish). The inputs and outputs of the model are float32.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _LARGEST_BIAS = 2.0**30
 
 
 def quantised(graph: Graph, draft: OnnxDraft, ranges: Ranges) -> OnnxDraft:
-    """The int8 form of a float32 draft of `graph`.
+    """The int8 form of the float32 draft of a graph.
 
-    A graph that has QuantizeLinear or DequantizeLinear nodes is quantised already: it stays.
+    A graph that has QuantizeLinear or DequantizeLinear nodes is quantised already and stays as it
+    is.
 
     Args:
         graph: what the draft says.

@@ -1,4 +1,4 @@
-"""What becomes of a Graph in int8: which nodes compute with integers, and at what scales."""
+"""Decides which nodes of a graph compute with integers in int8, and with which scales."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from latfarm_controller.builders.noise import Array
 
 Ranges = Mapping[str, tuple[float, float]]
 
-LEVELS = 255  # of an activation
-_MASK = 1e4  # constants beyond it mask; 8 bits for them would leave none for the rest
+LEVELS = 255
+"""Steps between the smallest and the largest integer of an activation."""
+_MASK = 1e4  # larger constants are masks; a range with them would leave no steps for the rest
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-# One scale for operand and result: the integers are moved, not changed. Resize: the nearest.
+# Ops that only move integers, so that operand and result have one scale (Resize: nearest only).
 SAME_SCALE = frozenset(
     {
         *("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Slice"),
@@ -29,7 +30,7 @@ SAME_SCALE = frozenset(
 _OWN_SCALE = frozenset(
     {"AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "Sigmoid", "Softmax"}
 )
-# Integer or float, whichever their neighbours are.
+# Ops that are integer or float, as their neighbours are.
 _EITHER = frozenset({"Add", "Mul"})
 CLIPPING = frozenset({"Relu", "Clip"})
 _KNOWN = WEIGHTED | SAME_SCALE | _OWN_SCALE
@@ -46,19 +47,19 @@ class UnsignedScale:
 
 
 def scale_for(low: float, high: float) -> UnsignedScale:
-    """Spans a range and zero, which an integer must hit exactly."""
+    """The scale for a range; zero is always represented exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     value = float(np.float32(max((high - low) / LEVELS, 1e-9)))
     return UnsignedScale(value, int(np.clip(round(-low / value), 0, LEVELS)))
 
 
 class Int8Plan:
-    """The choices for one graph.
+    """The decisions for one graph.
 
-    `integer` are the names of the nodes that compute with integers; `inner` the tensors between
-    such a node and the Relu or Clip that it ends in; `scales` those of all float activations that
-    are ever integers. A graph without any integer node is `wrapped`: its inputs and outputs are
-    integers, so that each op is measured with the conversions that it needs inside a network.
+    `integer` are the names of the nodes that compute with integers. `inner` are the tensors between
+    such a node and the Relu or Clip after it. `scales` are the scales of all float activations that
+    are integers somewhere. A graph without any integer node is `wrapped`: its inputs and outputs
+    are integers, so that each op is measured with the conversions that it needs inside a network.
     """
 
     def __init__(self, graph: Graph, array: Callable[[str], Array], ranges: Ranges) -> None:
@@ -84,7 +85,7 @@ class Int8Plan:
         )
 
     def is_made(self, node: Node, tensor: str) -> bool:
-        """Whether a node's result is made as integers: never again read as it was."""
+        """Whether a node's result is converted to integers and not read as reals."""
         if not self.is_activation(tensor) or tensor in self.inner:
             return False
         return node.name in self.integer or (self.wrapped and tensor in self.graph.outputs)
@@ -121,7 +122,8 @@ class Int8Plan:
                 is_integer = bool(operands) and operands[0] not in real
             elif node.op in _EITHER:
                 is_real = all(t in real or t in real_readers for t in operands)
-                # What is made as reals but converted for others comes as integers at no cost.
+                # A result that is made as reals is also taken as integers if it is converted for
+                # another reader anyway.
                 is_real = is_real and not any(t in real and t in integer_readers for t in operands)
                 is_integer = not is_real and not self._masks(node)
             elif node.op in SAME_SCALE:
@@ -134,10 +136,11 @@ class Int8Plan:
                 real.update(node.outputs)
 
     def _decoding(self) -> set[str]:
-        """Nodes after a detector's last layers, where logits become boxes in pixels.
+        """Nodes after the last layers of a detector, which turn logits into boxes in pixels.
 
-        They mix shares of 1 with hundreds of pixels in one tensor, for which 8 bits are too few.
-        Grids, strides and anchors (constants that the graph fixes) tell them from other networks.
+        They mix shares of 1 with hundreds of pixels in one tensor, for which 8 bits are not enough.
+        They are recognised by their grids, strides and anchors, which are constants that the graph
+        fixes.
         """
         found: set[str] = set()
         before: set[str] = set()  # tensors that a layer with weights of its own needs
@@ -210,7 +213,7 @@ class Int8Plan:
         return found
 
     def _scales(self, ranges: Ranges) -> dict[str, UnsignedScale]:
-        """One for each group of tensors whose integers are only moved."""
+        """One scale for each group of tensors whose integers are only moved."""
         parents: dict[str, str] = {}
 
         def root(tensor: str) -> str:

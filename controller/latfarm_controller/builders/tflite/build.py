@@ -1,8 +1,8 @@
-"""Graph -> TFLite, float32 or full-integer int8, written straight to the flatbuffer schema.
+"""Builds TFLite models, float32 or full-integer int8, directly in the flatbuffer schema.
 
-Images are channels-last (NHWC) from input to output; tensors of other ranks keep the Graph's order.
-As every converter does, clamps (Relu, Clip to 0..6 or -1..1) are drawn into the operator before
-them, and a batch norm into the conv before it, else it becomes MUL and ADD.
+Images are channels-last (NHWC) from input to output; tensors of other ranks keep the order of the
+graph. As all converters do, clamps (Relu, Clip to 0..6 or -1..1) become part of the operator before
+them, and a batch norm becomes part of the convolution before it, or else a MUL and an ADD.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FEW_OPERATORS = 12
 def build_tflite(
     graph: Graph, dtype: str = "fp32", weights: Mapping[str, NDArray[Any]] | None = None
 ) -> bytes:
-    """A self-contained TFLite model of a graph.
+    """Build the TFLite model of a graph.
 
     Args:
         graph: what to build; all its activations are float32.
@@ -71,9 +71,9 @@ class FloatIsland:
 
 @dataclass(frozen=True)
 class TfliteReport:
-    """What a graph becomes: how many operators of each kind, and which of them stayed float.
+    """What a graph becomes: how many operators of each kind, and which of them stay float.
 
-    `layouts` says of each input and output which axis of the Graph's tensor each stored axis is.
+    `layouts` tells for each input and output which axis of the graph's tensor each stored axis is.
     """
 
     operators: Mapping[str, int]
@@ -82,7 +82,7 @@ class TfliteReport:
 
 
 def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
-    """What `build_tflite` makes of a graph; a float32 model has no islands.
+    """What `build_tflite` makes of a graph; in a float32 model, `float_islands` is empty.
 
     Raises:
         BuildError: TFLite cannot express a node; names it and its op.

@@ -1,7 +1,8 @@
-"""A TFLite model in memory, and its flatbuffer: written straight to the schema, no TensorFlow.
+"""A TFLite model in memory, and its flatbuffer, written without TensorFlow.
 
-Numbers of operators, types and options come from the schema's Python classes, which ship with
-ai-edge-litert. Only options are packed by them: for all tables that takes longer than all else.
+The numbers of operators, types and options come from the Python classes of the schema, which are
+part of ai-edge-litert. Only options are packed by these classes, because packing all tables with
+them would take longer than everything else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that TFLite has no operator for, composed of those that it has."""
+"""Ops for which TFLite has no operator, composed of operators that it has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Activations drawn into the operators before them, as TFLite's own converter writes every model.
+"""Makes activations part of the operators before them, as TFLite's own converter does.
 
-LiteRT runs an int8 convolution several times slower where a RELU6 stands behind it as an operator
-of its own: XNNPACK leaves such a convolution to the reference kernels.
+LiteRT runs an int8 convolution several times slower if a RELU6 after it is an operator of its own:
+XNNPACK leaves such a convolution to the reference kernels.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _TAKERS = _POOLS | frozenset(
 
 
 def fuse_activations(model: TfliteModel) -> TfliteModel:
-    """The same model, its clamps drawn into the operators that feed them alone.
+    """The same model, with clamps made part of the operators whose results only they read.
 
-    Works on float32 and quantised models: the operator's result takes the clamp's scale, so that
-    nothing is rounded twice. Tensors that are made no more are dropped; indices change.
+    This works on float32 models and on quantised models: the operator's result takes the scale of
+    the clamp, so that nothing is rounded twice. Tensors that are not made any more are dropped, so
+    the indices of tensors change.
     """
     readers = Counter(index for operator in model.operators for index in operator.inputs)
     readers.update(model.outputs)

@@ -1,9 +1,9 @@
-"""Where each tensor of a Graph lives in a TFLite model, and with its axes in which order.
+"""Keeps where each tensor of a graph is in a TFLite model, and in which order its axes are stored.
 
-A Graph is channels-first and TFLite's operators are channels-last. Images (rank 4) are stored
-channels-last from the network's input on, so that a transpose appears only where the order of
-elements truly matters: before a flatten, or in a reshape that mixes channels with pixels. A layout
-is a tuple: stored axis i is axis layout[i] of the Graph's tensor.
+A graph is channels-first, and TFLite's operators are channels-last. Images (rank 4) are stored
+channels-last from the network's input on, so that a transpose is only needed where the order of
+elements matters: before a flatten, or in a reshape that mixes channels with pixels. A layout is a
+tuple: the stored axis i is the axis layout[i] of the graph's tensor.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class TfliteTranslation:
         dtype: str = "float32",
         **options: Option,
     ) -> int:
-        """Emit an operator with one result; its index. Options are by the schema's names.
+        """Add an operator with one result; returns the result's index.
 
-        Without `made` the result is a scratch tensor, of the operands' broadcast shape unless
-        `shape` says otherwise.
+        Options have the names of the schema. Without `made`, the result is a new tensor; its shape
+        is `shape`, or else the broadcast shape of the operands.
         """
         if made is None:
             shapes = [self.model.tensors[index].shape for index in operands]

@@ -1,7 +1,8 @@
-"""How large a TFLite kernel's activations will be: moments carried from operator to operator.
+"""Estimates how large the activations of a kernel will be, from operator to operator.
 
-Values are taken for independent and normal within a tensor. That is wrong in detail, but near
-enough to choose the scales of a few operators, and a hundred times quicker than running them.
+It carries the mean and the spread of each tensor. Values are taken for independent and normal
+within a tensor, which is wrong in detail. It is near enough to choose the scales of a few
+operators, and a hundred times faster than running them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite.file import Array, BuiltOperator, TfliteTensor
 
-DEVIATIONS = 4.0  # from the mean to the ends of a scale
+DEVIATIONS = 4.0
+"""Standard deviations from the mean to each end of the range that a scale represents."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def moments_of_data(data: Array) -> Moments:
 def moments_of(
     operator: BuiltOperator, tensors: Sequence[TfliteTensor], known: Sequence[Moments | None]
 ) -> Moments | None:
-    """Moments of an operator's results; None for integers.
+    """The moments of an operator's results; None for integers.
 
     Args:
         operator: what computes.

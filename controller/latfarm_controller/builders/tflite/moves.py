@@ -21,9 +21,9 @@ from latfarm_controller.builders.tflite.nn import Handler, ints, number
 
 
 def reshape(t: TfliteTranslation, node: Node) -> None:
-    """Reshape, Flatten, Squeeze, Unsqueeze.
+    """Translate Reshape, Flatten, Squeeze and Unsqueeze.
 
-    Splitting or merging channels, or pixels, keeps images images.
+    A reshape that only splits or merges channels, or pixels, keeps an image channels-last.
     """
     x, result = node.inputs[0], node.outputs[0]
     source, target, own = t.shape(x), t.shape(result), t.layout(x)

@@ -16,7 +16,8 @@ from latfarm_controller.builders.tflite.layout import IMAGE, TfliteTranslation, 
 Floats = NDArray[np.float32]
 Handler = Callable[[TfliteTranslation, Node], None]
 
-EPSILON = 1e-5  # ONNX's default; a Graph does not keep it
+EPSILON = 1e-5
+"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
 _SAME, _VALID = 0, 1
 
 
@@ -24,8 +25,8 @@ _SAME, _VALID = 0, 1
 class Window:
     """A sliding window over two axes, and how TFLite pads for it.
 
-    `explicit` is None where TFLite's own SAME or VALID gives the same positions, else the pads
-    (before, after) of each axis that a PAD operator must add.
+    `explicit` is None if TFLite's SAME or VALID gives the right positions. Otherwise it holds the
+    pads (before, after) of each axis, which a PAD operator must add.
     """
 
     kernel: tuple[int, int]
@@ -55,7 +56,7 @@ def number(node: Node, name: str, default: float) -> float:
 
 
 def window_of(t: TfliteTranslation, node: Node) -> Window:
-    """The window of a conv or pool over images.
+    """The window of a convolution or pool over images.
 
     Raises:
         BuildError: the data are no images.
@@ -146,9 +147,9 @@ def conv(t: TfliteTranslation, node: Node) -> None:
 
 
 def _folded(t: TfliteTranslation, node: Node, axis: int) -> tuple[Floats, Floats, str]:
-    """Weight, bias and result of a conv; a following batch norm is folded into them.
+    """The weight, bias and result of a convolution, with a following batch norm folded in.
 
-    `axis` is that of the output channels in the weight.
+    `axis` is the axis of the output channels in the weight.
     """
     if not t.is_constant(node.inputs[1]):
         raise refuse(node, "a weight that is computed at run time")

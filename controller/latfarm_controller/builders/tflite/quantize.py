@@ -1,10 +1,10 @@
-"""Full-integer int8 of a float TFLite model, with scales worked out and not given.
+"""Makes a full-integer int8 model of a float TFLite model, and chooses its scales.
 
 Latency does not depend on the scales as long as values neither saturate nor vanish, but a model
-that computes nonsense convinces nobody: activations are measured (`tflite.ranges`) or, for
-a kernel of a few operators, estimated (`tflite.moments`). Weights are symmetric, one scale per
-output channel; biases are int32. Operators that have no int8 kernel stay float between DEQUANTIZE
-and QUANTIZE, as converters do.
+whose results are nonsense would not be trusted. So activations are measured (`tflite/ranges.py`)
+or, for a kernel of a few operators, estimated (`tflite/moments.py`). Weights are symmetric with one
+scale per output channel, and biases are int32. Operators without an int8 kernel stay float between
+DEQUANTIZE and QUANTIZE, as converters leave them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from latfarm_controller.builders.tflite.ranges import INPUT, Range
 _INPUT = Moments(0.0, 1.5, *INPUT)
 
 WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
-# The kernel demands one scale for its operands and results.
+# Operators whose kernel demands the same scale for operands and results.
 SAME_SCALE = frozenset(
     {
         *("MAX_POOL_2D", "AVERAGE_POOL_2D", "RESHAPE", "TRANSPOSE", "PAD", "PADV2", "MIRROR_PAD"),
@@ -42,11 +42,11 @@ INTEGER = (
         *("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"),
     }
 )
-# They cut off what lies outside a range: their operand need not represent it.
+# Operators that cut off values outside a range, which their operand need not represent.
 _CUTTING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
-# A softmax takes so much less than the least of its operands for nothing.
+# A softmax gives zero to operands that are so much smaller than its others.
 _MASKED = 16.0
-# (scale, zero point) that the kernel prescribes for the result.
+# The scale and zero point of the result, where the kernel prescribes them.
 _FIXED = {
     "LOGISTIC": (1 / 256, -128),
     "SOFTMAX": (1 / 256, -128),
@@ -54,7 +54,7 @@ _FIXED = {
     "TANH": (1 / 128, 0),
 }
 _STEPS_PER_OCTAVE = 32
-_MOST = 1e38  # within float32
+_MOST = 1e38  # largest value of a range, within float32
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class QuantizationScale:
 
 
 def scale_for(moments: Moments) -> QuantizationScale:
-    """Spans the values that the moments expect, and zero, which int8 must hit exactly.
+    """The scale for the expected range of values; zero is always represented exactly.
 
-    Steps are rounded up to a coarse grid (2 %), so that the last bits of a measured range, which
-    differ between processors, seldom show in the file. Moments that have grown beyond float32 (of a
-    tensor squared sixteen times, say) are taken for its range.
+    Steps are rounded up to a coarse grid of 2 %. The last bits of a measured range differ between
+    processors, and this keeps most of these differences out of the file. A range beyond float32, as
+    of a tensor that is squared sixteen times, is cut to the range of float32.
     """
     low = max(min(moments.low, 0.0), -_MOST)
     high = min(max(moments.high, 0.0), _MOST)
@@ -86,7 +86,7 @@ def scale_for(moments: Moments) -> QuantizationScale:
 
 
 def quantize(model: TfliteModel, ranges: Sequence[Range | None] | None = None) -> TfliteModel:
-    """The int8 model of a float32 model; its float inputs and outputs are int8 too.
+    """The int8 model of a float32 model; its float inputs and outputs become int8 too.
 
     Args:
         model: of float32 activations.
@@ -105,7 +105,8 @@ class _Quantizer:
         self.places: dict[int, int] = {}  # tensor of the source -> tensor made
         self.floats: dict[int, int] = {}  # the same, dequantised
         self.parents = list(range(len(model.tensors)))
-        # Made from integers alone, as masks are: an exact 0 or 1 times -10,000 stands no rounding.
+        # Tensors that are made from integers only, such as masks. They are exactly 0 or 1, and
+        # must not be rounded, because they are multiplied by -10,000.
         self.exact: set[int] = set()
 
     def run(self) -> TfliteModel:
@@ -172,7 +173,7 @@ class _Quantizer:
             self.moments[index] = moments_of_data(data)
 
     def _moved(self, operator: BuiltOperator) -> Moments | None:
-        """Moments of what an operator moves without change; a lowest number to pad with is none."""
+        """The moments of what an operator moves; padding with the lowest number is ignored."""
         found: Moments | None = None
         moved = operator.inputs[:1] if operator.code == "PADV2" else operator.inputs
         for index in moved:
@@ -182,7 +183,7 @@ class _Quantizer:
         return found
 
     def _cut(self) -> None:
-        """Let operands of a RELU and its like have its result's range: the rest saturates."""
+        """Give the operand of a RELU or similar the range of its result; other values saturate."""
         readers: dict[int, list[BuiltOperator]] = {}
         for operator in self.source.operators:
             for index in operator.inputs:
@@ -198,7 +199,7 @@ class _Quantizer:
                 self.moments[index] = self.moments[found[0].outputs[0]]
 
     def _unmask(self) -> None:
-        """Let sums that go into a softmax not span the huge negative numbers that mask."""
+        """Leave the huge negative numbers of masks out of the ranges of sums for a softmax."""
         makers = {i: operator for operator in self.source.operators for i in operator.outputs}
         for operator in self.source.operators:
             index = operator.inputs[0] if operator.code == "SOFTMAX" else -1
@@ -212,10 +213,10 @@ class _Quantizer:
                 self.moments[index] = replace(found, low=low)
 
     def _choose_scales(self) -> None:
-        """One scale for each group of tensors that must agree.
+        """Choose one scale for each group of tensors that must have the same.
 
-        A join's operands agree with its result, except those whose scale is prescribed: they are
-        converted (see `_operands`).
+        The operands of a concatenation have the scale of its result, except those whose scale is
+        prescribed: these are converted (see `_operands`).
         """
         fixed: dict[int, QuantizationScale] = {}
         for operator in self.source.operators:
@@ -261,9 +262,10 @@ class _Quantizer:
         return len(self.made.tensors) - 1
 
     def _place(self, index: int) -> int:
-        """The tensor made for one of the source: int8 for activations, the same for the rest.
+        """The tensor of the new model for a tensor of the source.
 
-        What a float operator made is quantised when the first integer operator asks for it.
+        It is int8 for activations and the same for others. A result of a float operator is
+        quantised when the first integer operator needs it.
         """
         if index < 0:
             return -1

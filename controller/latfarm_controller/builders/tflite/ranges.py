@@ -1,8 +1,8 @@
-"""The ranges of a TFLite model's activations, measured: its float model runs once on noise.
+"""Measures the ranges of a TFLite model's activations, by running the float model once on noise.
 
-Deep networks need it: estimates of one layer are good to a few per cent, of a hundred layers not.
-The model is run with a minimum and a maximum behind each operator, so that memory stays that of an
-ordinary run; both are read instead of the model's own outputs.
+Deep networks need this: an estimate is good to a few per cent over one layer, but not over a
+hundred layers. A minimum and a maximum are added after each operator and read instead of the
+model's own outputs, so that the run needs no more memory than usual.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Range = tuple[float, float]
 # Inputs of an int8 model span about what a normalised image does.
 INPUT: Range = (-3.0, 3.0)
 _DEVIATION = 1.5
-_DEVIATIONS = 3.7  # that a range should span to each side
+_DEVIATIONS = 3.7  # standard deviations that a range should include on each side
 
 
 def measured_ranges(
     model: TfliteModel, inputs: Sequence[Array], skipped: Collection[str] = ()
 ) -> list[Range | None]:
-    """Smallest and largest value of each float activation of a float model.
+    """The smallest and the largest value of each float activation of a float model.
 
     Args:
         model: of float32 activations; indices and truths may occur.
@@ -66,9 +66,10 @@ def measured_ranges(
 
 
 def _widened(low: float, high: float, count: int) -> Range:
-    """What other inputs may reach: the extremes of few values say less than those of many.
+    """A range widened to what other inputs may reach.
 
-    The largest of n normal deviates is near sqrt(2 log n).
+    The extremes of few values are widened more than those of many: the largest of n normal deviates
+    is near sqrt(2 log n).
     """
     factor = max(_DEVIATIONS / math.sqrt(2 * math.log(max(count, 3))), 1.0)
     centre = 0.0 if low <= 0.0 <= high else (low + high) / 2

@@ -12,7 +12,7 @@ from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.agents.authority import Authority
-    from latfarm_controller.agents.succession import Succession
+    from latfarm_controller.agents.ca_rotation import CaRotation
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -241,10 +241,10 @@ def finish(
     output.err().print(f"one authority again; give boards and people the new {_authority().cert}")
 
 
-def _succession() -> Succession:
-    from latfarm_controller.agents.succession import Succession
+def _succession() -> CaRotation:
+    from latfarm_controller.agents.ca_rotation import CaRotation
 
-    return Succession(_authority())
+    return CaRotation(_authority())
 
 
 def _authority() -> Authority:

@@ -1,1 +1,1 @@
-"""The farm's hands: one worker a board, in shards, and the links to them."""
+"""Workers that speak to one board each, grouped in shards, and the interfaces to them."""

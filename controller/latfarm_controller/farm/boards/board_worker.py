@@ -1,10 +1,12 @@
-"""One board of a shard: keeps it leased, uploads ahead, measures one request after the other.
+"""Works with one board: keeps it leased, uploads models, and measures one request after another.
 
-The board's own queue is here, so that its next measurement starts as soon as the last one ended,
-whatever the driver is doing. Uploads hide behind the running measurement, and where measurements
-are short the next one is asked for before the last one ends: the agent queues it, which saves the
-way there and back (6 ms on loopback). Not so on a quiet board, which shares its host with us: there
-one thing happens after the other, and all that is queued is uploaded between two measurements.
+The queue of the board is kept here, in the shard, so that the next measurement starts as soon as
+the last one ends, whatever the rest of the controller is doing. Models are uploaded while another
+measurement runs. Where measurements are short, the next one is already sent to the agent, which
+queues it: that saves the time of a round trip, 6 ms on loopback.
+
+A quiet board shares its host with the controller and measures real time. There, only one thing
+happens at a time: all queued models are uploaded between two measurements.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -29,16 +29,17 @@ from latfarm_controller.errors import (
     DiskFullError,
     LeaseError,
 )
-from latfarm_controller.farm.boards.links import (
-    BoardAway,
+from latfarm_controller.farm.boards.interfaces import (
     BoardClient,
-    BoardFound,
+    BoardConnected,
+    BoardUnreachable,
     Connect,
     Fetch,
     Order,
     ShardEvent,
     ShardSettings,
 )
+from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
     LeaseExpired,
@@ -47,60 +48,29 @@ from latfarm_controller.farm.scheduling.messages import (
     Withdrawn,
 )
 
-T = TypeVar("T")
-
 UPLOAD_FAILED = "UPLOAD_FAILED"
+"""Error code of a measurement whose model could not be uploaded."""
 BOARD_REFUSED = "BOARD_REFUSED"
+"""Error code of a measurement that the board's agent did not accept."""
 RELEASE_S = 2.0
+"""Seconds that a board gets to take its lease back before the connection is closed."""
 SHORT_MS = 1000.0
-"""A measurement up to this long may have another behind it at the agent: a query waits for both."""
+"""Up to this time, a measurement counts as short, and the next one is sent to the agent early.
 
-
-@dataclass(slots=True, order=True)
-class _Item:
-    key: tuple[int, int]  # the most urgent first, then first come
-    order: Order = field(compare=False)
-    uploaded: bool = field(default=False, compare=False)
-    size_bytes: int = field(default=0, compare=False)  # known once it is uploaded
-
-
-@dataclass(slots=True)
-class _Flight:
-    item: _Item
-    started_s: float
-    task: asyncio.Task[Measurement]
-
-    @property
-    def request_id(self) -> str:
-        return self.item.order.question.request_id
-
-
-class _Signal:
-    """Lets coroutines of one event loop wait until a condition holds; no locks are needed."""
-
-    def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def notify(self, _: object = None) -> None:
-        """Something changed: all conditions are looked at again."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def until(self, condition: Callable[[], T]) -> T:
-        """Wait until the condition gives something true; gives that."""
-        while not (value := condition()):
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.discard(waiter)
-        return value
+An urgent query has to wait for both, which is why the limit is low.
+"""
 
 
 class BoardWorker:
-    """Runs one board until it is cancelled; every method is called in its event loop."""
+    """Works with one board until it is cancelled. Every method is called in its event loop.
+
+    Args:
+        entry: the board's entry in the inventory.
+        settings: how to treat the board.
+        connect: makes the client of the board.
+        fetch: gets the bytes of a model.
+        emit: called with each event of the board.
+    """
 
     def __init__(
         self,
@@ -119,17 +89,17 @@ class BoardWorker:
         self._client: BoardClient | None = None
         self._served = False
         self._quiet = False
-        self._items: list[_Item] = []
+        self._queue: list[QueuedOrder] = []
         self._numbers = itertools.count()
-        self._flights: list[_Flight] = []  # asked for at the agent: the first runs
-        self._last_ms = SHORT_MS
-        self._landed_s = 0.0
-        self._aborting: set[str] = set()
-        self._lacking_bytes = 0  # of the model that its full disk had no room for
-        self._changed = _Signal()
+        self._running: list[RunningRequest] = []  # at the agent, in its order: the first one runs
+        self._last_ms = SHORT_MS  # how long the last measurement took
+        self._answered_s = 0.0  # when the last answer came
+        self._aborting: set[str] = set()  # ids of running requests that are to be stopped
+        self._lacking_bytes = 0  # size of the largest model for which the disk had no room
+        self._changed = Signal()
 
     async def run(self) -> None:
-        """Connect, serve, and connect again after each failure; ends by cancellation alone."""
+        """Connect, work, and connect again after each failure; ends only when it is cancelled."""
         wait_s, told = self._settings.retry_s, ""
         while True:
             refused = False
@@ -139,11 +109,11 @@ class BoardWorker:
                 reason, refused = str(error), isinstance(error, CertificateError)
             except Exception as error:
                 reason = f"{self.entry.name}: {type(error).__name__}: {error}"
-            if self._served:  # it was there: start over
+            if self._served:  # the board was connected: begin again with the shortest pause
                 wait_s, told = self._settings.retry_s, ""
                 self._served = False
             if reason != told:
-                self._emit(BoardAway(self.entry.name, reason, refused))
+                self._emit(BoardUnreachable(self.entry.name, reason, refused))
                 told = reason
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._settings.retry_cap_s)
@@ -151,31 +121,37 @@ class BoardWorker:
     # Orders
 
     def put(self, order: Order) -> None:
-        """Into the queue."""
-        self._items.append(_Item((-order.priority, next(self._numbers)), order))
-        self._items.sort()
+        """Put an order into the queue."""
+        self._queue.append(QueuedOrder((-order.priority, next(self._numbers)), order))
+        self._queue.sort()
         self._changed.notify()
 
     def withdraw(self, request_id: str, abort: bool) -> None:
-        """Out of the queue, or off the board with `abort`; too late is no matter."""
-        for item in self._items:
-            if item.order.question.request_id == request_id:
-                self._items.remove(item)
+        """Take a request out of the queue; with `abort`, stop it if it runs.
+
+        A request that is answered already is left as it is.
+        """
+        for item in self._queue:
+            if item.order.request.request_id == request_id:
+                self._queue.remove(item)
                 self._emit(Withdrawn(self.board_id, request_id))
                 self._changed.notify()
                 return
-        if abort and any(flight.request_id == request_id for flight in self._flights):
+        if abort and any(running.request_id == request_id for running in self._running):
             self._aborting.add(request_id)
             self._changed.notify()
 
     async def acknowledge(self, request_ids: list[str]) -> None:
-        """Let the board forget; if it does not hear of it, it drops the oldest results itself."""
+        """Let the board forget results.
+
+        A board that cannot be reached now keeps them; when its spool is full, it drops the oldest.
+        """
         if self._client is not None:
             with contextlib.suppress(AgentError):
                 await self._client.acknowledge(request_ids)
 
     async def probe(self) -> None:
-        """Ask it to describe itself."""
+        """Ask the board to describe itself, and emit whether it works."""
         board_id, client = self.board_id, self._client
         healthy, reason = False, ""
         if client is not None and board_id:
@@ -189,7 +165,10 @@ class BoardWorker:
             self._emit(ProbeAnswered(board_id, healthy, reason))
 
     def _still_full(self, info: BoardInfo) -> str:
-        """Why a disk that was full is still no place for that model; empty: it is, or who knows."""
+        """Why a disk that was full still has no room for the model that it could not take.
+
+        Empty where there is room, or where the board does not tell how much room it has.
+        """
         room_bytes, lacking_bytes = info.room_bytes, self._lacking_bytes
         if room_bytes is None or room_bytes >= lacking_bytes:
             return ""
@@ -208,34 +187,39 @@ class BoardWorker:
             self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._quiet = shares_host and any(p.real_time for p in info.platforms)
-            self._emit(BoardFound(self.entry.name, info, self._quiet))
+            self._emit(BoardConnected(self.entry.name, info, self._quiet))
             await self._work(client)
         finally:
-            self._client, self.board_id = None, ""  # from here on orders pass it by
-            self._items.clear()
-            self._flights.clear()
+            self._client, self.board_id = None, ""  # from here on the shard sends it no orders
+            self._queue.clear()
+            self._running.clear()
             self._aborting.clear()
-            # A board that went away need not be told; its lease runs out.
+            # If the board cannot be reached, its lease runs out by itself.
             with contextlib.suppress(AgentError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await client.release()
             await client.close()
 
     async def _work(self, client: BoardClient) -> None:
-        """Until something fails: then says what, to the scheduler, and raises it."""
-        loops = [self._renew(client), self._upload(client), self._start(client), self._land(client)]
+        """Work until something fails; then emit what failed, and raise it."""
+        loops = [
+            self._renew(client),
+            self._upload(client),
+            self._start(client),
+            self._take_answers(client),
+        ]
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            flying = [flight.task for flight in self._flights]
-            for flight in flying:
-                flight.cancel()
-            results = await asyncio.gather(*tasks, *flying, return_exceptions=True)
-        request_id = self._flights[0].request_id if self._flights else ""
-        # The first failure tells; what followed from it is silent.
+            running = [request.task for request in self._running]
+            for measuring in running:
+                measuring.cancel()
+            results = await asyncio.gather(*tasks, *running, return_exceptions=True)
+        request_id = self._running[0].request_id if self._running else ""
+        # Only the first failure is told; the others followed from it.
         error = next(e for e in results if isinstance(e, Exception))
         if isinstance(error, LeaseError):
             self._emit(LeaseExpired(self.board_id, request_id, str(error)))
@@ -263,102 +247,105 @@ class BoardWorker:
                 full = isinstance(error, DiskFullError)
                 if full:
                     self._lacking_bytes = max(self._lacking_bytes, item.size_bytes)
-                if item in self._items:  # not withdrawn meanwhile
-                    self._items.remove(item)
+                if item in self._queue:  # it was not withdrawn meanwhile
+                    self._queue.remove(item)
                     text = str(error) if full else f"{type(error).__name__}: {error}"
                     failure = self._failure(item, DISK_FULL if full else UPLOAD_FAILED, text)
                     self._emit(ResultReceived(self.board_id, failure))
             item.uploaded = True
             self._changed.notify()
 
-    def _next_upload(self) -> _Item | None:
-        if self._aborting or (self._quiet and self._flights):
+    def _next_upload(self) -> QueuedOrder | None:
+        if self._aborting or (self._quiet and self._running):
             return None
-        return next((item for item in self._items if not item.uploaded), None)
+        return next((item for item in self._queue if not item.uploaded), None)
 
-    def _next_measurement(self) -> _Item | None:
-        if self._quiet and any(not item.uploaded for item in self._items):
+    def _next_measurement(self) -> QueuedOrder | None:
+        if self._quiet and any(not item.uploaded for item in self._queue):
             return None
         short = self._last_ms < SHORT_MS and not self._quiet
-        if self._aborting or len(self._flights) >= (2 if short else 1):
+        if self._aborting or len(self._running) >= (2 if short else 1):
             return None
-        return next((item for item in self._items if item.uploaded), None)
+        return next((item for item in self._queue if item.uploaded), None)
 
     async def _start(self, client: BoardClient) -> None:
         while True:
             item = await self._changed.until(self._next_measurement)
             assert item is not None
-            self._items.remove(item)
+            self._queue.remove(item)
             task = asyncio.create_task(self._ask(client, item))
             task.add_done_callback(self._changed.notify)
-            self._flights.append(_Flight(item, time.monotonic(), task))
+            self._running.append(RunningRequest(item, time.monotonic(), task))
             self._changed.notify()
 
-    async def _land(self, client: BoardClient) -> None:
-        """Take the answers in the order in which they were asked for: the agent keeps it."""
+    async def _take_answers(self, client: BoardClient) -> None:
+        """Take the answers in the order of asking, which is the order in which the agent runs."""
         while True:
-            await self._changed.until(self._landed_or_aborting)
-            flight = self._flights[0]
-            if not flight.task.done():
+            await self._changed.until(self._answered_or_aborting)
+            first = self._running[0]
+            if not first.task.done():
                 await self._abort(client)
                 continue
-            measurement = flight.task.result()
+            measurement = first.task.result()
             if measurement.error_code == DISK_FULL:
-                self._lacking_bytes = max(self._lacking_bytes, flight.item.size_bytes)
+                self._lacking_bytes = max(self._lacking_bytes, first.item.size_bytes)
             now_s = time.monotonic()
-            elapsed_ms = 1e3 * (now_s - max(flight.started_s, self._landed_s))
-            # What came out of the board's spool cost it nothing now.
+            elapsed_ms = 1e3 * (now_s - max(first.started_s, self._answered_s))
+            # A result from the board's spool was measured earlier: the board was not busy now.
             busy_ms = min(elapsed_ms, measurement.board_ms or elapsed_ms)
-            self._landed_s, self._last_ms = now_s, busy_ms
-            self._flights.remove(flight)
-            self._aborting.discard(flight.request_id)  # too late
+            self._answered_s, self._last_ms = now_s, busy_ms
+            self._running.remove(first)
+            self._aborting.discard(first.request_id)  # it is too late to stop it
             self._emit(ResultReceived(self.board_id, measurement, busy_ms))
             self._changed.notify()
 
-    def _landed_or_aborting(self) -> bool:
-        """Whether the first is done or to be stopped; another's turn to be stopped comes later."""
-        if not self._flights:
+    def _answered_or_aborting(self) -> bool:
+        """Whether the first running request is answered or to be stopped.
+
+        A later one that is to be stopped waits until it is the first.
+        """
+        if not self._running:
             return False
-        first = self._flights[0]
+        first = self._running[0]
         return first.task.done() or first.request_id in self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
-        """The lease decides over a measurement: give it back, and what runs is cancelled."""
-        for flight in self._flights:
-            flight.task.cancel()
-        await asyncio.gather(*(f.task for f in self._flights), return_exceptions=True)
+        """Stop what runs, by giving the lease back and taking it again."""
+        for request in self._running:
+            request.task.cancel()
+        await asyncio.gather(*(request.task for request in self._running), return_exceptions=True)
         await client.release()
         await client.acquire(self._settings.lease_ms)
-        flights, self._flights = self._flights, []
-        aborted = [flight for flight in flights if flight.request_id in self._aborting]
+        running, self._running = self._running, []
+        aborted = [request for request in running if request.request_id in self._aborting]
         self._aborting.clear()
-        # Whatever else was at the agent goes back to its place.
-        self._items += [flight.item for flight in flights if flight not in aborted]
-        self._items.sort()
-        for flight in aborted:
-            self._emit(Withdrawn(self.board_id, flight.request_id))
+        # What else was at the agent goes back to its place in the queue.
+        self._queue += [request.item for request in running if request not in aborted]
+        self._queue.sort()
+        for request in aborted:
+            self._emit(Withdrawn(self.board_id, request.request_id))
         self._changed.notify()
 
-    async def _ask(self, client: BoardClient, item: _Item) -> Measurement:
+    async def _ask(self, client: BoardClient, item: QueuedOrder) -> Measurement:
         try:
-            return await client.measure(item.order.question, item.order.sha256)
+            return await client.measure(item.order.request, item.order.sha256)
         except (AgentLostError, LeaseError):
             raise
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
             return self._failure(item, BOARD_REFUSED, f"{what}{error}")
 
-    def _failure(self, item: _Item, code: str, message: str) -> Measurement:
-        question = item.order.question
+    def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
+        request = item.order.request
         return Measurement(
-            request_id=question.request_id,
-            graph_hash=question.graph.hash,
-            platform=question.platform,
-            purpose=question.purpose,
+            request_id=request.request_id,
+            graph_hash=request.graph.hash,
+            platform=request.platform,
+            purpose=request.purpose,
             outcome=Outcome.INFRASTRUCTURE_ERROR,
             board_id=self.board_id,
             error_code=code,
             error_message=message,
             measured_at_s=time.time(),
-            settings=question.settings,
+            settings=request.settings,
         )

@@ -1,1 +1,1 @@
-"""Processes beside the controller: Ray, model building, and their clean end."""
+"""Where boards and builders run: Ray and its processes, or the present event loop."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from latfarm_controller.farm.boards.links import Builder, Connect, Shard, ShardSettings
-from latfarm_controller.farm.boards.shard import InlineShard, RayShard, connect
+from latfarm_controller.farm.boards.interfaces import Builder, Connect, Shard, ShardSettings
+from latfarm_controller.farm.boards.shard import InlineShard, connect
 from latfarm_controller.farm.processes.building import Build, InlineBuilder, RayBuilder
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.ray_shard import RayShard
 
 
 class InlineBackend:
-    """No process but this one: for tests, and for tools that need no Ray."""
+    """Runs shards and builders in the present event loop, for tests and tools without Ray."""
 
     build_slots = 1
     shard_slots = 1
@@ -22,22 +23,28 @@ class InlineBackend:
 
     @property
     def builder(self) -> Builder:
-        """The builder."""
+        """What builds models."""
         return self._builder
 
     async def start(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: there is nothing to start."""
 
     async def shard(self, settings: ShardSettings) -> Shard:
-        """A new shard."""
+        """Start a new shard."""
         return InlineShard(settings, self._connect)
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 class RayBackend:
-    """Shards as Ray actors, builds as Ray tasks. Starts `runtime`, and stops it at the end."""
+    """Runs shards as Ray actors and builds as Ray tasks.
+
+    Args:
+        runtime: Ray; `start` starts it and `close` stops it.
+        connect: makes the client of a board.
+        build: makes the bytes of a model; by default, `builders.build`.
+    """
 
     def __init__(
         self, runtime: RayRuntime, connect: Connect = connect, build: Build | None = None
@@ -49,22 +56,22 @@ class RayBackend:
 
     @property
     def builder(self) -> Builder:
-        """The builder; there after `start`."""
+        """What builds models; it exists after `start`."""
         assert self._builder is not None
         return self._builder
 
     @property
     def build_slots(self) -> int:
-        """Builds at once: one core is left to the driver and the shards."""
+        """How many builds may run at once; one core is left to the driver and the shards."""
         return max(1, self._runtime.cpus - 1)
 
     @property
     def shard_slots(self) -> int:
-        """Shards side by side: half of the cores, the rest is for driver and builders."""
+        """How many shards can run at the same time: half of the cores are left to the others."""
         return max(1, self._runtime.cpus // 2)
 
     async def start(self) -> None:
-        """Start Ray, and have its builders imported what they need.
+        """Start Ray, and have its builders import what they need.
 
         Raises:
             FarmError: Ray cannot be started.
@@ -74,7 +81,7 @@ class RayBackend:
         await self._builder.warm_up(self.build_slots)
 
     async def shard(self, settings: ShardSettings) -> Shard:
-        """A new shard."""
+        """Start a new shard."""
         return RayShard(settings, self._connect)
 
     async def close(self) -> None:

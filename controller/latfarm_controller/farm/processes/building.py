@@ -1,7 +1,8 @@
-"""Graphs -> model bytes, in batches: in this process, or as Ray tasks.
+"""Builds models from graphs in batches, in this process or as Ray tasks.
 
-A Ray task gives its small models inside the answer and each large one as an object of its own. That
-stays in the object store until a shard asks for it: the driver handles hashes and references only.
+A Ray task returns small models inside its answer, and each large model as a Ray object of its own.
+A large model stays in Ray's object store until a shard asks for it; the controller's own process
+handles only its hash and a reference to it.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 
 SMALL_BYTES = 64 << 10
-"""Up to here a model travels inside its orders: that is cheaper than a look-up in the store."""
+"""A model up to this size travels inside its orders, which is cheaper than a look-up in Ray."""
 NICENESS = 10
+"""The niceness of building processes (`man 7 sched`): they yield to what measures and drives."""
 
 Build = Callable[[Graph, str, str], bytes]
+"""Makes the bytes of a model, given the graph, the model format and the data type."""
 
 
 def build_batch(
     jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None = None
 ) -> list[tuple[BuiltModel, bytes] | NotBuilt]:
-    """Build every model; one that cannot be built does not stop the others.
+    """Build models; one that cannot be built does not stop the others.
 
     Args:
-        jobs: what to build, with the graphs.
-        build: `builders.build` unless given.
+        jobs: the models, each with its graph.
+        build: makes the bytes of a model; by default, `builders.build`.
     """
     if build is None:
         from latfarm_controller import builders
@@ -47,7 +50,7 @@ def build_batch(
         except MemoryError:
             text = f"{graph.name}: not enough memory to build it as {model.model_format}"
             answers.append(NotBuilt(model, text, retryable=True))
-        except Exception as error:  # a builder's own fault, the same at every try
+        except Exception as error:  # an error of the builder itself, the same at every try
             text = f"{graph.name}: {type(error).__name__} while building: {error}"
             answers.append(NotBuilt(model, text))
         else:
@@ -57,7 +60,7 @@ def build_batch(
 
 
 class InlineBuilder:
-    """Builds in a thread of this process; a handle is the bytes themselves."""
+    """Builds in a thread of this process; the handle of a model is its bytes."""
 
     def __init__(self, build: Build | None = None) -> None:
         self._build = build
@@ -69,7 +72,10 @@ class InlineBuilder:
 
 
 class RayBuilder:
-    """Builds in Ray's workers; a handle is the bytes of a small model, or a list with its ref."""
+    """Builds in Ray's workers.
+
+    The handle of a small model is its bytes; that of a large model is a list with a Ray reference.
+    """
 
     def __init__(self, build: Build | None = None) -> None:
         import ray
@@ -78,11 +84,11 @@ class RayBuilder:
         self._task = ray.remote(max_retries=0)(build_task)
 
     async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
-        """One answer for each job, in order; a worker that died is a retryable failure of all."""
+        """One answer for each job, in order; if the worker died, all failed and may be retried."""
         try:
             refs = self._task.options(num_returns=len(jobs) + 1).remote(list(jobs), self._build)
             answers: list[BuiltModel | NotBuilt] = await refs[0]
-        except Exception as error:  # whatever Ray makes of a lost worker
+        except Exception as error:  # Ray has several exceptions for a worker that was lost
             reason = f"the builder died: {str(error).strip().splitlines()[0]}"
             return [NotBuilt(model, reason, retryable=True) for model, _ in jobs]
         return [
@@ -93,7 +99,7 @@ class RayBuilder:
         ]
 
     async def warm_up(self, count: int) -> None:
-        """Have `count` workers imported what building needs, before the first real batch."""
+        """Have `count` workers import what building needs, before the first models are needed."""
         import ray
 
         task = ray.remote(num_cpus=1, max_retries=0)(_import_builders)
@@ -101,7 +107,11 @@ class RayBuilder:
 
 
 def build_task(jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None) -> tuple[Any, ...]:
-    """The Ray task: first all answers, then for each job the bytes of a large model or None."""
+    """The Ray task that builds models.
+
+    Returns:
+        all answers, followed for each job by the bytes of its model if that is large, else None.
+    """
     _step_back()
     answers = build_batch(jobs, build)
     large = [
@@ -115,7 +125,7 @@ def build_task(jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None) -> 
 def with_handle(
     answer: tuple[BuiltModel, bytes] | NotBuilt, limit_bytes: int | None
 ) -> BuiltModel | NotBuilt:
-    """The answer with the bytes as its handle, unless they are more than the limit."""
+    """The answer with the bytes of the model as its handle, unless they exceed the limit."""
     if isinstance(answer, NotBuilt):
         return answer
     built, data = answer
@@ -125,7 +135,7 @@ def with_handle(
 
 
 def _step_back() -> None:
-    """Building never delays a driver, a shard or an agent of the same machine."""
+    """Lower the priority of this process, so that it delays no driver, shard or agent."""
     os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
 
 

@@ -1,19 +1,21 @@
-"""Ray as a quiet servant: started for one run, on loopback, and gone without a trace afterwards.
+"""Starts Ray for one run of the controller, on loopback only, and removes all of it afterwards.
 
-Where Ray 2.60 listens (checked with psutil; `test_ray_runtime.py` checks it again): told to use
-127.0.0.1 it looks up the machine's outward address instead, and its processes then bind all
-interfaces (`::`, `0.0.0.0`). The variable by which it knows hosts that cannot form clusters
-(`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0`) makes it take 127.0.0.1 at its word: GCS, raylet, workers,
-driver, runtime-env agent and autoscaler monitor then listen on loopback alone. Every connection
-must show a token made for the run (`RAY_AUTH_MODE=token`): other users of the machine stay out.
+Where Ray 2.60 listens was found with psutil, and `tests/controller/farm/processes/test_ray.py`
+checks it again. When Ray is told to use 127.0.0.1, it looks up the machine's outward address all
+the same, and its processes then listen on all interfaces (`::`, `0.0.0.0`). The variable
+`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0`, which is meant for hosts that cannot form clusters, makes Ray
+keep to 127.0.0.1: GCS, raylet, workers, driver, runtime-env agent and autoscaler monitor then
+listen on loopback only. Every connection must show a token that is made for the run
+(`RAY_AUTH_MODE=token`), so that other users of the machine cannot connect.
 
-What Ray leaves when its driver is killed (SIGKILL): its direct children end with it, its dashboard
-agent and runtime-env agent do not. So a process of ours waits for the driver's end, kills whatever
-carries the run's mark in its environment, and removes the run's folder; see `reaper.py`.
+If the controller is killed with SIGKILL, Ray's direct children end with it, but its dashboard agent
+and its runtime-env agent do not. Therefore a separate process, `cleanup.py`, waits for the end of
+the controller, kills every process that has the mark of the run in its environment, and removes the
+folder of the run.
 
-Ray's children end when the *thread* that started them ends (PR_SET_PDEATHSIG): hence a thread that
-lives from start to stop. Outside the main thread Ray leaves the signal handlers alone; its C++ side
-must be told not to take SIGTERM.
+Ray's children end when the *thread* that started them ends (PR_SET_PDEATHSIG), so the thread that
+starts Ray lives until Ray is stopped. Outside the main thread, Ray leaves Python's signal handlers
+as they are; an environment variable keeps its C++ code from handling SIGTERM.
 """
 
 from __future__ import annotations
@@ -29,43 +31,45 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.processes import reaper
+from latfarm_controller.farm.processes import cleanup
 
 LOOPBACK = "127.0.0.1"
 SOCKET_PATH_LIMIT = 107
+"""Longest path of a Unix socket on Linux, in bytes (`man 7 unix`)."""
 SESSION_PATH_LENGTH = 66
-"""Of `/session_<date>_<time>_<pid>/sockets/plasma_store`, with seven digits for the process."""
+"""Length of the path that Ray appends to the folder of a run.
+
+That is `/session_<date>_<time>_<pid>/sockets/plasma_store`, with seven digits for the process id.
+"""
 MARK = "LATFARM_RAY_RUN"
+"""Environment variable that marks the processes of a run."""
 MIN_STORE_BYTES = 256 << 20
+"""Smallest size of Ray's object store."""
 MAX_STORE_BYTES = 2 << 30
+"""Largest size of Ray's object store."""
 STORE_SHARE = 0.2
+"""Share of the memory that is free at the start which Ray's object store may use."""
 STOP_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A socket on which a process of the run takes connections."""
-
-    pid: int
-    process: str
-    ip: str
-    port: int
+"""Seconds that Ray gets to end by itself before its processes are killed."""
 
 
 class RayRuntime:
-    """Starts and stops Ray for this process; at most one at a time. Thread-safe.
+    """Starts and stops Ray for this process, which can have one Ray at a time. Thread-safe.
+
+    `mark` is the text that the processes of the run have in their environment, and `folder` the
+    folder of the run; both are empty on a cluster that was joined.
 
     Args:
-        run_dir: parent of the run's folder. Where that would make socket paths longer than the
-            system allows (107 characters), a private temporary folder is used instead.
-        address: an existing cluster to join, `host:port`; its operator cares for its exposure and
-            its token (`RAY_AUTH_MODE`, `RAY_AUTH_TOKEN`). Empty: start our own.
-        cpus: how many tasks may run at once; 0: one a core, at most 4.
+        run_dir: the parent of the run's folder. If the paths of Ray's sockets there would be longer
+            than the system allows (107 bytes), a private temporary folder is used instead.
+        address: an existing cluster to join, as `host:port`. The operator of that cluster sees to
+            who can reach it, and to its token (`RAY_AUTH_MODE`, `RAY_AUTH_TOKEN`). Empty: Ray is
+            started on this machine.
+        cpus: how many tasks may run at once; 0: one for each core, at most 4.
     """
 
     def __init__(self, run_dir: Path, *, address: str = "", cpus: int = 0) -> None:
@@ -77,12 +81,12 @@ class RayRuntime:
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._error: BaseException | None = None
-        self._mark = ""
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self.mark = ""
+        self._cleanup: subprocess.Popen[bytes] | None = None
         self.folder: Path | None = None
 
     def start(self) -> None:
-        """Start or join Ray; blocks for seconds. A second time is no change.
+        """Start Ray, or join a cluster; this takes seconds. A second call changes nothing.
 
         Raises:
             FarmError: Ray is used in this process already, or cannot be started.
@@ -93,7 +97,8 @@ class RayRuntime:
             self._ready.clear()
             self._ended.clear()
             self._error = None
-            # A daemon: an exit that forgets to stop must not hang on it; the reaper cleans up.
+            # As a daemon thread, it does not keep a process alive that ends without calling `stop`;
+            # the cleanup process then ends Ray.
             self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
             self._thread.start()
             self._ready.wait()
@@ -101,18 +106,18 @@ class RayRuntime:
             if error is not None:
                 self._thread.join()
                 self._thread = None
-                self._reap()
+                self._clean_up()
                 raise FarmError(f"Ray cannot be started: {error}") from error
 
     def stop(self) -> None:
-        """End Ray and everything it started, or leave the cluster. A second time is no change."""
+        """End Ray and all its processes, or leave the cluster. A second call changes nothing."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
             self._ended.set()
             thread.join(STOP_S)
-            self._reap()
+            self._clean_up()
 
     def __enter__(self) -> RayRuntime:
         self.start()
@@ -123,28 +128,8 @@ class RayRuntime:
 
     @property
     def cpus(self) -> int:
-        """How many tasks may run at once on our own Ray."""
+        """How many tasks may run at once on a Ray that was started here."""
         return self._cpus
-
-    def processes(self) -> list[int]:
-        """Processes of our own Ray, this one not among them; none on a joined cluster."""
-        return reaper.marked(self._mark.encode()) if self._mark else []
-
-    def listeners(self) -> list[Listener]:
-        """Every socket on which our own Ray's processes, or its part of this one, listen."""
-        import psutil
-
-        found = []
-        for pid in [os.getpid(), *self.processes()]:
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                name = " ".join(process.cmdline()[:3]) or process.name()
-                found += [
-                    Listener(pid, name, connection.laddr.ip, connection.laddr.port)
-                    for connection in process.net_connections("tcp")
-                    if connection.status == psutil.CONN_LISTEN
-                ]
-        return found
 
     def _failure(self) -> BaseException | None:
         return self._error
@@ -160,16 +145,16 @@ class RayRuntime:
             return
         self._ready.set()
         self._ended.wait()
-        # What fails here is ended by the reaper.
+        # If this fails, the cleanup process ends Ray.
         with contextlib.suppress(Exception):
             ray.shutdown()
 
     def _begin(self) -> Any:
         self.folder = make_folder(self._run_dir)
-        self._mark = f"{MARK}={secrets.token_hex(16)}"
-        name, value = self._mark.split("=")
-        self._reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, self._mark, str(self.folder)],
+        self.mark = f"{MARK}={secrets.token_hex(16)}"
+        name, value = self.mark.split("=")
+        self._cleanup = subprocess.Popen(
+            [sys.executable, "-I", "-S", cleanup.__file__, self.mark, str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -185,17 +170,17 @@ class RayRuntime:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "AUTOSCALER_METRIC_PORT": "0",
-            # Board shards must not wait behind whatever else the machine does; builders step back
-            # by themselves.
+            # Shards of boards must not wait for other processes; builders lower their priority
+            # themselves.
             "RAY_worker_niceness": "0",
-            # Its C++ side would take SIGTERM from us, print a stack and die of it.
+            # Otherwise Ray's C++ code handles SIGTERM of this process: it prints a stack and dies.
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
         }
-        # Only Ray's processes shall inherit these: not the agents that we start later.
+        # Only Ray's processes inherit these variables; agents that are started later do not.
         with _environment(environment):
             ray = _import_ray()
             constants = importlib.import_module("ray._private.ray_constants")
-            # Ray reads the variable when it is imported, which may have been before.
+            # Ray reads the variable at its import, which may have happened before.
             vars(constants)["ENABLE_RAY_CLUSTER"] = False
             ray.init(
                 address="local",
@@ -207,7 +192,8 @@ class RayRuntime:
                 log_to_driver=False,
                 configure_logging=False,
                 _temp_dir=str(self.folder),
-                # Too small a /dev/shm costs speed, not correctness; named, Ray does not warn of it.
+                # If /dev/shm is too small, the object store lies in the folder, which is slower.
+                # Ray does not warn about that if the folder is named.
                 _plasma_directory=None if shm_bytes > store_bytes else str(self.folder),
             )
         ip = ray.util.get_node_ip_address()
@@ -222,10 +208,10 @@ class RayRuntime:
             ray.init(address=self._address, log_to_driver=False, configure_logging=False)
         return ray
 
-    def _reap(self) -> None:
-        """Nothing of the run is left when this returns."""
-        process, self._reaper = self._reaper, None
-        self._mark = ""
+    def _clean_up(self) -> None:
+        """Have the cleanup process end what is left of the run, and wait until it has done so."""
+        process, self._cleanup = self._cleanup, None
+        self.mark = ""
         if process is not None:
             assert process.stdin is not None
             process.stdin.close()
@@ -234,10 +220,10 @@ class RayRuntime:
 
 
 def make_folder(run_dir: Path) -> Path:
-    """A new private folder for one run: under `run_dir` when that is short enough.
+    """Make a private folder for one run, under `run_dir` if that path is short enough.
 
     Raises:
-        FarmError: it cannot be made.
+        FarmError: the folder cannot be made.
     """
     name_length = len(os.fsencode(run_dir.absolute())) + 1 + len("r-01234567")
     try:
@@ -252,7 +238,7 @@ def make_folder(run_dir: Path) -> Path:
 
 
 def store_size_bytes() -> int:
-    """Size of the object store: a share of the memory that is free now, within bounds."""
+    """The size of Ray's object store: a share of the memory that is free now, within bounds."""
     import psutil
 
     share = int(STORE_SHARE * psutil.virtual_memory().available)
@@ -260,7 +246,7 @@ def store_size_bytes() -> int:
 
 
 def _import_ray() -> Any:
-    # Before the import: it warns while it is imported.
+    # The level is set before the import too, because Ray logs warnings while it is imported.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     ray = importlib.import_module("ray")
     if ray.is_initialized():
@@ -271,7 +257,7 @@ def _import_ray() -> Any:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
+    """Set environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,1 +1,1 @@
-"""The scheduler: events in, instructions out, without I/O."""
+"""The scheduler: it takes events and answers with instructions, without any input or output."""

@@ -1,4 +1,4 @@
-"""What the scheduler is told (events) and what it answers (instructions): plain frozen values.
+"""What the scheduler is told (events) and what it answers (instructions), as frozen dataclasses.
 
 Times are seconds on any clock that never goes back; the caller passes them in.
 """
@@ -11,16 +11,22 @@ from enum import StrEnum
 from latfarm_predictors.measurement import Measurement, Settings
 
 CAMPAIGN_PRIORITY = 0
+"""Priority of a campaign's requests."""
 QUERY_PRIORITY = 10
-"""Higher goes first among queued work; a running measurement is never interrupted."""
+"""Priority of a query, for which somebody waits.
 
-
+Of queued requests, those with a higher priority go first; a running measurement is not interrupted.
+"""
 CHECK = "check"
-"""Purpose of a sentinel by which a board that is held proves itself."""
+"""Purpose of a sentinel measurement by which a drained or quarantined board shows that it works."""
 
 
 class Standing(StrEnum):
-    """What people, or the watch over sentinels, decided about a board; outlives restarts."""
+    """What was decided about a board, by people or because its sentinel drifted.
+
+    A drained board finishes what it runs and gets no more; a quarantined board is stopped at once.
+    The decision is stored, and holds after a restart.
+    """
 
     WORKING = "working"
     DRAINING = "draining"
@@ -29,7 +35,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What is built once and measured as often as asked: a graph in a model format and dtype."""
+    """Names a model: a graph in a model format and a data type. It is built once for all uses."""
 
     graph_hash: str
     model_format: str
@@ -38,9 +44,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request as the scheduler sees it. `size_bytes` is an estimate of the built model's size.
+    """A request as the scheduler sees it.
 
-    `board`: the only board that may run it; empty: any of the platform's.
+    `size_bytes` estimates the size of the built model. `board` is the id of the only board that may
+    run the request; empty: any board that offers the platform.
     """
 
     request_id: str
@@ -57,7 +64,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class BoardJoined:
-    """A board is connected and leased. `quiet`: it times for real on the controller's own host."""
+    """A board is connected and leased.
+
+    `quiet`: it measures real time on the controller's own host, which must be idle meanwhile.
+    """
 
     board_id: str
     platforms: tuple[str, ...]
@@ -66,7 +76,7 @@ class BoardJoined:
 
 @dataclass(frozen=True, slots=True)
 class BoardLost:
-    """A board went away; `running` is the request it was measuring, if any."""
+    """The connection to a board was lost while it measured the request `running`, if any."""
 
     board_id: str
     running: str = ""
@@ -75,7 +85,11 @@ class BoardLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The board is there, but no longer ours; `running` is what it was measuring, if anything."""
+    """A board is no longer leased to this farm, or its shard died.
+
+    Unlike BoardLost, this is not counted as a failure of the board. `running` is the request that
+    the board was measuring, if any.
+    """
 
     board_id: str
     running: str = ""
@@ -84,7 +98,7 @@ class LeaseExpired:
 
 @dataclass(frozen=True, slots=True)
 class RequestsQueued:
-    """A campaign wants these measured. The same request of two campaigns is measured once."""
+    """A campaign submits requests. A request that two campaigns submit is measured once."""
 
     campaign_id: str
     works: tuple[Work, ...]
@@ -93,7 +107,7 @@ class RequestsQueued:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """A board answered, for better or worse; it was busy with it for `busy_ms`."""
+    """A board answered, with a latency or a failure; it was busy with the request for `busy_ms`."""
 
     board_id: str
     measurement: Measurement
@@ -102,7 +116,7 @@ class ResultReceived:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A board's queue gave a request back without having started it."""
+    """A board gave a request back without a result: not started, or stopped as it was asked to."""
 
     board_id: str
     request_id: str
@@ -110,7 +124,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class BuildReady:
-    """A model's bytes can be uploaded."""
+    """A model was built, and can be uploaded to boards."""
 
     model: ModelSpec
     size_bytes: int
@@ -118,7 +132,10 @@ class BuildReady:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailed:
-    """A model could not be built; `retryable` when the builder died rather than refused."""
+    """A model could not be built.
+
+    `retryable`: the builder died, so that another try may succeed; otherwise it refused the model.
+    """
 
     model: ModelSpec
     message: str
@@ -127,7 +144,7 @@ class BuildFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """Whether a quarantined board answered its probe well; if not, `reason` may say why."""
+    """A quarantined board answered its probe; if it is not healthy, `reason` may say why."""
 
     board_id: str
     healthy: bool
@@ -136,17 +153,17 @@ class ProbeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CampaignCancelled:
-    """Nobody waits for this campaign's requests any more."""
+    """A campaign does not wait for its requests any more."""
 
     campaign_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class BoardHeld:
-    """Somebody decided over a board: it works, drains, or is quarantined until told otherwise.
+    """A decision about a board, which holds until the next one.
 
-    A draining board finishes what it runs, a quarantined one is stopped. `checking`: it may run
-    requests of the purpose `CHECK` that name it, by which its sentinel is looked at.
+    `checking`: although it is drained or quarantined, the board may run requests whose purpose is
+    `CHECK` and that name it: its sentinel is measured before the board works again.
     """
 
     board_id: str
@@ -156,7 +173,7 @@ class BoardHeld:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed."""
+    """Nothing happened but that time passed."""
 
 
 Event = (
@@ -180,14 +197,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build these models in one task; each is answered by BuildReady or BuildFailed."""
+    """Build these models in one task; BuildReady or BuildFailed answers for each model."""
 
     models: tuple[ModelSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Put a request into a board's own queue; the highest priority there runs next."""
+    """Put a request into the queue of a board; the request with the highest priority runs next."""
 
     board_id: str
     request_id: str
@@ -199,7 +216,7 @@ class Dispatch:
 class Withdraw:
     """Take a request back if it has not started; with `abort`, stop it even if it has.
 
-    Answered by Withdrawn, or by the result when it was too late.
+    The answer is Withdrawn, or ResultReceived when it was too late.
     """
 
     board_id: str
@@ -209,7 +226,10 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """A campaign's answer; exactly one for each request and campaign. No board: it never ran."""
+    """Give a campaign its answer: exactly one for each request that the campaign submitted.
+
+    `board_id` is empty if the request failed, so that no board keeps its result.
+    """
 
     campaign_id: str
     measurement: Measurement
@@ -217,8 +237,8 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
-    """A result nobody keeps: the board may forget it, so that a retry measures afresh."""
+class ForgetResult:
+    """Have a board forget a result that is not used, so that a retry is measured again."""
 
     board_id: str
     request_id: str
@@ -226,7 +246,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """A request failed for a reason that is not its own and comes again at `at_s`."""
+    """Tells that a request failed by no fault of its own, and is tried again at `at_s`."""
 
     request_id: str
     at_s: float
@@ -236,7 +256,7 @@ class RetryAfter:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A board failed too often and gets no work before it was probed at `until_s`."""
+    """Tells that a board failed too often: it gets no work, and is probed at `until_s`."""
 
     board_id: str
     until_s: float
@@ -245,18 +265,18 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask a quarantined board whether it is well; answered by ProbeAnswered or BoardLost."""
+    """Ask a quarantined board whether it works; the answer is ProbeAnswered or BoardLost."""
 
     board_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """No request needs this model's bytes any more."""
+    """Tells that no request needs this model any more."""
 
     model: ModelSpec
 
 
 Instruction = (
-    Build | Dispatch | Withdraw | Deliver | Discard | RetryAfter | Quarantine | Probe | Release
+    Build | Dispatch | Withdraw | Deliver | ForgetResult | RetryAfter | Quarantine | Probe | Release
 )

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.processes.building import (
     SMALL_BYTES,
     InlineBuilder,

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -20,16 +20,16 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.links import ShardSettings
-from latfarm_controller.farm.farm import Delivery, Farm, host_boot_id
-from latfarm_controller.farm.processes import reaper
+from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.open_requests import Delivery
+from latfarm_controller.farm.processes import cleanup
 from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.building import SMALL_BYTES
 from latfarm_controller.farm.processes.ray_runtime import (
     MARK,
     SESSION_PATH_LENGTH,
     SOCKET_PATH_LIMIT,
-    Listener,
     RayRuntime,
     make_folder,
 )
@@ -39,7 +39,7 @@ from latfarm_predictors.measurement import Outcome, Settings
 pytestmark = [
     pytest.mark.xdist_group("command"),  # one Ray at a time
     pytest.mark.timeout(180),
-    # Ray's own: it asks for the running loop in a way that newer Pythons dislike.
+    # Ray gets the running event loop in a way that newer Pythons warn of.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
 PLATFORM = "simulated-ray"
@@ -80,7 +80,7 @@ def request(number: int, op: str = "relu", *, constant: bool = False) -> Measure
 
 def shard_pids(runtime: RayRuntime) -> list[int]:
     found = []
-    for pid in runtime.processes():
+    for pid in processes_of(runtime):
         try:
             if "InlineShard" in " ".join(psutil.Process(pid).cmdline()):
                 found.append(pid)
@@ -117,7 +117,7 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
             assert {answer.board_id for answer in answers.values()} == {
                 status.info.board_id for status in farm.boards() if status.info
             }
-            seen["listeners"] = runtime.listeners()
+            seen["listeners"] = listeners_of(runtime)
             seen["environment"] = dict(os.environ)
 
             # A shard that is killed is replaced, and its work goes on.
@@ -129,7 +129,7 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
                 assert isinstance(item, Delivery)
                 assert item.measurement.ok
             assert shard_pids(runtime) != [pid]
-            seen["processes"], seen["folder"] = runtime.processes(), runtime.folder
+            seen["processes"], seen["folder"] = processes_of(runtime), runtime.folder
         finally:
             await farm.stop()
 
@@ -142,8 +142,35 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
     assert not seen["folder"].exists()
 
 
+class Listener(NamedTuple):
+    """A socket on which a process of a run takes connections."""
+
+    process: str
+    ip: str
+
+
+def processes_of(runtime: RayRuntime) -> list[int]:
+    """The ids of Ray's processes."""
+    return cleanup.marked(runtime.mark.encode())
+
+
+def listeners_of(runtime: RayRuntime) -> list[Listener]:
+    """Every socket on which Ray's processes, or its part of this process, listen."""
+    found = []
+    for pid in [os.getpid(), *processes_of(runtime)]:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            name = " ".join(process.cmdline()[:3]) or process.name()
+            found += [
+                Listener(name, connection.laddr.ip)
+                for connection in process.net_connections("tcp")
+                if connection.status == psutil.CONN_LISTEN
+            ]
+    return found
+
+
 def check_listeners(listeners: list[Listener]) -> None:
-    """Ray's processes, and its part of this one, take connections from loopback alone."""
+    """Ray's processes, and its part of this process, take connections on loopback only."""
     assert {"gcs_server", "raylet"} <= {
         Path(listener.process.split()[0]).name for listener in listeners
     }
@@ -170,7 +197,7 @@ runtime = RayRuntime(Path(sys.argv[1]), cpus=1)
 runtime.start()
 import ray
 ray.get(ray.remote(lambda: 1).remote())
-print(runtime._mark, runtime.folder, flush=True)
+print(runtime.mark, runtime.folder, flush=True)
 sys.stdin.read()
 """
 
@@ -186,19 +213,19 @@ def test_a_killed_driver_leaves_nothing_behind(tmp_path: Path) -> None:
         assert driver.stdout is not None
         assert driver.stderr is not None
         mark, folder = driver.stdout.readline().split()
-        left = [psutil.Process(pid) for pid in reaper.marked(mark.encode())]
+        left = [psutil.Process(pid) for pid in cleanup.marked(mark.encode())]
         assert len(left) >= 4
         driver.kill()
         driver.wait()
         _, living = psutil.wait_procs(left, timeout=60)
         assert not [process for process in living if alive(process.pid)]
-        # The reaper holds our pipe until it is done; then the folder is gone too.
+        # The cleanup process holds this pipe until it is done; then the folder is gone too.
         assert driver.stderr.read() == ""
     assert not wait_while_exists(Path(folder))
 
 
 def wait_while_exists(folder: Path) -> bool:
-    """Until the reaper, which is nobody's child by now, has removed the folder."""
+    """Wait until the cleanup process, whose parent is dead, has removed the folder."""
     for process in psutil.process_iter():
         try:
             if str(folder) in process.cmdline():
@@ -234,7 +261,7 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
         RayRuntime(home).start()
 
 
-def test_the_reaper_ends_what_is_marked_and_nothing_else(tmp_path: Path) -> None:
+def test_the_cleanup_ends_what_is_marked_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / "logs").mkdir(parents=True)
     code = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -252,9 +279,9 @@ def test_the_reaper_ends_what_is_marked_and_nothing_else(tmp_path: Path) -> None
         return process
 
     with start({"MARK": "abc"}) as marked, start({"MARK": "abcd"}) as other:
-        assert reaper.marked(b"MARK=abc") == [marked.pid]
+        assert cleanup.marked(b"MARK=abc") == [marked.pid]
         # It is our child: nobody reaps it meanwhile, and a zombie has no environment.
-        assert reaper.reap(b"MARK=abc", folder)
+        assert cleanup.reap(b"MARK=abc", folder)
         assert marked.wait() == -signal.SIGKILL
         assert other.poll() is None
         other.kill()

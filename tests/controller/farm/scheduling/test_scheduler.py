@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from latfarm_controller.farm.estimate import StageEstimate
-from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.scheduling.messages import (
     BoardJoined,
     BoardLost,
@@ -14,8 +13,8 @@ from latfarm_controller.farm.scheduling.messages import (
     BuildReady,
     CampaignCancelled,
     Deliver,
-    Discard,
     Dispatch,
+    ForgetResult,
     LeaseExpired,
     ModelSpec,
     Probe,
@@ -30,12 +29,9 @@ from latfarm_controller.farm.scheduling.messages import (
     Withdrawn,
     Work,
 )
-from latfarm_controller.farm.scheduling.scheduler import (
-    BUILD_CRASHED,
-    BUILD_FAILED,
-    POISONOUS,
-    Scheduler,
-)
+from latfarm_controller.farm.scheduling.requests import BUILD_CRASHED, BUILD_FAILED, POISONOUS
+from latfarm_controller.farm.scheduling.scheduler import Scheduler
+from latfarm_controller.farm.scheduling.state import Policy
 from latfarm_predictors.measurement import Measurement, Outcome
 
 ONE = Policy(depth=1, build_slots=1)
@@ -86,7 +82,7 @@ def test_from_request_to_delivery() -> None:
         Deliver("c", answer, "a"),
         Release(model("g")),
     ]
-    assert scheduler.open_requests() == 0
+    assert scheduler.open_requests() == set()
     assert scheduler.wake_at_s() is None
 
 
@@ -131,7 +127,7 @@ def test_a_request_for_one_board_goes_there_alone() -> None:
     assert scheduler.handle(1, BuildReady(model("g"), 10)) == [Dispatch("b", "r1", model("g"), 0)]
     # A failure there is retried there: the other board is no alternative.
     assert scheduler.handle(10, ResultReceived("b", failure("r1"))) == [
-        Discard("b", "r1"),
+        ForgetResult("b", "r1"),
         RetryAfter("r1", 11.0, 2, "THROTTLED hot"),
         Dispatch("b", "r2", model("g"), 0),
     ]
@@ -161,7 +157,7 @@ def test_nothing_is_built_for_a_board_that_is_away() -> None:
 def test_a_retry_waits_and_goes_to_another_board() -> None:
     scheduler = ready(ONE, "r1", boards=("a", "b"))
     assert scheduler.handle(10, ResultReceived("a", failure("r1"))) == [
-        Discard("a", "r1"),
+        ForgetResult("a", "r1"),
         RetryAfter("r1", 11.0, 2, "THROTTLED hot"),
     ]
     assert scheduler.wake_at_s() == 11.0
@@ -191,7 +187,7 @@ def test_attempts_are_limited_and_the_last_failure_is_delivered() -> None:
         assert scheduler.handle(now_s, Tick()) == [Dispatch("a", "r1", model("r1"), 0)]
     last = failure("r1")
     assert Deliver("c", last, "") in scheduler.handle(now_s, ResultReceived("a", last))
-    assert scheduler.open_requests() == 0
+    assert scheduler.open_requests() == set()
 
 
 def test_a_request_that_takes_boards_down_is_poison() -> None:
@@ -206,7 +202,7 @@ def test_a_request_that_takes_boards_down_is_poison() -> None:
     assert delivered[0].request_id == "r1"
     assert delivered[0].error_code == POISONOUS
     assert delivered[0].error_message.count("silence") == 3
-    assert scheduler.is_open("r2")  # what merely waited behind it is not to blame
+    assert "r2" in scheduler.open_requests()  # it only waited behind the other one
 
 
 def test_a_lost_lease_blames_no_board() -> None:
@@ -339,7 +335,7 @@ def test_cancelling_drops_what_is_queued_and_stops_what_runs() -> None:
         Release(model("r2")),
     ]
     assert scheduler.handle(2, Withdrawn("a", "r1")) == [Release(model("r1"))]
-    assert scheduler.open_requests() == 0
+    assert scheduler.open_requests() == set()
 
 
 def test_a_shared_request_survives_the_cancelling_of_one_owner() -> None:
@@ -358,7 +354,7 @@ def test_a_late_answer_counts_once() -> None:
     out = scheduler.handle(3, ResultReceived("a", answer))
     assert Withdraw("b", "r1", abort=True) in out
     assert Deliver("c", answer, "a") in out
-    assert scheduler.handle(4, ResultReceived("b", answer)) == [Discard("b", "r1")]
+    assert scheduler.handle(4, ResultReceived("b", answer)) == [ForgetResult("b", "r1")]
 
 
 def test_a_request_does_not_return_to_a_board_that_still_has_its_earlier_life() -> None:

@@ -13,7 +13,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from latfarm_controller.farm.scheduling.book import Policy
 from latfarm_controller.farm.scheduling.messages import (
     BoardJoined,
     BoardLost,
@@ -22,9 +21,9 @@ from latfarm_controller.farm.scheduling.messages import (
     BuildReady,
     CampaignCancelled,
     Deliver,
-    Discard,
     Dispatch,
     Event,
+    ForgetResult,
     LeaseExpired,
     ModelSpec,
     Probe,
@@ -40,6 +39,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
+from latfarm_controller.farm.scheduling.state import Policy
 from latfarm_predictors.measurement import Measurement, Outcome
 
 BOARDS = {
@@ -152,7 +152,7 @@ class World(RuleBasedStateMachine):
                     self.probed.add(board_id)
                 case RetryAfter(_, at_s):
                     assert at_s > self.now
-                case Discard():
+                case ForgetResult():
                     pass
 
     @rule(
@@ -314,7 +314,7 @@ class World(RuleBasedStateMachine):
                 self.join(board)
         for _ in range(2000):
             if (
-                self.scheduler.open_requests() == 0
+                self.scheduler.open_requests() == set()
                 and not self.builds
                 and not any(self.at.values())
             ):
@@ -341,7 +341,7 @@ class World(RuleBasedStateMachine):
                 self.send(Tick())
         missing = {key for key in self.wanted if self.wanted[key] != self.delivered[key]}
         assert not missing
-        assert self.scheduler.open_requests() == 0
+        assert self.scheduler.open_requests() == set()
         assert not self.ready, "models that nobody needs are still held"
 
 

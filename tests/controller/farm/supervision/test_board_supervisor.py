@@ -1,11 +1,10 @@
-"""Boards that are drained, put aside, let go again: scheduler, farm, driver and store together."""
+"""Boards that are drained, quarantined and resumed: scheduler, farm, driver and store together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +12,16 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.check import PURPOSE, CheckCampaign
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import sentinel_kernel
-from latfarm_controller.farm.desk import BoardDesk
-from latfarm_controller.farm.driver import Driver
-from latfarm_controller.farm.scheduling.book import Policy
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
     BoardHeld,
     BoardJoined,
     Build,
     BuildReady,
-    Discard,
     Dispatch,
+    ForgetResult,
     ModelSpec,
     RequestsQueued,
     ResultReceived,
@@ -33,13 +31,13 @@ from latfarm_controller.farm.scheduling.messages import (
     Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
-from latfarm_controller.farm.scope import CampaignScope
+from latfarm_controller.farm.scheduling.state import Policy
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from tests.controller.farm.conftest import FakeBoard, Lab, good
-from tests.controller.farm.test_driver import Rounds
+from tests.controller.farm.conftest import RECORD, FakeBoard, Lab, Rounds, good, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -92,7 +90,7 @@ def test_a_quarantined_board_is_stopped_and_another_takes_over() -> None:
     held = scheduler.handle(2.0, BoardHeld("a", Standing.QUARANTINED))
     assert held == [Withdraw("a", "1", abort=True), Withdraw("a", "2", abort=True)]
     late = scheduler.handle(3.0, ResultReceived("a", answer("1")), Withdrawn("a", "2"))
-    assert late == [Discard("a", "1")], "what it measured meanwhile is not used"
+    assert late == [ForgetResult("a", "1")], "its late answer is not used"
     taken = scheduler.handle(4.0, BoardJoined("b", ("p",)))
     assert [(o.board_id, o.request_id) for o in taken if isinstance(o, Dispatch)] == [
         ("b", "1"),
@@ -118,23 +116,8 @@ def test_a_board_stays_held_when_it_comes_back() -> None:
     ]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckDBStore]:
-    with DuckDBStore(tmp_path / "store.duckdb") as opened:
-        yield opened
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-RECORD = CampaignRecord("c1", "first", "rounds", "p")
-
-
 def clocked(lab: Lab, board: FakeBoard, pace: Callable[[FakeBoard, int], float]) -> None:
-    """Have a board's answers carry a clock, and the sentinel a latency by number."""
+    """Give a board's answers a time of measuring, and its sentinels latencies by `pace`."""
 
     def at(board: FakeBoard, question: Any) -> Measurement:
         number = len(board.measured)
@@ -156,13 +139,13 @@ def test_a_drained_board_survives_a_restart_and_comes_back_when_it_is_resumed(
 
     async def play(drain: bool) -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             await until(lambda: len(farm.pool("p")) == 2)
             if drain:
-                await desk.drain("a", "new fan", "ada")
-                await desk.drain("a", "told twice", "ada")
-            assert desk.standing("a") is Standing.DRAINING
+                await supervisor.drain("a", "new fan", "ada")
+                await supervisor.drain("a", "told twice", "ada")
+            assert supervisor.standing("a") is Standing.DRAINING
             campaign = Rounds([[lab.request(n) for n in range(6)]])
             record = replace(RECORD, campaign_id=f"c{drain}")
             ended = await Driver(store, farm).run(campaign, record)
@@ -180,9 +163,9 @@ def test_a_drained_board_survives_a_restart_and_comes_back_when_it_is_resumed(
 
     async def resume() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await until(lambda: len(farm.pool("p")) == 2)
-            await desk.resume("a", "", "ada")
+            await supervisor.resume("a", "", "ada")
             campaign = Rounds([[lab.request(n) for n in range(6, 12)]])
             await Driver(store, farm).run(campaign, replace(RECORD, campaign_id="last"))
 
@@ -201,7 +184,7 @@ def test_what_a_board_measured_since_its_last_good_sentinel_is_asked_of_another(
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             marks = [sentinel(number) for number in range(8)]
             work = [lab.request(number) for number in range(4)]
@@ -212,7 +195,7 @@ def test_what_a_board_measured_since_its_last_good_sentinel_is_asked_of_another(
             bad.gate.clear()
             well.alive = True
             await until(lambda: len(farm.pool("p")) == 2)
-            await desk.quarantine("a", "fan is broken", "ada")
+            await supervisor.quarantine("a", "fan is broken", "ada")
             ended = await running
             assert ended.state == "done"
             assert len(campaign.told) == 14, "told once each"
@@ -222,12 +205,13 @@ def test_what_a_board_measured_since_its_last_good_sentinel_is_asked_of_another(
     for measurement in store.measurements(campaign_id="c1"):
         by_board[measurement.board_id].add(measurement.purpose)
     assert by_board == {"a": {SENTINEL}, "b": {"kernel"}}
-    assert len(store.training_rows("p", "kernel")) == 6
+    used = store.campaign_measurements("c1").values()
+    assert sum(measurement.purpose == "kernel" for measurement in used) == 6
     (event,) = store.board_events("a")
     assert event.details["good_until_s"] == 1007.0
 
 
-def test_a_drifting_sentinel_puts_its_board_aside_with_a_reason_and_a_remedy(
+def test_a_drifting_sentinel_quarantines_its_board_with_a_reason_and_a_remedy(
     lab: Lab, store: DuckDBStore
 ) -> None:
     board, other = lab.board("a"), lab.board("b")
@@ -243,15 +227,15 @@ def test_a_drifting_sentinel_puts_its_board_aside_with_a_reason_and_a_remedy(
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             campaign = Rounds([[sentinel(n)] for n in range(30)] + [[lab.request(1)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
-            await until(lambda: desk.standing("a") is Standing.QUARANTINED)
+            await until(lambda: supervisor.standing("a") is Standing.QUARANTINED)
             other.alive = True
             assert (await running).state == "done"
-            await desk.close()
-            assert desk.standing("b") is Standing.WORKING
+            await supervisor.close()
+            assert supervisor.standing("b") is Standing.WORKING
 
     asyncio.run(play())
     (event,) = store.board_events("a")
@@ -274,13 +258,13 @@ def test_a_drift_of_a_shared_machine_is_told_and_its_level_learned_anew(
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm, shared=("a",))
+            supervisor = BoardSupervisor(store, farm, shared=("a",))
             await farm.wait_for("p", 5)
             campaign = Rounds([[sentinel(n)] for n in range(60)] + [[lab.request(1)]])
             assert (await Driver(store, farm).run(campaign, RECORD)).state == "done"
-            await desk.close()
-            assert desk.standing("a") is Standing.WORKING
-            (level,) = await desk.references("a")
+            await supervisor.close()
+            assert supervisor.standing("a") is Standing.WORKING
+            (level,) = await supervisor.references("a")
             assert level.accepts(5.4)
             assert not level.accepts(5.0)
 
@@ -289,7 +273,7 @@ def test_a_drift_of_a_shared_machine_is_told_and_its_level_learned_anew(
     assert (event.event, event.actor) == ("drifted", "cusum")
     assert event.details["shift"] == pytest.approx(0.08, abs=0.01)
     assert store.standings() == {}
-    assert len(store.campaign_measurements("c1")) == 61  # none is put aside
+    assert len(store.campaign_measurements("c1")) == 61  # none is discarded
 
 
 def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -> None:
@@ -299,25 +283,25 @@ def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             driver = Driver(store, farm)
             await farm.wait_for("p", 5)
             await driver.run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
-            await desk.quarantine("a", "test", "ada")
-            (reference,) = await desk.references("a")
+            await supervisor.quarantine("a", "test", "ada")
+            (reference,) = await supervisor.references("a")
             assert reference.platform == "p"
             for latency_ms, accepted in ((5.6, False), (5.0, True)):
                 pace["ms"] = latency_ms
                 campaign = CheckCampaign(sentinel_kernel(), "p", reference.settings, "a")
                 record = CampaignRecord(f"check-{campaign.nonce}", "check", "check", "p")
-                desk.allow_check("a", allowed=True)
+                supervisor.allow_check("a", allowed=True)
                 ended = await driver.run(campaign, record, scope=CampaignScope(("p",), "a"))
-                desk.allow_check("a", allowed=False)
+                supervisor.allow_check("a", allowed=False)
                 assert ended.state == "done", ended
                 assert campaign.latency_ms is not None
                 assert reference.accepts(campaign.latency_ms) is accepted
             assert "of its reference on p" in reference.tell(5.6)
-            await desk.resume("a", "", "ada")
+            await supervisor.resume("a", "", "ada")
             assert farm.healthy("p") or await farm.wait_for("p", 1)
 
     asyncio.run(play())
@@ -329,16 +313,16 @@ def test_a_new_reference_forgets_the_old_normal(lab: Lab, store: DuckDBStore) ->
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm, clock_s=lambda: 2000.0)
+            supervisor = BoardSupervisor(store, farm, clock_s=lambda: 2000.0)
             await farm.wait_for("p", 5)
             await Driver(store, farm).run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
-            assert len(await desk.references("a")) == 1
-            await desk.drain("a", "", "ada")
-            await desk.resume("a", "new cooler", "ada", new_reference=True)
-            assert await desk.references("a") == []
+            assert len(await supervisor.references("a")) == 1
+            await supervisor.drain("a", "", "ada")
+            await supervisor.resume("a", "new cooler", "ada", new_reference=True)
+            assert await supervisor.references("a") == []
 
         async with lab.farm() as farm:
-            again = BoardDesk(store, farm)
+            again = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             assert await again.references("a") == []
 
@@ -352,7 +336,7 @@ def test_a_board_whose_disk_was_full_is_taken_back_when_there_is_room(
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             campaign = Rounds([[lab.request(n) for n in range(4)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
@@ -363,10 +347,10 @@ def test_a_board_whose_disk_was_full_is_taken_back_when_there_is_room(
             assert board.uploads <= tried + 2, "what was on its way when the first one failed"
             assert farm.state().boards == {"a": "quarantined"}
             assert "room for 1 bytes" in farm.boards()[0].reason
-            assert desk.standing("a") is Standing.WORKING
+            assert supervisor.standing("a") is Standing.WORKING
             board.room_bytes = 1 << 20
             assert (await running).state == "done"
-            await desk.close()
+            await supervisor.close()
 
     asyncio.run(play())
     assert len(board.measured) == 4
@@ -384,29 +368,29 @@ def test_a_full_disk_that_somebody_saw_to_needs_no_second_word(
 
     async def play() -> None:
         async with lab.farm(quarantine_s=1e6, quarantine_cap_s=1e6) as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             campaign = Rounds([[lab.request(1)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
             await until(lambda: store.board_events("a"))
             board.room_bytes = 1 << 20
-            await desk.resume("a", "made room", "ada")
+            await supervisor.resume("a", "made room", "ada")
             assert (await running).state == "done"
-            await desk.close()
+            await supervisor.close()
 
     asyncio.run(play())
     assert [event.event for event in store.board_events("a")] == ["resumed", "disk_full"]
 
 
-def test_without_any_sentinel_nothing_is_put_aside(lab: Lab, store: DuckDBStore) -> None:
+def test_without_any_sentinel_nothing_is_discarded(lab: Lab, store: DuckDBStore) -> None:
     lab.board("a")
 
     async def play() -> None:
         async with lab.farm() as farm:
-            desk = BoardDesk(store, farm)
+            supervisor = BoardSupervisor(store, farm)
             await farm.wait_for("p", 5)
             await Driver(store, farm).run(Rounds([[lab.request(1)]]), RECORD)
-            await desk.quarantine("a", "", "ada")
+            await supervisor.quarantine("a", "", "ada")
 
     asyncio.run(play())
-    assert len(store.training_rows("p", "kernel")) == 1
+    assert len(store.campaign_measurements("c1")) == 1

@@ -7,7 +7,15 @@ from random import Random
 from statistics import median
 
 import pytest
-from latfarm_controller.farm.drift import LEAST, MOST, Cusum, Drift, Level
+from latfarm_controller.farm.supervision.drift import (
+    CLIP,
+    LEAST,
+    MOST,
+    SHIFT,
+    Cusum,
+    DriftAlarm,
+    SentinelLevel,
+)
 
 LEVEL_MS = 10.0
 
@@ -52,7 +60,7 @@ def test_the_alarm_says_since_when_and_how_much() -> None:
     for _ in range(40):
         assert cusum.add(stable(random, 0.005)) is None
     assert cusum.level is not None
-    drifts: list[Drift] = []
+    drifts: list[DriftAlarm] = []
     while not drifts:
         drift = cusum.add(1.08 * stable(random, 0.005))
         drifts += [drift] if drift else []
@@ -97,16 +105,24 @@ def test_a_noisy_board_is_judged_later_than_a_steady_one() -> None:
     armed = []
     for spread in (0.003, 0.01, 0.03):
         random, cusum = Random(1), Cusum()
+        count = 0
         while cusum.level is None:
             cusum.add(stable(random, spread))
-        armed.append(cusum.count)
+            count += 1
+        armed.append(count)
     assert armed[0] == LEAST
     assert armed == sorted(armed)
     assert armed[-1] > 3 * LEAST
 
 
+def sentinels_to_detect(level: SentinelLevel) -> float:
+    """Mean number of sentinels until a lasting shift of 3 % is found."""
+    gain = min(CLIP, SHIFT / level.spread) - level.allowance
+    return level.limit / gain if gain > 0 else float("inf")
+
+
 def test_the_threshold_grows_with_the_noise() -> None:
-    limits = [Level(0.0, spread, MOST).limit for spread in (0.004, 0.01, 0.02, 0.04)]
+    limits = [SentinelLevel(0.0, spread, MOST).limit for spread in (0.004, 0.01, 0.02, 0.04)]
     assert limits == sorted(limits)
-    waits = [Level(0.0, spread, MOST).sentinels_to_detect for spread in (0.01, 0.02, 0.04)]
+    waits = [sentinels_to_detect(SentinelLevel(0.0, spread, MOST)) for spread in (0.01, 0.02, 0.04)]
     assert waits == sorted(waits)

@@ -1,34 +1,27 @@
-"""Which boards a campaign measures on, and what became of them while it did."""
+"""The boards of a campaign while it runs: whether they work at all, and how busy they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.errors import FarmError
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 
 FAILURES_IN_A_ROW = 10
+"""A campaign stops after this many answers in a row that failed by no fault of the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignScope:
-    """Where a campaign measures: one platform on all its boards, or several on one of them."""
-
-    platforms: tuple[str, ...]
-    board_id: str = ""
-
-
-class Tolerance:
-    """How long a campaign bears with boards that do not work.
+class BoardPatience:
+    """Decides when a campaign stops because its boards do not work.
 
     Args:
-        farm: whose boards.
-        scope: which of them.
-        patience_s: how long it waits for a working board of a platform.
-        clock_s: any clock that never goes back.
+        farm: has the boards.
+        scope: which of its boards the campaign uses.
+        patience_s: how long the campaign waits for a working board of a platform, in seconds.
+        clock_s: any clock that never goes back, in seconds.
     """
 
     def __init__(
@@ -42,10 +35,10 @@ class Tolerance:
         self._failed_in_a_row = 0
 
     def judge(self, measurement: Measurement) -> None:
-        """Hear of an answer.
+        """Count an answer.
 
         Raises:
-            FarmError: it was one too many that failed by no fault of its own.
+            FarmError: too many answers in a row failed by no fault of the request.
         """
         if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
             self._failed_in_a_row = 0
@@ -58,10 +51,10 @@ class Tolerance:
             )
 
     def look_for_boards(self, platforms: Iterable[str]) -> None:
-        """See whether boards of the platforms that are waited for work.
+        """Check that boards of these platforms work, for which the campaign has requests.
 
         Raises:
-            FarmError: of one of them none did for too long, or the farm broke.
+            FarmError: no board of one of the platforms worked for too long, or the farm broke.
         """
         self._farm.check()
         now_s = self._clock_s()
@@ -76,13 +69,13 @@ class Tolerance:
                 )
 
 
-class Utilisation:
-    """Busy and idle time of a campaign's boards, counted from when this is made.
+class BoardUsage:
+    """Counts how long the boards of a campaign are busy, from when this object is made.
 
     Args:
-        farm: whose boards.
-        scope: which of them.
-        before: what the campaign's runs until now came to, as `boards` gave it.
+        farm: has the boards.
+        scope: which of its boards the campaign uses.
+        before: the figures of the campaign's earlier runs, as `boards` returned them.
     """
 
     def __init__(
@@ -98,10 +91,10 @@ class Utilisation:
         }
 
     def boards(self, wall_ms: float) -> dict[str, dict[str, float]]:
-        """Of each board: busy and wall time over all runs, and its idle share.
+        """For each board: busy time and wall time over all runs, and the share that it was idle.
 
         Args:
-            wall_ms: of this run.
+            wall_ms: how long this run took.
         """
         boards: dict[str, dict[str, float]] = {
             board_id: dict(figures) for board_id, figures in self._before.items()

@@ -4,80 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.farm.boards.links import Question
-from latfarm_controller.farm.driver import CampaignStatus, Driver
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.boards.interfaces import BoardRequest
+from latfarm_controller.farm.driving.campaign_run import CampaignStatus
+from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from tests.controller.farm.conftest import RECORD, Lab, Rounds, until
+
 pytestmark = pytest.mark.timeout(30)
 
 
-class Rounds:
-    """Asks its requests in rounds, the next one after all of the last were told."""
-
-    kind = "rounds"
-
-    def __init__(self, rounds: Sequence[Sequence[MeasurementRequest]]) -> None:
-        self._rounds = [list(requests) for requests in rounds]
-        self._total = sum(map(len, rounds))
-        self._waiting: set[str] = set()
-        self._left = self._rounds.pop(0) if self._rounds else []
-        self.told: list[Measurement] = []
-        self.fail_after: int | None = None
-
-    def ask(self, count: int) -> list[MeasurementRequest]:
-        if not self._left and not self._waiting and self._rounds:
-            self._left = self._rounds.pop(0)
-        asked, self._left = self._left[:count], self._left[count:]
-        self._waiting |= {request.request_id for request in asked}
-        return asked
-
-    def tell(self, measurements: Sequence[Measurement]) -> None:
-        for measurement in measurements:
-            self._waiting.remove(measurement.request_id)  # told once, and only what was asked
-            self.told.append(measurement)
-            if self.fail_after == len(self.told):
-                raise ValueError("the fit exploded")
-
-    @property
-    def done(self) -> bool:
-        return not (self._left or self._waiting or self._rounds)
-
-    def progress(self) -> Progress:
-        return Progress("rounds", len(self.told), self._total, ("rounds",))
-
-    def outcome(self) -> Mapping[str, Any]:
-        return {"told": len(self.told)}
+def broken(board: object, request: BoardRequest) -> Measurement:
+    raise ZeroDivisionError
 
 
-RECORD = CampaignRecord("c1", "first", "rounds", "p")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckDBStore]:
-    store = DuckDBStore(tmp_path / "store.duckdb")
-    yield store
-    store.close()
-
-
-def rounds(lab: Any, *sizes: int) -> Rounds:
+def rounds(lab: Lab, *sizes: int) -> Rounds:
     numbers = iter(range(sum(sizes)))
     return Rounds([[lab.request(next(numbers)) for _ in range(size)] for size in sizes])
 
 
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def test_a_campaign_runs_to_its_end(lab: Any, store: DuckDBStore) -> None:
+def test_a_campaign_runs_to_its_end(lab: Lab, store: DuckDBStore) -> None:
     boards = [lab.board("b1"), lab.board("b2")]
     campaign = rounds(lab, 50, 3, 7)
     seen: list[CampaignStatus] = []
@@ -107,7 +60,7 @@ def test_a_campaign_runs_to_its_end(lab: Any, store: DuckDBStore) -> None:
     assert seen[-1].remaining_s == 0.0
 
 
-def test_resuming_measures_nothing_twice(lab: Any, store: DuckDBStore) -> None:
+def test_resuming_measures_nothing_twice(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
     cancel = asyncio.Event()
 
@@ -140,7 +93,7 @@ def test_resuming_measures_nothing_twice(lab: Any, store: DuckDBStore) -> None:
     assert second.outcome["boards"]["b"]["busy_ms"] > first.outcome["boards"]["b"]["busy_ms"]
 
 
-def test_what_arrived_before_a_cancel_was_seen_is_kept(lab: Any, store: DuckDBStore) -> None:
+def test_what_arrived_before_a_cancel_was_seen_is_kept(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
     cancel = asyncio.Event()
     campaign = rounds(lab, 32)
@@ -167,14 +120,14 @@ def test_what_arrived_before_a_cancel_was_seen_is_kept(lab: Any, store: DuckDBSt
     assert record.measurements == len(store.campaign_measurements("c1")) >= 28
 
 
-def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Any, store: DuckDBStore) -> None:
+def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
     healthy = board.answer
     campaign = rounds(lab, 3)
 
-    def broken(board: Any, question: Question) -> Measurement:
+    def too_hot(board: Any, request: BoardRequest) -> Measurement:
         return Measurement(
-            question.request_id, question.graph.hash, "p", "kernel",
+            request.request_id, request.graph.hash, "p", "kernel",
             Outcome.INFRASTRUCTURE_ERROR, error_code="NOT_READY", error_message="too hot",
         )  # fmt: skip
 
@@ -182,7 +135,7 @@ def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Any, store: Duc
         async with lab.farm() as farm:
             await farm.wait_for("p", 5)
             driver = Driver(store, farm)
-            board.answer = broken
+            board.answer = too_hot
             first = await driver.run(campaign, RECORD)
             assert (first.state, first.measurements, first.failures) == ("done", 0, 3)
             assert {m.error_code for m in campaign.told} == {"NOT_READY"}
@@ -194,9 +147,9 @@ def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Any, store: Duc
     asyncio.run(scenario())
 
 
-def test_a_farm_that_only_fails_interrupts_the_campaign(lab: Any, store: DuckDBStore) -> None:
+def test_a_farm_that_only_fails_interrupts_the_campaign(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
-    board.answer = lambda board, question: 1 / 0
+    board.answer = broken
 
     async def scenario() -> CampaignRecord:
         async with lab.farm(attempt_limit=1, quarantine_cap_s=0.004) as farm:
@@ -209,9 +162,9 @@ def test_a_farm_that_only_fails_interrupts_the_campaign(lab: Any, store: DuckDBS
     assert record.failures < 200
 
 
-def test_a_board_that_stays_sick_interrupts_the_campaign(lab: Any, store: DuckDBStore) -> None:
+def test_a_board_that_stays_sick_interrupts_the_campaign(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
-    board.answer = lambda board, question: 1 / 0
+    board.answer = broken
 
     async def scenario() -> CampaignRecord:
         async with lab.farm(quarantine_s=1000.0) as farm:
@@ -223,7 +176,7 @@ def test_a_board_that_stays_sick_interrupts_the_campaign(lab: Any, store: DuckDB
     assert "quarantined: ZeroDivisionError" in record.error
 
 
-def test_what_a_campaign_raises_is_told(lab: Any, store: DuckDBStore) -> None:
+def test_what_a_campaign_raises_is_told(lab: Lab, store: DuckDBStore) -> None:
     lab.board("b")
     campaign = rounds(lab, 10)
     campaign.fail_after = 4
@@ -239,7 +192,7 @@ def test_what_a_campaign_raises_is_told(lab: Any, store: DuckDBStore) -> None:
     assert store.campaign_measurements("c1")  # what was measured is not lost
 
 
-def test_a_campaign_that_is_stuck_fails(lab: Any, store: DuckDBStore) -> None:
+def test_a_campaign_that_is_stuck_fails(lab: Lab, store: DuckDBStore) -> None:
     lab.board("b")
 
     class Stuck(Rounds):
@@ -257,7 +210,7 @@ def test_a_campaign_that_is_stuck_fails(lab: Any, store: DuckDBStore) -> None:
     assert "not done" in record.error
 
 
-def test_a_platform_without_boards_interrupts(lab: Any, store: DuckDBStore) -> None:
+def test_a_platform_without_boards_interrupts(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
 
     async def scenario() -> CampaignRecord:
@@ -273,7 +226,7 @@ def test_a_platform_without_boards_interrupts(lab: Any, store: DuckDBStore) -> N
     assert "no board of p works" in record.error
 
 
-def test_a_cancelled_coroutine_leaves_an_interrupted_record(lab: Any, store: DuckDBStore) -> None:
+def test_a_cancelled_coroutine_leaves_an_interrupted_record(lab: Lab, store: DuckDBStore) -> None:
     board = lab.board("b")
     board.gate.clear()
 
@@ -293,7 +246,7 @@ def test_a_cancelled_coroutine_leaves_an_interrupted_record(lab: Any, store: Duc
 
 
 def test_on_a_quiet_pool_the_campaign_computes_between_batches(
-    lab: Any, store: DuckDBStore
+    lab: Lab, store: DuckDBStore
 ) -> None:
     board = lab.board("b", real_time=True, boot_id="the-controllers-host")
 
@@ -317,7 +270,7 @@ def test_on_a_quiet_pool_the_campaign_computes_between_batches(
     assert len(campaign.told) == 51
 
 
-def test_two_campaigns_at_once(lab: Any, store: DuckDBStore) -> None:
+def test_two_campaigns_at_once(lab: Lab, store: DuckDBStore) -> None:
     lab.board("b1")
     lab.board("b2")
     campaigns = [rounds(lab, 20, 20), rounds(lab, 30)]

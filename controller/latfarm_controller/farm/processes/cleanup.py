@@ -1,9 +1,9 @@
-"""Ends what a dead driver left behind: a process of its own, with the standard library only.
+"""Ends the processes of Ray that a controller left behind. It runs as a process of its own.
 
-Usage: `python reaper.py MARK FOLDER`, with a pipe as standard input. When the pipe closes, because
-its owner closed it or died in whatever way, every process that carries `MARK` in its environment is
-killed, then `FOLDER` is removed. Ray's own processes end with the driver's, except those that its
-raylet started: they would stay.
+Usage: `python cleanup.py MARK FOLDER`, with a pipe as standard input. The pipe closes when its
+owner closes it or dies, in whatever way. Then every process that has `MARK` in its environment is
+killed, and `FOLDER` is removed. Most processes of Ray end with the process that started Ray, but
+those that its raylet started would stay. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import time
 from pathlib import Path
 
 GRACE_S = 10.0
+"""Seconds during which marked processes are killed again and again, in case new ones start."""
 PAUSE_S = 0.05
+"""Seconds between two looks at the processes."""
 
 
 def marked(mark: bytes) -> list[int]:
-    """Processes of ours that were started with `mark` in their environment; never this one."""
+    """The ids of all processes of this user that have `mark` in their environment, except this."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             environment = (entry / "environ").read_bytes()
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # the process has ended, or belongs to another user
             continue
         if mark in environment.split(b"\0"):
             found.append(int(entry.name))
@@ -35,7 +37,7 @@ def marked(mark: bytes) -> list[int]:
 
 
 def reap(mark: bytes, folder: Path, grace_s: float = GRACE_S) -> bool:
-    """Kill all marked processes and remove the folder; whether nothing is left."""
+    """Kill all marked processes and remove the folder; returns whether no process is left."""
     deadline_s = time.monotonic() + grace_s
     while left := marked(mark):
         for pid in left:
@@ -53,7 +55,7 @@ def reap(mark: bytes, folder: Path, grace_s: float = GRACE_S) -> bool:
 def main(arguments: list[str]) -> int:
     """Wait for the end of standard input, then reap."""
     mark, folder = arguments
-    # Whatever ends the driver's terminal or group must not end its reaper.
+    # A signal that ends the controller's terminal or process group must not end this process.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     while sys.stdin.buffer.read(4096):

@@ -1,6 +1,7 @@
-"""What farm, driver and controller tell whoever counts. By itself it counts nothing.
+"""What the farm, the driver and the controller report to those who count it, such as the metrics.
 
-Called from the event loop, so an implementation must not wait and must not raise.
+`FarmObserver` itself does nothing. Its methods are called from the event loop, so an implementation
+must not wait and must not raise.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 BOARD_STATES = ("ready", "probation", "draining", "quarantined", "away")
+"""The states of a board. `away`: offline. `probation`: it was quarantined for its failures and has
+one request at a time until one succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Requests of one platform that are not answered yet.
+    """The requests of one platform that are not answered yet.
 
-    `waiting` of them are at no board; the oldest of all was asked for `oldest_s` seconds ago.
+    `waiting` of them have no board yet, `at_boards` of them have; the oldest of all of them was
+    submitted `oldest_s` seconds ago.
     """
 
     waiting: int = 0
@@ -32,41 +36,41 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class FarmState:
-    """The farm at one moment: each platform's queue, and the state of each board by its name."""
+    """The farm at one moment: the queue of each platform, and the state of each board, by name."""
 
     queues: Mapping[str, QueueState] = field(default_factory=dict)
     boards: Mapping[str, str] = field(default_factory=dict)
 
 
-class FarmWatch:
-    """Hears of what happens; override what is of interest."""
+class FarmObserver:
+    """Is told what happens; override the methods that are of interest."""
 
     def built(self, models: int, failed: int, took_s: float) -> None:
-        """A task built so many models; `failed` of them could not be built."""
+        """One task was to build `models` models; `failed` of them could not be built."""
 
     def dispatched(self, platform: str, waited_s: float) -> None:
-        """A request went to a board, so long after it was asked for."""
+        """A request went to a board, `waited_s` seconds after it was submitted."""
 
     def measured(self, board: str, measurement: Measurement, busy_s: float) -> None:
-        """A board answered, for better or worse, and was busy for so long."""
+        """A board answered, with a latency or a failure, and was busy for `busy_s` seconds."""
 
     def retried(self, platform: str) -> None:
-        """A request failed for a reason that is not its own, and comes again."""
+        """A request failed for a reason that is not its own, and will be tried again."""
 
     def quarantined(self, board: str) -> None:
-        """A board was put aside."""
+        """A board was quarantined."""
 
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
         """A campaign got an answer."""
 
     def stored(self, measurements: int, took_s: float) -> None:
-        """So many answers were written to the store."""
+        """That many answers were written to the store, which took `took_s` seconds."""
 
     def network_measured(self, graph: Graph, measurement: Measurement) -> None:
         """A whole network was measured."""
 
     def trained(self, predictor: PlatformPredictor) -> None:
-        """A campaign ended with a bundle."""
+        """A campaign ended with a trained predictor."""
 
     def predicted(self, platform: str, *, ok: bool) -> None:
         """A prediction was asked for."""

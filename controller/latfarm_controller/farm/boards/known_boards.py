@@ -1,4 +1,4 @@
-"""The boards of a farm as last heard: by name, by id, by shard, and what they offer."""
+"""The boards of a farm and their status: found by name, by id or by shard, and what they offer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 from latfarm_controller.agents.board import PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.links import BoardFound, BoardStatus
+from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
 
 _CONNECTING = "connecting"
+"""Reason why a board is offline until its shard has called it once."""
 
 
-class Roster:
-    """Boards that were added, connected or not. Used from one event loop."""
+class KnownBoards:
+    """The boards that were added to a farm, connected or not. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._entries: dict[str, BoardEntry] = {}
@@ -26,7 +27,7 @@ class Roster:
         return iter(self._statuses.values())
 
     def add(self, entries: Iterable[BoardEntry]) -> list[BoardEntry]:
-        """Note boards that are connecting now; those of them that were not known by name."""
+        """Add boards; returns those whose name was not known, which are to be connected now."""
         new = [entry for entry in entries if entry.name not in self._entries]
         for entry in new:
             self._entries[entry.name] = entry
@@ -34,11 +35,11 @@ class Roster:
         return new
 
     def entries(self, names: Iterable[str]) -> list[BoardEntry]:
-        """Where boards were said to be."""
+        """The inventory entries of boards, by their names."""
         return [self._entries[name] for name in names]
 
-    def joined(self, shard: int, found: BoardFound) -> None:
-        """A board is connected, and what it offers is known."""
+    def joined(self, shard: int, found: BoardConnected) -> None:
+        """Note that a board is connected in the shard of that number, and what it offers."""
         status = self._statuses[found.name]
         status.online, status.info, status.quiet = True, found.info, found.quiet
         status.reason, status.shard = "", shard
@@ -46,39 +47,39 @@ class Roster:
         self._platforms.update({platform.name: platform for platform in found.info.platforms})
 
     def named(self, name: str) -> BoardStatus:
-        """A board by its name."""
+        """The status of a board, by its name."""
         return self._statuses[name]
 
     def status(self, board_id: str) -> BoardStatus:
-        """A board that was connected, by its id."""
+        """The status of a board by its id; the board must have been connected before."""
         return self._statuses[self._names[board_id]]
 
     def board_id(self, name: str) -> str:
-        """The id of a board that was connected; empty: it never was."""
+        """The id of a board by its name; empty if the board has never been connected."""
         info = self._statuses[name].info if name in self._statuses else None
         return "" if info is None else info.board_id
 
     def sizes(self, shards: int) -> Sequence[int]:
-        """How many boards each of so many shards has."""
+        """How many boards each shard has, for the shards numbered from 0 to `shards` - 1."""
         return [sum(status.shard == index for status in self) for index in range(shards)]
 
     def on_shard(self, index: int) -> list[BoardStatus]:
-        """The boards that a shard has."""
+        """The boards in the shard of that number."""
         return [status for status in self if status.shard == index]
 
     def settled(self, platform: str) -> bool:
-        """Whether a platform is on offer, or no board is left to be heard that might offer it."""
+        """Whether a board offers the platform, or every board has been called and none does."""
         return platform in self._platforms or all(s.reason != _CONNECTING for s in self)
 
     def offers(self, platform: str) -> bool:
-        """Whether some board offers or offered a platform."""
+        """Whether some board offers a platform, or offered it earlier."""
         return platform in self._platforms
 
     def platform(self, name: str) -> PlatformInfo:
-        """A platform that some board offers or offered.
+        """A platform that some board offers, or offered earlier.
 
         Raises:
-            FarmError: no board did so far; lists what they offer, and who is away and why.
+            FarmError: no board did so far; lists what boards offer, and which are offline and why.
         """
         if name not in self._platforms:
             known = ", ".join(sorted(self._platforms)) or "none"
@@ -88,7 +89,12 @@ class Roster:
         return self._platforms[name]
 
     def pool(self, platform: str, board_id: str = "") -> list[BoardStatus]:
-        """The connected boards that offer a platform, or the one of them meant; copies."""
+        """Copies of the status of the connected boards that offer a platform.
+
+        Args:
+            platform: its name.
+            board_id: only the board of this id; empty: all boards.
+        """
         return [
             replace(status)
             for status in self

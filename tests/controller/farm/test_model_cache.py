@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from latfarm_controller.farm import models as farm_models
-from latfarm_controller.farm.boards.links import BuiltModel, NotBuilt
-from latfarm_controller.farm.models import Models
+from latfarm_controller.farm import model_cache
+from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
+from latfarm_controller.farm.model_cache import ModelCache
+from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import ModelSpec
-from latfarm_controller.farm.watch import FarmWatch
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
@@ -34,7 +34,7 @@ class Builder:
         ]
 
 
-class Counting(FarmWatch):
+class Counting(FarmObserver):
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
 
@@ -57,20 +57,22 @@ def builder() -> Builder:
 
 
 @pytest.fixture
-def watch() -> Counting:
+def observer() -> Counting:
     return Counting()
 
 
 @pytest.fixture
-def models(builder: Builder, watch: Counting) -> Models:
+def models(builder: Builder, observer: Counting) -> ModelCache:
     backend: Any = SimpleNamespace(builder=builder)
-    made = Models(backend, watch, lambda: 0.0)
+    made = ModelCache(backend, observer, lambda: 0.0)
     for name in ("a", "b", "c", "bad"):
         made.need(model(name), graph())
     return made
 
 
-def test_what_is_kept_is_not_built_again(models: Models, builder: Builder, watch: Counting) -> None:
+def test_what_is_kept_is_not_built_again(
+    models: ModelCache, builder: Builder, observer: Counting
+) -> None:
     first = asyncio.run(models.build([model("a"), model("bad")]))
     assert {type(answer) for answer in first} == {BuiltModel, NotBuilt}
     assert models.built(model("a")).size_bytes == 40
@@ -80,17 +82,17 @@ def test_what_is_kept_is_not_built_again(models: Models, builder: Builder, watch
     asyncio.run(models.build([model("a"), model("b")]))
     assert models.built(model("a")) in first
     assert builder.asked == [model("a"), model("bad"), model("b")]
-    assert watch.told == [(2, 1), (1, 0)]
+    assert observer.told == [(2, 1), (1, 0)]
     models.release(model("b"))
     asyncio.run(models.build([model("b")]))  # nothing is built: nobody is told
-    assert watch.told == [(2, 1), (1, 0)]
+    assert observer.told == [(2, 1), (1, 0)]
 
 
 @pytest.mark.parametrize(("bound", "most"), [("KEPT_BYTES", 80), ("KEPT_MODELS", 2)])
 def test_the_oldest_that_is_kept_goes(
-    bound: str, most: int, models: Models, builder: Builder, monkeypatch: pytest.MonkeyPatch
+    bound: str, most: int, models: ModelCache, builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(farm_models, bound, most)
+    monkeypatch.setattr(model_cache, bound, most)
     names = ["a", "b", "c"]
     asyncio.run(models.build([model(name) for name in names]))
     for name in names:
@@ -100,7 +102,7 @@ def test_the_oldest_that_is_kept_goes(
     assert builder.asked == [model("a")]
 
 
-def test_graphs_that_nobody_needs_are_forgotten(models: Models, builder: Builder) -> None:
+def test_graphs_that_nobody_needs_are_forgotten(models: ModelCache, builder: Builder) -> None:
     models.forget_graphs({model("a")})
     asyncio.run(models.build([model("a")]))
     assert [hash_of(one) for one in builder.graphs] == [hash_of(graph())]

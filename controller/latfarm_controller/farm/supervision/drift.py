@@ -1,13 +1,14 @@
 """Drift of a board's sentinel: a two-sided CUSUM on the logarithm of its latency.
 
-Page's cumulative sums (E. S. Page, "Continuous inspection schemes", Biometrika 41, 1954) with the
-reference value halfway to the shift that matters, 3 % (METHODS 1.8 puts aside what a larger shift
-surrounds). Both the normal level and its spread are learned from the board's own first sentinels,
-so the sums also allow for how little is known at first. Single outliers, as a busy host makes them,
-count for no more than `CLIP` deviations: it takes several in a row to raise an alarm.
+These are Page's cumulative sums (E. S. Page, "Continuous inspection schemes", Biometrika 41, 1954),
+with the reference value halfway to the shift that matters, 3 % (METHODS 1.8 discards measurements
+between two sentinels that differ by more). The normal level and its spread are both learned from
+the first sentinels of the board, so the sums also allow for how uncertain the level is at first. A
+single outlier, as other work on the host causes it, counts for at most `CLIP` deviations: only
+several in a row raise an alarm.
 
-Rates, by simulation (`tests/controller/farm/test_drift.py`): on normal noise of up to 3 % fewer
-than one false alarm in 100,000 sentinels; a shift of 3 % is found within `sentinels_to_detect`.
+In simulation (`tests/controller/farm/supervision/test_drift.py`), normal noise of up to 3 % raises
+fewer than one false alarm in 100,000 sentinels, and a shift of 3 % is found within a few of them.
 """
 
 from __future__ import annotations
@@ -18,25 +19,34 @@ from math import ceil, exp, log, sqrt
 from statistics import median
 
 SHIFT = log(1.03)
-"""The shift that must be found: 3 %."""
+"""The shift of a latency's logarithm that must be found: 3 %, from METHODS 1.8."""
 LEAST = 8
-"""Sentinels before the first alarm is possible, on a steady board; more on a noisy one."""
+"""Fewest sentinels before an alarm is possible; a board whose sentinels spread needs more."""
 CERTAINTY = 8.0
-"""The level must be known to an eighth of the shift before anything is judged by it."""
+"""The level must be known to within this fraction of the shift (an eighth) to judge by it."""
 MOST = 60
-"""Sentinels that the normal level is learned from; what comes later is only judged by it."""
+"""Most sentinels from which the normal level is learned; later ones are only judged by it."""
 FLOOR = 0.004
-"""A board is never taken for steadier than this share."""
+"""Smallest spread that is assumed for a board, as a share of its latency."""
 CLIP = 4.0
+"""Most deviations that one sentinel counts for, so that an outlier raises no alarm."""
 LOG_ARL = log(1e7)
-"""Design of the threshold: mean sentinels between false alarms, were level and spread known."""
+"""Logarithm of the average run length: sentinels between false alarms for which the threshold is
+designed, if level and spread were known exactly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """An alarm. `shift` is the share by which the sentinel is off since `since` (an index).
+class DriftAlarm:
+    """A sentinel has drifted.
 
-    `sum_` reached `limit`, both in deviations; `count` sentinels were the reference.
+    Attributes:
+        shift: by what share of the reference the sentinel is off.
+        since: index of the first sentinel of the series that is off.
+        sum_: the cumulative sum, in deviations.
+        limit: the threshold that the sum exceeds, in deviations.
+        reference_ms: what the sentinel normally takes.
+        spread: the standard deviation of the logarithm of the sentinel's latency.
+        count: from how many sentinels the reference was learned.
     """
 
     shift: float
@@ -48,7 +58,7 @@ class Drift:
     count: int
 
     def tell(self) -> str:
-        """In one line."""
+        """The drift in one line of words."""
         way = "slower" if self.shift > 0 else "faster"
         return (
             f"its sentinel is {100 * abs(self.shift):.1f} % {way} than its reference of "
@@ -58,26 +68,33 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """The normal level of a sentinel: mean and spread of the logarithm of milliseconds."""
+class SentinelLevel:
+    """The normal level of a sentinel: mean and spread of the logarithm of its milliseconds.
+
+    `count` is the number of sentinels from which it was learned.
+    """
 
     mean: float
     spread: float
     count: int
 
     @staticmethod
-    def of(logs: Sequence[float]) -> Level:
-        """Median, and deviation from it, of the first sentinels."""
+    def of(logs: Sequence[float]) -> SentinelLevel:
+        """The level of a series: the median of its first sentinels, and their deviation from it.
+
+        Args:
+            logs: logarithms of the latencies in milliseconds, in the order of measuring.
+        """
         first = logs[:MOST]
         middle = median(first)
         deviation = 1.4826 * median(abs(value - middle) for value in first)
-        # Few sentinels may agree by chance.
+        # A few sentinels may agree by chance, so the spread is taken larger than it looks.
         careful = max(FLOOR, deviation) * (1 + 1.5 / sqrt(2 * len(first)))
-        return Level(middle, careful, len(first))
+        return SentinelLevel(middle, careful, len(first))
 
     @property
     def allowance(self) -> float:
-        """Page's reference value in deviations: half the shift, and what the level may be off."""
+        """Page's reference value in deviations: half the shift, plus the error of the level."""
         return max(0.5, 0.5 * SHIFT / self.spread) + 0.5 / sqrt(self.count)
 
     @property
@@ -97,14 +114,8 @@ class Level:
 
     @property
     def needed(self) -> int:
-        """Sentinels that it takes to know so noisy a level well enough."""
+        """How many sentinels it takes to know a level with this spread well enough."""
         return min(MOST, max(LEAST, ceil((CERTAINTY * self.spread / SHIFT) ** 2)))
-
-    @property
-    def sentinels_to_detect(self) -> float:
-        """Mean sentinels until a lasting shift of 3 % is found."""
-        gain = min(CLIP, SHIFT / self.spread) - self.allowance
-        return self.limit / gain if gain > 0 else float("inf")
 
 
 def _log_arl(k: float, b: float) -> float:
@@ -112,36 +123,31 @@ def _log_arl(k: float, b: float) -> float:
 
 
 class Cusum:
-    """One board's sentinel on one platform. `add` in the order of measuring."""
+    """The drift test of one sentinel of one board."""
 
     def __init__(self) -> None:
         self._logs: list[float] = []
-        self._level: Level | None = None
+        self._level: SentinelLevel | None = None
         self._limit = 0.0
         self._learned = 0
         self._armed = False
         self.restart()
 
     @property
-    def count(self) -> int:
-        """Sentinels seen since the reference was begun."""
-        return len(self._logs)
-
-    @property
-    def level(self) -> Level | None:
-        """The reference; None while too little is known."""
+    def level(self) -> SentinelLevel | None:
+        """The normal level; None while too few sentinels were added to know it."""
         return self._level if self._armed else None
 
     def restart(self) -> None:
-        """Begin the sums anew at the present reference: somebody has looked at the board."""
+        """Set the sums to zero and keep the normal level, because the board was looked at."""
         self._up = self._down = 0.0
         self._up_since = self._down_since = len(self._logs)
 
-    def add(self, latency_ms: float) -> Drift | None:
-        """Take a sentinel; an alarm if it is the one too many.
+    def add(self, latency_ms: float) -> DriftAlarm | None:
+        """Add the sentinel that was measured next; returns an alarm if it shows a drift.
 
         Args:
-            latency_ms: above 0.
+            latency_ms: its latency, above 0.
         """
         value = log(latency_ms)
         index = len(self._logs)
@@ -155,7 +161,7 @@ class Cusum:
         score = max(-CLIP, min(CLIP, (value - level.mean) / level.spread))
         self._up = max(0.0, self._up + score - level.allowance)
         self._down = max(0.0, self._down - score - level.allowance)
-        # The sum's last zero is where the change most likely lies.
+        # The drift most likely began where the sum was zero for the last time.
         self._up_since = index + 1 if self._up == 0 else self._up_since
         self._down_since = index + 1 if self._down == 0 else self._down_since
         limit = self._limit
@@ -163,17 +169,17 @@ class Cusum:
             since = self._up_since if self._up >= self._down else self._down_since
             moved = median(self._logs[since:])
             shift = exp(moved - level.mean) - 1
-            return Drift(
+            return DriftAlarm(
                 shift, since, max(self._up, self._down), limit, exp(level.mean), level.spread,
                 level.count,
             )  # fmt: skip
-        # Learned from while nothing is suspected, so that a drift is not taken for the normal.
+        # The level is learned only while no drift is suspected, so that no drift becomes normal.
         if self._learned < MOST and max(self._up, self._down) < 0.2 * limit:
             self._learn(self._learned + 1)
         return None
 
     def _learn(self, count: int) -> None:
         self._learned = count
-        level = self._level = Level.of(self._logs[:count])
+        level = self._level = SentinelLevel.of(self._logs[:count])
         self._limit = level.limit
         self._armed = self._armed or count >= level.needed

@@ -1,4 +1,4 @@
-"""What went wrong with the database file, told with the file, the deed and the remedy."""
+"""Errors of the database file, as messages that tell the file, the action and a remedy."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreBusyError, StoreError
 
+# A DuckDB file has these four bytes at this offset.
 _MAGIC = b"DUCK"
 _MAGIC_OFFSET = 8
+# Words in messages of DuckDB that mean a damaged file.
 _DAMAGED = ("corrupt", "checksum", "not a valid", "deserializ", "could not read enough")
-# By name, as the one door to the database library is not here.
+# Names of DuckDB's exceptions that mean a damaged file; this module does not import DuckDB.
 _DAMAGING = frozenset({"FatalException", "InternalException", "SerializationException"})
 
 
 def check_files(path: Path) -> None:
-    """Refuse what is no database of ours before anything may touch it.
+    """Refuse a file that is no DuckDB database, before DuckDB opens it.
 
     Raises:
-        StoreError: the file is of another kind, or its log lies there alone.
+        StoreError: the file is of another kind, or its write-ahead log exists without it.
     """
     log = path.with_name(path.name + ".wal")
     if not path.exists():
         if log.exists():
             raise StoreError(
-                f"{log.name} lies there without its database: bring that back, or move it away"
+                f"{log.name} exists without its database: "
+                "restore the database, or move the log away"
             )
         return
     with path.open("rb") as file:
@@ -36,12 +39,12 @@ def check_files(path: Path) -> None:
 
 
 def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
-    """The error to raise for one of the database, of Arrow, of a graph, or of the system.
+    """The StoreError to raise for an error of the database, of Arrow, of a graph or of the system.
 
     Args:
-        path: of the database.
-        action: what was attempted, as "write a graph".
-        error: what came of it.
+        path: the database file.
+        action: what was attempted, such as "write a graph".
+        error: what was raised.
     """
     lines = str(error).splitlines()
     reason = lines[0] if lines else type(error).__name__
@@ -50,7 +53,7 @@ def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
         return StoreBusyError(f"{text}; close that program first")
     if "No space left" in reason or getattr(error, "errno", None) == errno.ENOSPC:
         return StoreError(
-            f"{text}; free space on the disk, then start again: what was told is kept"
+            f"{text}; free space on the disk, then start again: all that was written before is kept"
         )
     if (
         isinstance(error, PredictorsError)

@@ -1,4 +1,4 @@
-"""What a step of the schema computes from rows that are there: SQL alone cannot."""
+"""Values of new columns for rows that exist already, where a migration needs more than SQL."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 
 BATCH_ROWS = 500
+"""How many graphs are read at a time."""
 
 
 class DatabaseConnection(Protocol):
-    """What filling needs of a database connection."""
+    """What migrations need of a database connection."""
 
     def execute(self, query: str, parameters: Sequence[object] = ..., /) -> Any:
-        """Run statements; the result has `fetchall`."""
+        """Run statements; returns an object with a method `fetchall`."""
         ...
 
 
 def network_hashes(connection: DatabaseConnection) -> None:
-    """Give graphs that were kept before there were network hashes theirs."""
+    """Compute the network hash of each graph that was stored before that column existed."""
     hashes = [row[0] for row in connection.execute("SELECT hash FROM graphs").fetchall()]
     for first in range(0, len(hashes), BATCH_ROWS):
         found = connection.execute(
@@ -33,12 +34,12 @@ def network_hashes(connection: DatabaseConnection) -> None:
             try:
                 graph = Graph.from_json(json.loads(text))
             except (GraphError, ValueError):
-                continue  # it stays findable by its own hash
+                continue  # an unreadable graph is still found by its own hash
             connection.execute(
                 "UPDATE graphs SET network_hash = ? WHERE hash = ?",
                 [network_hash_of(graph), graph_hash],
             )
 
 
-FILLS: Mapping[int, Callable[[DatabaseConnection], None]] = {3: network_hashes}
-"""By the version of the schema that needs it."""
+BACKFILLS: Mapping[int, Callable[[DatabaseConnection], None]] = {3: network_hashes}
+"""What to run after a migration's SQL, by the version of the schema that it leads to."""

@@ -1,6 +1,6 @@
-"""One authority takes over from another while the farm works.
+"""Replaces the certificate authority by a new one while the farm goes on working.
 
-Three steps, so that at every moment each side trusts the authority of whoever it meets:
+There are three steps, so that each side always trusts the authority of the other side:
 
 ```
 begin    ca.crt: old, new   ca.key: old   ca-next.key: new   give everybody the new ca.crt
@@ -8,7 +8,8 @@ switch   ca.crt: new, old   ca.key: new                      issue all certifica
 finish   ca.crt: new        ca.key: new                      give everybody the new ca.crt
 ```
 
-Both sides read `ca.crt` again when it changes. The first certificate in it is the one that signs.
+Both sides read `ca.crt` again when it changes. The first certificate in it is the authority that
+signs new certificates.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re
 _NAME = re.compile(r"(?:DNS|IP Address):([^,\s]+)")
 
 
-class SuccessionStep(StrEnum):
-    """How far the change is."""
+class RotationStep(StrEnum):
+    """How far the rotation is: not begun, or after which of its steps."""
 
     SINGLE = "single"
     BEGUN = "begun"
@@ -40,8 +41,11 @@ class SuccessionStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
-    """An authority that is trusted now. `expires_s` in Unix time; `signs`: new certificates."""
+class TrustedAuthority:
+    """An authority that is trusted now.
+
+    It expires at the Unix time `expires_s`. `signs` tells whether it signs new certificates.
+    """
 
     name: str
     fingerprint: str
@@ -49,11 +53,11 @@ class Trusted:
     signs: bool
 
 
-class Succession:
-    """The change of authority in a home's `tls` folder.
+class CaRotation:
+    """The rotation of the authority in the folder `tls` of a home.
 
     Every method raises:
-        UsageError: there is no authority, it is not this step's turn, or openssl fails.
+        UsageError: there is no authority, another step comes first, or openssl fails.
     """
 
     def __init__(self, authority: Authority) -> None:
@@ -61,36 +65,37 @@ class Succession:
         self._next_key = authority.folder / "ca-next.key"
 
     @property
-    def step(self) -> SuccessionStep:
-        """The last step that was done."""
+    def step(self) -> RotationStep:
+        """The last step that was completed."""
         if len(self._certificates()) < 2:
-            return SuccessionStep.SINGLE
-        # Between the two halves of `switch` the key is still to come: it is not done.
-        return SuccessionStep.BEGUN if self._next_key.exists() else SuccessionStep.SWITCHED
+            return RotationStep.SINGLE
+        # `switch` writes the certificates first and moves the key afterwards, so it is not complete
+        # while the next key is still there.
+        return RotationStep.BEGUN if self._next_key.exists() else RotationStep.SWITCHED
 
-    def trusted(self) -> list[Trusted]:
-        """The authorities that are trusted, the one that signs first."""
+    def trusted(self) -> list[TrustedAuthority]:
+        """The authorities that are trusted; the one that signs comes first."""
         return [self._read(text, number) for number, text in enumerate(self._certificates())]
 
     def begin(self, *, days: int = CA_DAYS) -> None:
-        """Make the next authority and trust it; the present one still signs."""
-        self._expect(SuccessionStep.SINGLE, "a change of authority is under way")
+        """Make the next authority and trust it, while the present one still signs."""
+        self._expect(RotationStep.SINGLE, "a change of authority is under way")
         (old,) = self._certificates()
         if not self._authority.key.exists():
             raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
         with self._scratch() as scratch:
-            # A subject of its own: certificates name by it who signed them.
+            # The authority gets a subject of its own, because certificates name their signer by it.
             name = f"latfarm farm {secrets.token_hex(4)}"
             self._authority.make_root(scratch, name, days)
             install(Path(scratch) / "new.key", self._next_key, 0o600)
             self._write([old, (Path(scratch) / "new.crt").read_text(encoding="ascii")])
 
     def switch(self) -> None:
-        """Sign with the next authority from now on; the one before is still trusted.
+        """Sign with the next authority from now on, and still trust the old one.
 
-        This machine's own certificate is issued anew, for the names that it had.
+        This machine's own certificate is issued again, for the same names.
         """
-        self._expect(SuccessionStep.BEGUN, "there is no next authority to switch to: begin first")
+        self._expect(RotationStep.BEGUN, "there is no next authority to switch to: begin first")
         first, second = self._certificates()
         with self._scratch() as scratch:
             mine = self._public(scratch, self._next_key)
@@ -104,16 +109,17 @@ class Succession:
             self._authority.issue_own(self._names(own))
 
     def finish(self, *, force: bool = False) -> None:
-        """Trust the old authority no more.
+        """Stop trusting the old authority.
 
         Args:
-            force: also where valid certificates of it are known, which are worth nothing then.
+            force: do so even if there are valid certificates that it signed, which are then refused
+                everywhere.
 
         Raises:
-            UsageError: as all methods, or there are such certificates.
+            UsageError: another step comes first, or there are such certificates and no `force`.
         """
         self._expect(
-            SuccessionStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
+            RotationStep.SWITCHED, "the next authority does not sign yet: begin and switch first"
         )
         left = self.left_behind()
         if left and not force:
@@ -124,7 +130,10 @@ class Succession:
         self._write(self._certificates()[:1])
 
     def left_behind(self) -> list[str]:
-        """Names of the valid certificates issued here that the present authority did not sign."""
+        """The names of the valid certificates issued here that the signing authority did not sign.
+
+        They must be issued again before the rotation is finished.
+        """
         texts = self._certificates()
         if len(texts) < 2:
             return []
@@ -137,7 +146,7 @@ class Succession:
                 if one.state == "valid" and not self._signed(scratch, signer, one.path)
             ]
 
-    def _expect(self, step: SuccessionStep, otherwise: str) -> None:
+    def _expect(self, step: RotationStep, otherwise: str) -> None:
         if self.step is not step:
             raise UsageError(f"{self._authority.cert}: {otherwise} (state: {self.step})")
 
@@ -159,13 +168,13 @@ class Succession:
             bundle.write_text("".join(f"{text.strip()}\n" for text in texts), encoding="ascii")
             install(bundle, self._authority.cert, 0o644)
 
-    def _read(self, text: str, number: int) -> Trusted:
+    def _read(self, text: str, number: int) -> TrustedAuthority:
         with self._scratch() as scratch:
             (Path(scratch) / "one.crt").write_text(text, encoding="ascii")
             words = ("x509", "-noout", "-subject", "-enddate", "-nameopt", "multiline")
             said = self._authority.openssl(scratch, *words, "-in", "one.crt")
         name = re.search(r"commonName\s*=\s*(.*)", said)
-        return Trusted(
+        return TrustedAuthority(
             name[1].strip() if name else "",
             fingerprint_of(ssl.PEM_cert_to_DER_cert(f"{text}\n")),
             end_s(said, self._authority.cert),

@@ -1,4 +1,4 @@
-"""What a failed call means: one catalogue of gRPC status codes -> our errors."""
+"""Which error of the controller a failed gRPC call becomes, by its status code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from latfarm_controller.errors import (
 )
 
 ERROR_KEY = "latfarm-error"
-"""Trailing metadata by which an agent names its error; absent when the transport failed."""
+"""Key of the trailing metadata in which an agent names its error.
+
+It is absent if the connection failed before the agent could answer.
+"""
 
 _Code = grpc.StatusCode
 _LEASE_NAMES = frozenset({"LEASE", "LEASE_HELD", "LEASE_LOST"})
 
 
 def agents_name(error: Any) -> str:
-    """How the agent names the error; empty when it did not get to answer."""
+    """The agent's name for the error; empty if the agent could not answer."""
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_KEY:
             return value if isinstance(value, str) else value.decode(errors="replace")
@@ -31,13 +34,13 @@ def agents_name(error: Any) -> str:
 
 
 def cut(error: Any) -> bool:
-    """Whether the connection broke or the board went silent: the same call may succeed later.
+    """Whether the connection broke or the board fell silent, so that a later call may succeed.
 
     Args:
-        error: `grpc.aio.AioRpcError` of the call.
+        error: the `grpc.aio.AioRpcError` of the call.
     """
     code, name = error.code(), agents_name(error)
-    if code == _Code.INTERNAL:  # a reset stream looks like this from here
+    if code == _Code.INTERNAL:  # gRPC reports a reset stream like this
         return not name and "RST_STREAM" in (error.details() or "")
     if code == _Code.UNAVAILABLE:
         return name in ("", "STOPPING")
@@ -45,12 +48,12 @@ def cut(error: Any) -> bool:
 
 
 def as_error(error: Any, address: str, method: str) -> AgentError:
-    """The error to raise for a call that failed for good.
+    """The error to raise for a call that failed and is not made again.
 
     Args:
-        error: `grpc.aio.AioRpcError` of the call.
-        address: of the board.
-        method: that was called.
+        error: the `grpc.aio.AioRpcError` of the call.
+        address: the address of the board.
+        method: the name of the call.
     """
     code, details, name = error.code(), error.details() or "", agents_name(error)
     if code == _Code.DEADLINE_EXCEEDED:

@@ -1,4 +1,4 @@
-"""The models that open requests need: their graphs, what was built of them, and what is kept."""
+"""The models that open requests need, and those built earlier that are kept for a while."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ from collections.abc import Callable, Container, Sequence
 
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.farm.boards.links import BuiltModel, FarmBackend, NotBuilt
+from latfarm_controller.farm.boards.interfaces import BuiltModel, FarmBackend, NotBuilt
+from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import ModelSpec
-from latfarm_controller.farm.watch import FarmWatch
 
 KEPT_BYTES = 64 << 20
+"""Most bytes of models that are kept although no request needs them now.
+
+Sentinels and repeated measurements need the same models again.
+"""
 KEPT_MODELS = 1000
-"""Models that nobody needs now but that sentinels and repeats will ask for again."""
+"""Most models that are kept although no request needs them now."""
 
 
-class Models:
-    """Built models of a farm. Used from one event loop.
+class ModelCache:
+    """The models of a farm. Use it from one event loop.
 
     Args:
-        backend: whose builder builds them.
-        watch: told of what was built.
-        clock_s: any clock that never goes back.
+        backend: its builder builds the models.
+        observer: told how many models were built, and how long that took.
+        clock_s: any clock that never goes back, in seconds.
     """
 
     def __init__(
-        self, backend: FarmBackend, watch: FarmWatch, clock_s: Callable[[], float]
+        self, backend: FarmBackend, observer: FarmObserver, clock_s: Callable[[], float]
     ) -> None:
         self._backend = backend
-        self._watch = watch
+        self._observer = observer
         self._clock_s = clock_s
         self._graphs: dict[ModelSpec, Graph] = {}
         self._built: dict[ModelSpec, BuiltModel] = {}
@@ -37,15 +41,15 @@ class Models:
         self._kept_bytes = 0
 
     def need(self, model: ModelSpec, graph: Graph) -> None:
-        """A request needs a model of this graph."""
+        """Note the graph from which a model that a request needs can be built."""
         self._graphs[model] = graph
 
     def built(self, model: ModelSpec) -> BuiltModel:
-        """A model that was built and not released."""
+        """A model that was built and is not released yet."""
         return self._built[model]
 
     async def build(self, models: Sequence[ModelSpec]) -> list[BuiltModel | NotBuilt]:
-        """Build models that are needed, or take what is kept; one answer for each, in any order."""
+        """Build models, or take those that are kept; one answer for each model, in any order."""
         kept = [self._kept.pop(model) for model in models if model in self._kept]
         self._kept_bytes -= sum(built.size_bytes for built in kept)
         there = {built.model for built in kept}
@@ -54,7 +58,7 @@ class Models:
         answers = await self._backend.builder.build(jobs) if jobs else []
         if jobs:
             failed = sum(not isinstance(answer, BuiltModel) for answer in answers)
-            self._watch.built(len(jobs), failed, self._clock_s() - begun_s)
+            self._observer.built(len(jobs), failed, self._clock_s() - begun_s)
         told = [*kept, *answers]
         self._built.update(
             {answer.model: answer for answer in told if isinstance(answer, BuiltModel)}
@@ -62,7 +66,7 @@ class Models:
         return told
 
     def release(self, model: ModelSpec) -> None:
-        """Nobody needs a built model now; it is kept for a while: sentinels and repeats return."""
+        """Note that no request needs a built model now; it is kept while there is room."""
         built = self._built.pop(model)
         self._kept[model] = built
         self._kept_bytes += built.size_bytes

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.farm.driver import NOT_OFFERED, Driver
-from latfarm_controller.farm.scope import CampaignScope
+from latfarm_controller.farm.driving.campaign_run import NOT_OFFERED
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
+
+from tests.controller.farm.conftest import until
 
 pytestmark = pytest.mark.timeout(30)
 RECORD = CampaignRecord("c1", "first", "engines", "*")
@@ -46,17 +48,6 @@ class Once:
 
     def outcome(self) -> Mapping[str, Any]:
         return {}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckDBStore]:
-    with DuckDBStore(tmp_path / "store.duckdb") as store:
-        yield store
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def run(lab: Any, store: DuckDBStore, campaign: Once, scope: CampaignScope, **driver: Any) -> Any:

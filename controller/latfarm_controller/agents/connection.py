@@ -1,0 +1,183 @@
+"""The gRPC connection to one board: opened and proven when needed, with deadlines and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from latfarm_protos.trust.contexts import TlsFileError
+from latfarm_protos.trust.proof import Proof
+from latfarm_protos.v1 import agent_pb2_grpc
+
+from latfarm_controller.agents.call_errors import as_error, cut
+from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
+from latfarm_controller.errors import AgentError, AgentLostError, UsageError
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest answer of a board: a result with all its runs and layers."""
+
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # boards are in the local network: no proxy is used
+    ("grpc.use_local_subchannel_pool", 1),  # clients of one board do not share a connection
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),  # also sets TCP's user timeout
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client waits for a board, in milliseconds.
+
+    Attributes:
+        call_ms: for the answer to a plain call, including the time to connect.
+        away_ms: for a board that cannot be reached during a measurement or an upload.
+        quiet_ms: for the next event of a measurement, before the client asks whether the board is
+            still there.
+    """
+
+    call_ms: float = 10_000.0
+    away_ms: float = 30_000.0
+    quiet_ms: float = 30_000.0
+
+
+class CutError(Exception):
+    """A connection or stream broke, so that the same call may succeed later; says how it broke."""
+
+
+class AgentConnection:
+    """Opens, proves and renews the gRPC channel to a board. Use it from one event loop.
+
+    With TLS, the certificate of the board is checked before each new connection, and the connection
+    trusts that certificate alone. TLS files that have changed are read again then. A board whose
+    certificate has been revoked since is not called again.
+
+    Args:
+        address: `host:port` of the agent.
+        tls: how both sides prove who they are; None for plain text, which is allowed on loopback.
+        patience: how long to wait for answers.
+        insecure: allow plain text beyond loopback as well.
+    """
+
+    def __init__(
+        self, address: str, tls: ControllerTlsFiles | None, patience: Patience, insecure: bool
+    ) -> None:
+        self.address = address
+        self._tls = tls
+        self._patience = patience
+        self._insecure = insecure
+        self._proof: Proof | None = None
+        self._stamp: object = None
+        self._meeting = asyncio.Lock()
+        self._channel: Any = None
+        self._agent: Any = None
+        self._closed = False
+
+    async def stub(self) -> Any:
+        """The stub of the agent's service; the channel is opened at the first call.
+
+        Raises:
+            AgentLostError: the board cannot be reached.
+            CertificateError: the board is not who it must be, or does not accept our certificate.
+            AgentError: the connection was closed.
+        """
+        if self._closed:
+            raise AgentError(f"{self.address}: this client is closed")
+        if self._tls is not None:
+            async with self._meeting:
+                await self._prove(self._tls)
+        elif self._agent is None:
+            check_open(self.address, self._tls, self._insecure)
+            self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+            self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+        return self._agent
+
+    async def stub_for_stream(self) -> Any:
+        """The stub, for a call that is made again when it breaks.
+
+        Raises:
+            CutError: the board cannot be reached now.
+        """
+        try:
+            return await self.stub()
+        except AgentLostError as error:
+            raise CutError(str(error)) from error
+
+    async def call(
+        self, method: str, request: Any, timeout_ms: float | None = None, *, again: bool = False
+    ) -> Any:
+        """Make one plain call and return its answer.
+
+        Args:
+            method: name of the call.
+            request: its message.
+            timeout_ms: how long it may take, including the time to connect.
+            again: whether the call is made again if the connection breaks during it, which is only
+                right for calls that may be made twice.
+        """
+        timeout_ms = self._patience.call_ms if timeout_ms is None else timeout_ms
+        deadline_s = time.monotonic() + timeout_ms / 1e3
+        # Without TLS, gRPC itself may wait for the board; with TLS, `stub` proves the board anew.
+        waits = self._tls is None
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0.001)
+            try:
+                call = getattr(await self.stub(), method)
+                return await call(request, timeout=left_s, wait_for_ready=waits)
+            except AgentLostError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            except grpc.aio.AioRpcError as error:
+                if not (again and cut(error) and time.monotonic() < deadline_s):
+                    raise as_error(error, self.address, method) from error
+            # The connection was made and broke at once: leave the board a moment.
+            await asyncio.sleep(min(0.05, left_s))
+
+    async def close(self) -> None:
+        """Close the connection for good."""
+        self._closed = True
+        await self._hang_up()
+
+    async def _prove(self, tls: ControllerTlsFiles) -> None:
+        """Have a channel to a proven board; a new one if the files or the board have changed."""
+        if self._proof is not None and is_revoked(self._proof, tls):
+            await self._hang_up()
+        stamp = _stamp(tls)
+        if self._channel is not None and stamp == self._stamp:
+            state = self._channel.get_state()
+            if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.CONNECTING):
+                return
+        proof = await meet_board(self.address, tls)
+        if self._channel is not None and stamp == self._stamp and proof == self._proof:
+            return  # it is the same board: gRPC connects the channel again by itself
+        await self._hang_up()
+        try:
+            credentials = proof.credentials(tls.files)
+        except OSError as error:
+            raise UsageError(f"cannot read the TLS files: {error}") from error
+        name = tls.server_name
+        named = (("grpc.ssl_target_name_override", name),) if name else ()
+        self._channel = grpc.aio.secure_channel(
+            self.address, credentials, options=(*_OPTIONS, *named)
+        )
+        self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+        self._proof, self._stamp = proof, stamp
+
+    async def _hang_up(self) -> None:
+        channel, self._channel, self._agent, self._proof = self._channel, None, None, None
+        if channel is not None:
+            await channel.close()
+
+
+def _stamp(tls: ControllerTlsFiles) -> object:
+    """A value that changes when the TLS files do."""
+    try:
+        return tls.files.stamp()
+    except TlsFileError as error:
+        raise UsageError(str(error)) from error

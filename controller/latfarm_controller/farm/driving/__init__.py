@@ -1,0 +1,1 @@
+"""Runs one campaign on a farm: asks it, has its requests measured, stores and tells."""

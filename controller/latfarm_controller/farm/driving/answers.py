@@ -1,0 +1,105 @@
+"""The requests of one campaign run and their answers: under way, not stored yet, not told yet."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+
+RECENT = 2000
+"""Answered requests that can be asked again when the answers of a board are discarded.
+
+About 20 requests lie between two sentinels of a board, so this is enough for 100 boards.
+"""
+
+
+class CampaignAnswers:
+    """Keeps the requests and answers of one run of a campaign.
+
+    `under_way` holds the requests without an answer, `untold` the answers that the campaign must
+    still be told, and `unstored` those that must still be stored.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Measurement] = {}
+        self._recent: OrderedDict[str, MeasurementRequest] = OrderedDict()
+        self._repeated: set[str] = set()
+        self.under_way: dict[str, MeasurementRequest] = {}
+        self.untold: list[Measurement] = []
+        self.unstored: list[tuple[Delivery, MeasurementRequest]] = []
+        self.remembered = 0
+
+    @property
+    def repeating(self) -> bool:
+        """Whether a request is under way again because its first answer was discarded."""
+        return bool(self._repeated)
+
+    def restore(self, stored: Mapping[str, Measurement]) -> None:
+        """Take over the answers that the store has of the campaign's earlier runs.
+
+        A failure that was not the request's own is no answer: the request is measured again.
+        """
+        self._answers = {
+            request_id: measurement
+            for request_id, measurement in stored.items()
+            if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR
+        }
+
+    def answer_from_store(self, request: MeasurementRequest) -> bool:
+        """Whether a request is answered already; its answer is then to be told to the campaign."""
+        known = self._answers.get(request.request_id)
+        if known is None:
+            return False
+        self.untold.append(known)
+        self.remembered += 1
+        return True
+
+    def take(self, delivery: Delivery) -> MeasurementRequest:
+        """Take an answer that the farm delivered; returns its request."""
+        measurement = delivery.measurement
+        request = self.under_way.pop(measurement.request_id)
+        self._remember(request)
+        self.unstored.append((delivery, request))
+        if measurement.request_id not in self._repeated:
+            self.untold.append(measurement)
+        self._repeated.discard(measurement.request_id)
+        self._answers[measurement.request_id] = measurement
+        return request
+
+    def repeat_discarded(self, notice: MeasurementsDiscarded) -> list[MeasurementRequest]:
+        """The requests whose answers are discarded; they are under way again from now on."""
+        again = [
+            self._recent[request_id]
+            for request_id, answer in self._answers.items()
+            if answer.ok
+            and answer.board_id == notice.board_id
+            and answer.measured_at_s > notice.since_s
+            and request_id in self._recent
+            and request_id not in self.under_way
+        ]
+        for request in again:
+            self.under_way[request.request_id] = request
+            self._repeated.add(request.request_id)
+        return again
+
+    def platforms_under_way(self) -> set[str]:
+        """The platforms of the requests without an answer."""
+        return {request.platform for request in self.under_way.values()}
+
+    def counts(self) -> tuple[int, int]:
+        """How many answers are measurements, and how many are failures."""
+        good = sum(answer.ok for answer in self._answers.values())
+        return good, len(self._answers) - good
+
+    def measured(self) -> Iterable[Measurement]:
+        """All answers, those from the store too."""
+        return self._answers.values()
+
+    def _remember(self, request: MeasurementRequest) -> None:
+        self._recent[request.request_id] = request
+        while len(self._recent) > RECENT:
+            self._recent.popitem(last=False)

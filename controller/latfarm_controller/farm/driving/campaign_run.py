@@ -1,0 +1,333 @@
+"""One run of one campaign: the loop that asks, submits, stores and tells."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
+from latfarm_controller.errors import ControllerError, FarmError
+from latfarm_controller.farm.driving.answers import CampaignAnswers
+from latfarm_controller.farm.driving.board_use import BoardPatience, BoardUsage
+from latfarm_controller.farm.driving.scope import CampaignScope
+from latfarm_controller.farm.driving.stage_estimate import StageEstimate
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.observer import FarmObserver
+from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+from latfarm_controller.store.base import CampaignRecord, Store
+
+AHEAD_A_BOARD = 8
+"""Requests under way for each board: measured, waiting at the board, or being built."""
+MIN_AHEAD = 32
+"""Requests that are under way at least, however few boards there are."""
+FLUSH_S = 1.0
+"""Answers are stored at least this often, in seconds."""
+NETWORKS = ("network", "query")
+"""The purposes of measurements of whole networks."""
+NOT_OFFERED = "NOT_OFFERED"
+"""Error code of a request for one of several platforms that the board does not offer now.
+
+The campaign goes on with the other platforms.
+"""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStatus:
+    """How far a campaign is.
+
+    `measurements` and `failures` count its answers; `remembered` of them came from the store, where
+    an earlier run had left them. `remaining_s` estimates the seconds until the stage ends; it is
+    None before there is enough to estimate from.
+    """
+
+    campaign_id: str
+    progress: Progress
+    measurements: int
+    failures: int
+    remembered: int
+    remaining_s: float | None
+
+
+OnProgress = Callable[[CampaignStatus], None]
+
+
+class CampaignStuckError(ControllerError):
+    """A campaign asks for nothing and is not done, which is an error of the campaign itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run works with; see `Driver` for each."""
+
+    store: Store
+    farm: Farm
+    observer: FarmObserver
+    clock_s: Callable[[], float]
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is to be run; see `Driver.run` for each."""
+
+    campaign: Campaign
+    record: CampaignRecord
+    scope: CampaignScope
+    priority: int
+    on_progress: OnProgress | None = None
+    cancel: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class CampaignRun:
+    """Runs a campaign once, from its start or from where an earlier run stopped."""
+
+    def __init__(self, context: RunContext, request: RunRequest) -> None:
+        record = request.record
+        self._request = request
+        self._campaign, self._scope = request.campaign, request.scope
+        self._store, self._farm = context.store, context.farm
+        self._clock_s, self._observer = context.clock_s, context.observer
+        self._record = replace(record, started_at_s=record.started_at_s or time.time(), error="")
+        self._answers = CampaignAnswers()
+        self._started_s = self._flushed_s = self._clock_s()
+        self._patience = BoardPatience(self._farm, self._scope, context.patience_s, context.clock_s)
+        self._usage = BoardUsage(self._farm, self._scope, record.outcome.get("boards", {}))
+        self._estimate = StageEstimate()
+        self._inbox = self._farm.listen(record.campaign_id)
+
+    async def go(self) -> CampaignRecord:
+        """Run to the end; returns the record as it was stored last.
+
+        Raises:
+            StoreError: the store cannot be read or written.
+        """
+        state, error = "interrupted", ""
+        try:
+            await self._write(state="running")
+            self._answers.restore(
+                await asyncio.to_thread(self._store.campaign_measurements, self._record.campaign_id)
+            )
+            state = await self._drive()
+        except FarmError as problem:
+            error = str(problem)
+        except ControllerError as problem:
+            state, error = "failed", str(problem)
+        except Exception as problem:
+            logger.exception("campaign %s failed", self._record.campaign_id)
+            state, error = "failed", f"{type(problem).__name__}: {problem}"
+        finally:
+            self._farm.cancel(self._record.campaign_id)  # nothing more arrives
+            notices = self._take_late()
+            await self._write(state=state, error=error, final=True)
+            for notice in notices:
+                await self._discard(notice)
+        return self._record
+
+    async def _drive(self) -> str:
+        """Run until the campaign is done or cancelled; returns the final state."""
+        while not self._request.cancel.is_set():
+            if self._campaign.done and not self._answers.repeating:
+                return "done"
+            asked = await self._ask()
+            if self._answers.untold and not self._must_wait():
+                await self._tell()
+                continue
+            if not self._answers.under_way:
+                if not asked:
+                    raise CampaignStuckError(
+                        "the campaign was told everything, asks nothing, and is not done"
+                    )
+                continue
+            await self._receive()
+            if not self._must_wait():
+                await self._tell()
+        return "cancelled"
+
+    def _must_wait(self) -> bool:
+        """Whether the campaign must not compute now, because a board may be measuring here."""
+        return bool(self._answers.under_way) and any(map(self._farm.quiet, self._scope.platforms))
+
+    async def _ask(self) -> list[MeasurementRequest]:
+        """Ask the campaign for requests and submit those that are not answered already."""
+        if self._must_wait():
+            return []
+        pools = (self._farm.pool(p, self._scope.board_id) for p in self._scope.platforms)
+        boards = len({status.name for pool in pools for status in pool})
+        room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._answers.under_way)
+        if room <= 0:
+            return []
+        asked = await asyncio.to_thread(self._campaign.ask, room)
+        fresh = []
+        for request in asked:
+            if self._answers.answer_from_store(request):
+                continue
+            if len(self._scope.platforms) > 1 and not self._farm.offers(request.platform):
+                self._answers.untold.append(_not_offered(request))
+            elif request.request_id not in self._answers.under_way:
+                self._answers.under_way[request.request_id] = request
+                fresh.append(request)
+        if fresh:
+            self._farm.submit(self._record.campaign_id, fresh, self._request.priority)
+        return asked
+
+    async def _receive(self) -> None:
+        """Take what arrived, and store answers at least once each `FLUSH_S` seconds."""
+        heard = await self._heard()
+        deliveries = [item for item in heard if isinstance(item, Delivery)]
+        for delivery in deliveries:
+            self._take(delivery)
+            self._patience.judge(delivery.measurement)
+        if deliveries:
+            self._show()
+        for item in heard:
+            if isinstance(item, MeasurementsDiscarded):
+                await self._ask_again(item)
+        self._patience.look_for_boards(self._answers.platforms_under_way())
+        if self._clock_s() - self._flushed_s >= FLUSH_S:
+            await self._write()
+
+    async def _heard(self) -> list[Delivery | MeasurementsDiscarded]:
+        """Wait until something arrives, the run is cancelled, or it is time to store."""
+        heard: list[Delivery | MeasurementsDiscarded] = []
+        timeout_s = max(0.0, self._flushed_s + FLUSH_S - self._clock_s())
+        cancelled = asyncio.create_task(self._request.cancel.wait())
+        getting = asyncio.create_task(self._inbox.get())
+        try:
+            await asyncio.wait(
+                {cancelled, getting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            cancelled.cancel()
+            if getting.done() and not getting.cancelled():
+                heard.append(getting.result())
+            getting.cancel()
+        while not self._inbox.empty():
+            heard.append(self._inbox.get_nowait())
+        return heard
+
+    def _take(self, delivery: Delivery) -> None:
+        request = self._answers.take(delivery)
+        if delivery.measurement.purpose in NETWORKS:
+            self._observer.network_measured(request.graph, delivery.measurement)
+
+    async def _ask_again(self, notice: MeasurementsDiscarded) -> None:
+        """Have what a quarantined board measured after its last good sentinel measured again.
+
+        The campaign was told the old answers and goes on with them. The new answers replace them in
+        the store, from which predictors are trained.
+        """
+        await self._write()  # answers that are not stored yet are discarded in the store as well
+        await self._discard(notice)
+        again = self._answers.repeat_discarded(notice)
+        if again:
+            logger.info("%d requests are asked again", len(again))
+            self._farm.submit(self._record.campaign_id, again, self._request.priority)
+
+    async def _discard(self, notice: MeasurementsDiscarded) -> None:
+        await asyncio.to_thread(
+            self._store.discard_measurements, notice.board_id, notice.since_s, notice.reason
+        )
+
+    def _take_late(self) -> list[MeasurementsDiscarded]:
+        """Take the answers that arrived while the run ended; returns the notices among them."""
+        notices: list[MeasurementsDiscarded] = []
+        while not self._inbox.empty():
+            item = self._inbox.get_nowait()
+            if isinstance(item, MeasurementsDiscarded):
+                notices.append(item)
+            else:
+                self._take(item)
+        return notices
+
+    async def _tell(self) -> None:
+        untold, self._answers.untold = self._answers.untold, []
+        if untold:
+            await asyncio.to_thread(self._campaign.tell, untold)
+            self._show()
+
+    def _show(self) -> None:
+        """Report the progress to whoever asked for it."""
+        now_s = self._clock_s()
+        progress = self._campaign.progress()
+        # Answers that the campaign has not been told yet are measured all the same.
+        done = max(progress.done, min(progress.total, progress.done + len(self._answers.untold)))
+        progress = replace(progress, done=done)
+        self._estimate.update(progress.stage, progress.done, now_s)
+        if self._request.on_progress is None:
+            return
+        good, bad = self._answers.counts()
+        remaining_s = self._estimate.remaining_s(progress.total, now_s)
+        self._request.on_progress(
+            CampaignStatus(
+                self._record.campaign_id,
+                progress,
+                good,
+                bad,
+                self._answers.remembered,
+                remaining_s,
+            )
+        )
+
+    async def _write(self, *, state: str = "running", error: str = "", final: bool = False) -> None:
+        """Store answers, let their boards forget them, and store the campaign's record."""
+        unstored, self._answers.unstored = self._answers.unstored, []
+        if unstored:
+            rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
+            begun_s = self._clock_s()
+            await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
+            self._observer.stored(len(rows), self._clock_s() - begun_s)
+            self._farm.acknowledge([delivery for delivery, _ in unstored])
+        progress = self._campaign.progress()
+        good, bad = self._answers.counts()
+        wall_ms = 1e3 * (self._clock_s() - self._started_s)
+        self._record = replace(
+            self._record,
+            state=state,
+            error=error,
+            stage=progress.stage,
+            stage_done=progress.done,
+            stage_total=progress.total,
+            measurements=good,
+            failures=bad,
+            board_ms=sum(answer.board_ms for answer in self._answers.measured()),
+            wall_ms=self._request.record.wall_ms + wall_ms,
+        )
+        if final:
+            self._record = replace(
+                self._record,
+                finished_at_s=time.time(),
+                outcome={**self._outcome(), "boards": self._usage.boards(wall_ms)},
+            )
+        await asyncio.to_thread(self._store.put_campaign, self._record)
+        self._flushed_s = self._clock_s()
+
+    def _outcome(self) -> Mapping[str, Any]:
+        try:
+            return self._campaign.outcome()
+        except Exception:
+            # The record must be written, above all when the campaign is broken.
+            logger.exception("campaign %s has no outcome", self._record.campaign_id)
+            return {}
+
+
+def _not_offered(request: MeasurementRequest) -> Measurement:
+    return Measurement(
+        request_id=request.request_id,
+        graph_hash=hash_of(request.graph),
+        platform=request.platform,
+        purpose=request.purpose,
+        outcome=Outcome.INFRASTRUCTURE_ERROR,
+        board_id=request.board,
+        error_code=NOT_OFFERED,
+        error_message=f"the board does not offer {request.platform} now; see latfarm platforms",
+        settings=request.settings,
+    )

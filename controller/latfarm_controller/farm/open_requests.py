@@ -1,0 +1,106 @@
+"""The requests that a farm has not answered yet, and an inbox for each campaign that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from latfarm_predictors.measurement import Measurement
+
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.observer import QueueState
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The answer to a campaign's request.
+
+    `board_id` names the board that must be told once the answer is stored; it is empty when the
+    request never ran on a board.
+    """
+
+    measurement: Measurement
+    board_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementsDiscarded:
+    """A board was quarantined: what it measured after `since_s` is discarded.
+
+    Campaigns that run ask for those measurements again. `since_s` is Unix time by the board's
+    clock, `reason` says why the board was quarantined.
+    """
+
+    board_id: str
+    since_s: float
+    reason: str
+
+
+class OpenRequests:
+    """Requests by their id, from when they are submitted until they are answered."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, MeasurementRequest] = {}
+        self._asked_s: dict[str, float] = {}
+        self._inboxes: dict[str, asyncio.Queue[Delivery | MeasurementsDiscarded]] = {}
+
+    def add(self, request: MeasurementRequest, now_s: float) -> None:
+        """Note a request that was submitted now; one that is open already keeps its time."""
+        self._requests[request.request_id] = request
+        self._asked_s.setdefault(request.request_id, now_s)
+
+    def get(self, request_id: str) -> MeasurementRequest | None:
+        """The open request of that id, if there is one."""
+        return self._requests.get(request_id)
+
+    def waited_s(self, request_id: str, now_s: float) -> float:
+        """Seconds since an open request was submitted."""
+        return now_s - self._asked_s[request_id]
+
+    def ids(self) -> list[str]:
+        """The ids of all requests."""
+        return list(self._requests)
+
+    def forget_closed(self, still_open: Container[str], ids: Iterable[str]) -> None:
+        """Forget those of the requests `ids` that are not among those `still_open`."""
+        for request_id in ids:
+            if request_id not in still_open:
+                self._requests.pop(request_id, None)
+                self._asked_s.pop(request_id, None)
+
+    def queues(self, at_board: Callable[[str], bool], now_s: float) -> dict[str, QueueState]:
+        """Counts of open requests by platform; `at_board` tells whether a board has a request."""
+        waiting: dict[str, int] = {}
+        at_boards: dict[str, int] = {}
+        first_s: dict[str, float] = {}
+        for request_id, request in self._requests.items():
+            platform = request.platform
+            counts = at_boards if at_board(request_id) else waiting
+            counts[platform] = counts.get(platform, 0) + 1
+            asked_s = self._asked_s.get(request_id, now_s)
+            first_s[platform] = min(first_s.get(platform, now_s), asked_s)
+        return {
+            platform: QueueState(
+                waiting.get(platform, 0), at_boards.get(platform, 0), now_s - asked_s
+            )
+            for platform, asked_s in first_s.items()
+        }
+
+    def inbox(self, campaign_id: str) -> asyncio.Queue[Delivery | MeasurementsDiscarded]:
+        """Where a campaign's answers arrive; made at the first call."""
+        return self._inboxes.setdefault(campaign_id, asyncio.Queue())
+
+    def close_inbox(self, campaign_id: str) -> bool:
+        """Deliver nothing more to a campaign; whether it had an inbox."""
+        return self._inboxes.pop(campaign_id, None) is not None
+
+    def deliver(self, campaign_id: str, delivery: Delivery) -> None:
+        """Put an answer into a campaign's inbox, if it still has one."""
+        if campaign_id in self._inboxes:
+            self._inboxes[campaign_id].put_nowait(delivery)
+
+    def tell_all(self, notice: MeasurementsDiscarded) -> None:
+        """Put a notice into every campaign's inbox."""
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(notice)

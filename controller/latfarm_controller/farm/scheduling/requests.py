@@ -1,0 +1,216 @@
+"""The life of a request in the scheduler: queued, given to a board, tried again, answered."""
+
+from __future__ import annotations
+
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from latfarm_controller.farm.scheduling.messages import (
+    BuildFailed,
+    BuildReady,
+    Deliver,
+    Instruction,
+    ModelSpec,
+    Release,
+    RetryAfter,
+    Withdraw,
+    Work,
+)
+from latfarm_controller.farm.scheduling.state import (
+    Policy,
+    ScheduledBoard,
+    ScheduledJob,
+    ScheduledModel,
+    SchedulerState,
+)
+
+POISONOUS = "POISONOUS_REQUEST"
+"""Error code of a request that is given up because too many boards were lost while they ran it."""
+INTERRUPTED = "INTERRUPTED"
+"""Error code of a request that is given up because its boards lost their leases too often."""
+BUILD_FAILED = "BUILD_FAILED"
+"""Error code of a request whose model the builder refused."""
+BUILD_CRASHED = "BUILD_CRASHED"
+"""Error code of a request whose model was being built each time that a builder died."""
+
+
+class RequestLifecycle:
+    """Moves requests from one state to the next.
+
+    Args:
+        state: of the scheduler; it is changed.
+        policy: how often and when a request is tried again.
+        out: instructions are appended to it.
+    """
+
+    def __init__(self, state: SchedulerState, policy: Policy, out: list[Instruction]) -> None:
+        self._state = state
+        self._policy = policy
+        self._out = out
+        self._numbers = 0
+
+    def submit(self, campaign_id: str, work: Work, priority: int) -> None:
+        """Queue a request of a campaign, or add the campaign to those that wait for it."""
+        job = self._state.jobs.get(work.request_id)
+        if job is None:
+            self._numbers += 1
+            job = ScheduledJob(work, self._numbers, {campaign_id: priority})
+            self._state.jobs[work.request_id] = job
+            model = self._state.models.setdefault(
+                work.model, ScheduledModel(work.model, work.size_bytes)
+            )
+            model.jobs.add(work.request_id)
+            self._state.enqueue(job)
+            return
+        queued = not job.board
+        if queued:
+            self._state.dequeue(job)
+        job.owners[campaign_id] = max(priority, job.owners.get(campaign_id, priority))
+        if queued:
+            self._state.enqueue(job)
+
+    def cancel(self, campaign_id: str) -> None:
+        """Forget the requests of a campaign for which no other campaign waits."""
+        for job in [job for job in self._state.jobs.values() if campaign_id in job.owners]:
+            queued = not job.board
+            if queued:
+                self._state.dequeue(job)
+            del job.owners[campaign_id]
+            if queued and job.owners:
+                self._state.enqueue(job)
+            elif queued:
+                self._forget(job)
+            elif not job.owners:
+                job.withdrawing = True
+                self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
+
+    def interrupt(
+        self, board: ScheduledBoard, running: str, what: str, reason: str, now_s: float
+    ) -> None:
+        """Try a request again whose board was lost while it ran, or give it up at the limits.
+
+        Args:
+            board: the board that was lost.
+            running: id of the request that it was measuring, if any.
+            what: what happened to the board, such as "the lease was lost".
+            reason: why.
+            now_s: the time.
+        """
+        job = self._state.jobs.get(running)
+        if job is None or job.board != board.board_id:
+            return
+        board.assigned.remove(running)
+        job.attempts += 1
+        job.story.append(f"{board.board_id}: {what} while measuring it: {reason}")
+        if not job.owners:
+            self._drop(job)
+        elif job.kills >= self._policy.kill_limit:
+            self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, POISONOUS)
+        elif job.attempts >= self._policy.attempt_limit:
+            self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, INTERRUPTED)
+        else:
+            self._retry(job, board.board_id, reason, now_s)
+
+    def fail(
+        self, job: ScheduledJob, measurement: Measurement, board_id: str, now_s: float
+    ) -> None:
+        """A board failed a request that is not at fault: try again, or deliver the failure."""
+        job.attempts += 1
+        reason = f"{measurement.error_code} {measurement.error_message}".strip()
+        job.story.append(f"{board_id}: {reason}")
+        if job.attempts < self._policy.attempt_limit:
+            self._retry(job, board_id, reason, now_s)
+        else:
+            self.deliver(job, measurement, "")
+
+    def deliver(self, job: ScheduledJob, measurement: Measurement, board_id: str) -> None:
+        """Answer all campaigns that wait for a request."""
+        for campaign_id in sorted(job.owners):
+            self._out.append(Deliver(campaign_id, measurement, board_id))
+        self._drop(job)
+
+    def return_to_queue(self, job: ScheduledJob) -> None:
+        """Queue a request again that its board does not have any more."""
+        job.board, job.withdrawing = "", False
+        if job.owners:
+            self._state.enqueue(job)
+        else:
+            self._forget(job)
+
+    def return_all(self, board: ScheduledBoard) -> None:
+        """Queue all requests of a board again; this counts as a failure of neither."""
+        assigned, board.assigned = board.assigned, []
+        for request_id in assigned:
+            job = self._state.jobs.get(request_id)
+            if job is not None and job.board == board.board_id:
+                self.return_to_queue(job)
+
+    def built(self, event: BuildReady) -> None:
+        """A model was built: its requests can be dispatched."""
+        self._build_ended(event.model)
+        model = self._state.models[event.model]
+        model.ready, model.size_bytes = True, event.size_bytes
+        self._drop_unneeded(model)
+
+    def build_failed(self, event: BuildFailed, now_s: float) -> None:
+        """A model was not built: try again later, or give its requests up."""
+        self._build_ended(event.model)
+        model = self._state.models[event.model]
+        model.failures += 1
+        jobs = [self._state.jobs[request_id] for request_id in sorted(model.jobs)]
+        for job in jobs:
+            job.story.append(event.message)
+        if not event.retryable:
+            for job in jobs:
+                self._give_up(job, Outcome.MODEL_ERROR, BUILD_FAILED)
+        elif model.failures >= self._policy.build_limit:
+            for job in jobs:
+                self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, BUILD_CRASHED)
+        else:
+            model.not_before_s = now_s + self._policy.backoff(model.failures)
+        self._drop_unneeded(model)
+
+    def _build_ended(self, spec: ModelSpec) -> None:
+        self._state.models[spec].building = False
+        for batch in self._state.batches:
+            batch.discard(spec)
+        self._state.batches = [batch for batch in self._state.batches if batch]
+
+    def _retry(self, job: ScheduledJob, board_id: str, reason: str, now_s: float) -> None:
+        job.tried.add(board_id)
+        job.not_before_s = now_s + self._policy.backoff(job.attempts)
+        self._out.append(
+            RetryAfter(job.work.request_id, job.not_before_s, job.attempts + 1, reason)
+        )
+        self.return_to_queue(job)
+
+    def _give_up(self, job: ScheduledJob, outcome: Outcome, code: str) -> None:
+        work = job.work
+        measurement = Measurement(
+            request_id=work.request_id,
+            graph_hash=work.model.graph_hash,
+            platform=work.platform,
+            purpose=work.purpose,
+            outcome=outcome,
+            error_code=code,
+            error_message=job.tell(),
+            settings=work.settings,
+        )
+        self.deliver(job, measurement, "")
+
+    def _drop(self, job: ScheduledJob) -> None:
+        if not job.board:
+            self._state.dequeue(job)
+        self._forget(job)
+
+    def _forget(self, job: ScheduledJob) -> None:
+        del self._state.jobs[job.work.request_id]
+        model = self._state.models[job.work.model]
+        model.jobs.discard(job.work.request_id)
+        self._drop_unneeded(model)
+
+    def _drop_unneeded(self, model: ScheduledModel) -> None:
+        if model.jobs or model.building or model.spec not in self._state.models:
+            return
+        del self._state.models[model.spec]
+        if model.ready:
+            self._out.append(Release(model.spec))

@@ -1,0 +1,230 @@
+"""The state of the scheduler: its jobs, boards and models, and the queue of each platform."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from heapq import merge
+
+from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings of the scheduler; the defaults are those of the product.
+
+    Attributes:
+        depth: most requests at a board at once. One is measured, and the models of the others are
+            uploaded meanwhile.
+        quiet_depth: the same for a quiet board. It is lower, because models are built only when
+            such a board has nothing to measure, and a query waits for its model.
+        build_slots: most builds at once.
+        batch_models: most models in one build.
+        batch_bytes: most bytes of models in one build, unless a single model is larger.
+        held_bytes: most bytes of models that are built or being built for requests.
+        attempt_limit: a request that failed this often is answered with its last failure.
+        kill_limit: a request during which this many boards were lost is answered with a failure.
+        build_limit: a model during whose build this many builders died is given up.
+        backoff_s: wait after the first failure of a request; it doubles with each failure.
+        backoff_cap_s: the longest such wait.
+        strike_limit: a board that fails this often in a row is quarantined.
+        quarantine_s: time of the first quarantine in a row; it doubles with each quarantine.
+        quarantine_cap_s: the longest quarantine.
+    """
+
+    depth: int = 3
+    quiet_depth: int = 2
+    build_slots: int = 2
+    batch_models: int = 16
+    batch_bytes: int = 64 << 20
+    held_bytes: int = 512 << 20
+    attempt_limit: int = 5
+    kill_limit: int = 3
+    build_limit: int = 3
+    backoff_s: float = 1.0
+    backoff_cap_s: float = 60.0
+    strike_limit: int = 3
+    quarantine_s: float = 30.0
+    quarantine_cap_s: float = 600.0
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait after the `attempt`-th failure of a request (1, 2, ...)."""
+        return min(self.backoff_cap_s, self.backoff_s * 2.0 ** (attempt - 1))
+
+    def quarantine(self, time: int) -> float:
+        """Seconds that the `time`-th quarantine in a row lasts (1, 2, ...)."""
+        return min(self.quarantine_cap_s, self.quarantine_s * 2.0 ** (time - 1))
+
+
+@dataclass(slots=True)
+class ScheduledJob:
+    """A request that is not answered yet.
+
+    Attributes:
+        work: the request.
+        number: the place of the request in the order of submission.
+        owners: the campaigns that wait for it, with their priorities. Without owners it is only
+            kept until its board has given it back.
+        board: id of the board that has it; empty while it is queued.
+        withdrawing: whether its board was asked to give it back.
+        not_before_s: when it may be tried again.
+        attempts: how often it failed for a reason that is not its own.
+        kills: how many boards were lost while they measured it.
+        tried: ids of the boards where it failed.
+        story: what happened to it, a line for each failure.
+    """
+
+    work: Work
+    number: int
+    owners: dict[str, int] = field(default_factory=dict)
+    board: str = ""
+    withdrawing: bool = False
+    not_before_s: float = 0.0
+    attempts: int = 0
+    kills: int = 0
+    tried: set[str] = field(default_factory=set)
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def priority(self) -> int:
+        """The priority of the most urgent owner."""
+        return max(self.owners.values(), default=0)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What queues sort by: the most urgent request first, then the oldest."""
+        return (-self.priority, self.number)
+
+    def tell(self) -> str:
+        """What happened to the request so far, in one line."""
+        return "; ".join(self.story)
+
+
+@dataclass(slots=True)
+class ScheduledBoard:
+    """A board that is connected, or was.
+
+    Attributes:
+        board_id: its id.
+        platforms: names of the platforms that it offers.
+        quiet: whether the controller's host must be idle while it measures.
+        online: whether it is connected and leased.
+        assigned: ids of the requests that it has, in the order of dispatch.
+        strikes: its failures in a row.
+        quarantines: its quarantines in a row for such failures; 0 once a request succeeds.
+        until_s: when it is to be probed, if it is quarantined for its failures; else None.
+        probing: whether it was asked whether it works, and has not answered.
+        standing: what was decided about it, by people or because its sentinel drifted.
+        checking: whether it may run check measurements although it is drained or quarantined.
+    """
+
+    board_id: str
+    platforms: tuple[str, ...] = ()
+    quiet: bool = False
+    online: bool = False
+    assigned: list[str] = field(default_factory=list)
+    strikes: int = 0
+    quarantines: int = 0
+    until_s: float | None = None
+    probing: bool = False
+    standing: Standing = Standing.WORKING
+    checking: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether it was decided that the board gets no work: it is drained or quarantined."""
+        return self.standing is not Standing.WORKING
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may get requests; a board that is held and `checking` gets only checks."""
+        return self.online and self.until_s is None and (self.checking or not self.held)
+
+    def depth(self, policy: Policy) -> int:
+        """Most requests that it may have at once; only one on probation after a quarantine."""
+        if self.quarantines:
+            return 1
+        return policy.quiet_depth if self.quiet else policy.depth
+
+
+@dataclass(slots=True)
+class ScheduledModel:
+    """A model that open requests need.
+
+    Attributes:
+        spec: names the model.
+        size_bytes: its size; an estimate until it is built.
+        jobs: ids of the requests that need it.
+        building: whether it is being built.
+        ready: whether it is built.
+        failures: how often its build failed.
+        not_before_s: when its build may be tried again.
+    """
+
+    spec: ModelSpec
+    size_bytes: int
+    jobs: set[str] = field(default_factory=set)
+    building: bool = False
+    ready: bool = False
+    failures: int = 0
+    not_before_s: float = 0.0
+
+
+class PlatformQueue:
+    """The ids of the queued requests of one platform, the most urgent first."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tuple[int, int], str]] = []
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], str]]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, key: tuple[int, int], request_id: str) -> None:
+        """Insert a request at its place."""
+        insort(self._entries, (key, request_id))
+
+    def remove(self, key: tuple[int, int], request_id: str) -> None:
+        """Take out a request that was put in with that key.
+
+        Raises:
+            KeyError: it is not in the queue.
+        """
+        place = bisect_left(self._entries, (key, request_id))
+        if place == len(self._entries) or self._entries[place][1] != request_id:
+            raise KeyError(request_id)
+        del self._entries[place]
+
+
+@dataclass(slots=True)
+class SchedulerState:
+    """All that the scheduler remembers.
+
+    `batches` are the builds under way: for each, the models for which no answer has come.
+    """
+
+    jobs: dict[str, ScheduledJob] = field(default_factory=dict)
+    queues: dict[str, PlatformQueue] = field(default_factory=dict)
+    boards: dict[str, ScheduledBoard] = field(default_factory=dict)
+    models: dict[ModelSpec, ScheduledModel] = field(default_factory=dict)
+    batches: list[set[ModelSpec]] = field(default_factory=list)
+
+    def enqueue(self, job: ScheduledJob) -> None:
+        """Put a job into the queue of its platform."""
+        self.queues.setdefault(job.work.platform, PlatformQueue()).put(job.key, job.work.request_id)
+
+    def dequeue(self, job: ScheduledJob) -> None:
+        """Take a job out of the queue of its platform.
+
+        Call it before the owners of the job change, because its place depends on them.
+        """
+        self.queues[job.work.platform].remove(job.key, job.work.request_id)
+
+    def queued(self, platforms: Collection[str]) -> Iterator[ScheduledJob]:
+        """The queued jobs of all these platforms, the most urgent first."""
+        queues = [self.queues[name] for name in platforms if name in self.queues]
+        for _, request_id in merge(*queues):
+            yield self.jobs[request_id]

@@ -1,0 +1,1 @@
+"""Which boards may work: decisions of people, and drift of the sentinels."""
