@@ -37,7 +37,7 @@ import psutil
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.tls import ControllerTlsFiles
-from latfarm_controller.cli.shell.connect import ControllerClient
+from latfarm_controller.api.client import ControllerClient
 from latfarm_protos.trust.contexts import Files, client_context
 
 PROFILE = {

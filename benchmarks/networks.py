@@ -34,9 +34,10 @@ from typing import Any
 import numpy as np
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.cli.campaigns.demo import held_out_networks
-from latfarm_controller.cli.shell.connect import ControllerClient, controller
+from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
 from latfarm_controller.reports.networks import vendor_baselines
@@ -321,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 else bundles.choose(load_config().bundles_dir, platform)
             )
             found = judge(bundles.load(bundle), graphs, times_of(answers, bundle), vendor)
-            outcome = json.loads(campaign.outcome_json)
+            outcome = campaign.outcome
             found = {
                 "kernels": outcome["kernels_measured"],
                 "calibration_networks": outcome["networks_measured"],

@@ -14,10 +14,11 @@ from typing import Any
 import grpc
 import pytest
 from latfarm_controller.api import roles
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.server import ControllerServer
-from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.store.base import BoardEvent
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.identity import OPERATOR, VIEWER
 from latfarm_protos.v1 import controller_pb2 as pb
@@ -185,7 +186,7 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
             with pytest.raises(UsageError, match="no board 'toys'; there are: toy"):
                 client.drain_board("toys", "")
 
-    def resume(server: ControllerServer) -> list[pb.BoardEvent]:
+    def resume(server: ControllerServer) -> list[BoardEvent]:
         with channel(server, ada) as opened:
             client = ControllerClient(opened)
             (status,) = client.boards()

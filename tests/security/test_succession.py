@@ -16,9 +16,9 @@ import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.succession import Succession, SuccessionStep
 from latfarm_controller.agents.tls import ControllerTlsFiles, meet_board
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.main import run
-from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.errors import CertificateError, ControllerError, UsageError
 from latfarm_protos.trust.gate import Gate
 from latfarm_protos.trust.identity import CONTROLLER

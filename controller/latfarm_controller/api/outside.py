@@ -26,7 +26,9 @@ from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller.api import roles
-from latfarm_controller.api.service import ACTOR_KEY, ERROR_KEY, MESSAGE_OPTIONS
+from latfarm_controller.api.error_codes import ERROR_KEY
+from latfarm_controller.api.messages import MESSAGE_OPTIONS
+from latfarm_controller.api.service import ACTOR_KEY
 from latfarm_controller.errors import UsageError
 
 MAX_CALLS = 64

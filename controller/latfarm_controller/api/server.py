@@ -12,8 +12,9 @@ import grpc
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.outside import Outside
-from latfarm_controller.api.service import MESSAGE_OPTIONS, ControllerService
+from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError

@@ -23,7 +23,7 @@ from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
-from latfarm_controller.training.cover import bases, gather
+from latfarm_controller.training.gather import bases, gather
 from latfarm_controller.training.training_set import TrainingSet
 
 

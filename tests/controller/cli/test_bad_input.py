@@ -172,9 +172,7 @@ def test_no_bundle_lists_the_known_platforms(latfarm: Any, home: Path, tmp_path:
     good(path)
     ended = latfarm("predict", path)
     assert ended.code == 2
-    assert ended.line.endswith(
-        "no platform has been characterised: latfarm characterize -p PLATFORM"
-    )
+    assert ended.line.endswith("make one with latfarm characterize -p PLATFORM")
     assert not home.exists()
     for platform in ("b-platform", "a-platform"):
         (home / "bundles" / platform).mkdir(parents=True)
@@ -211,7 +209,7 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("campaign", "run", "kernels", "-p", "p", "--model", "x.onnx"), "campaign run networks"),
         (("campaign", "run", "networks", "-p", "p", "--model", "x.onnx"), "no such file"),
         (("results", "export", "x.txt"), ".csv or .parquet"),
-        (("bundle", "export", "p", "x.zip"), "no bundle of platform 'p'"),
+        (("bundle", "export", "p", "x.zip"), "there is no bundle for platform 'p'"),
         (("bundle", "import", "x.zip"), "no such file"),
         (("boards", "add", "b", "nowhere"), "host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),

@@ -107,7 +107,7 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
         (["edit", "{mine}", "--set", "Conv+Relu=maybe"], "fused, separate or undecided"),
         (["edit", "toy-board", "--set", "Conv+Relu=fused"], "-o FILE"),
         (["edit", "{mine}", "--set", "A+B=fused", "-o", "{none}/x.json"], "no such folder"),
-        (["compare", "{mine}", "{none}"], "no bundle of platform"),
+        (["compare", "{mine}", "{none}"], "there is no bundle for platform"),
         (["compare", "{mine}", "name@known"], "used or detected"),
         (["compare", "{broken}", "{mine}"], "no JSON"),
         (["show", "--rules", "{none}"], "cannot be read"),

@@ -98,7 +98,7 @@ def retrain_bundle(
     from latfarm_controller.config import load_config
     from latfarm_controller.store.duckdb import DuckDBStore
     from latfarm_controller.store.lock import StoreLock
-    from latfarm_controller.training.cover import retrain
+    from latfarm_controller.training.training import retrain
 
     config = load_config()
     config.make_dirs()

@@ -12,7 +12,7 @@ import typer
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
 
 _ODD = re.compile(r"[^A-Za-z0-9._+-]+")
 

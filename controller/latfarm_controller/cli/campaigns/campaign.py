@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -52,18 +53,16 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="campaign")
 
 
-def _as_dict(campaign: pb.Campaign) -> dict[str, Any]:
-    data = output.message_dict(campaign)
-    config = json.loads(data.pop("config_json") or "{}")
+def _as_dict(campaign: CampaignSummary) -> dict[str, Any]:
+    data = asdict(campaign)
+    config, outcome = data.pop("config"), data.pop("outcome")
     graphs = GRAPHS | {"kernels"} if campaign.kind == "cover" else GRAPHS
     for key in graphs & config.keys():  # megabytes that nobody reads
         config[key] = [graph.get("name", "") for graph in config[key]]
-    data["config"] = config
-    data["outcome"] = json.loads(data.pop("outcome_json") or "{}")
-    return data
+    return data | {"config": config, "outcome": outcome}
 
 
-def _show(campaign: pb.Campaign, as_json: bool) -> None:
+def _show(campaign: CampaignSummary, as_json: bool) -> None:
     if as_json:
         output.json_text(_as_dict(campaign))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -144,7 +143,7 @@ def characterize(
     with controller(wait_s) as client:
         campaign = follow(client, client.start("characterize", platform, config, name).campaign_id)
         report = make(client, platform, campaign.campaign_id)
-    outcome = json.loads(campaign.outcome_json)
+    outcome = dict(campaign.outcome)
     if as_json:
         told = {"campaign_id": campaign.campaign_id} | outcome
         output.json_text(told | ({} if report is None else {"report": str(report)}))

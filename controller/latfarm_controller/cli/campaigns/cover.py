@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,10 +136,10 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
                 f"{base or '(not told)'} is not in this store; "
                 f"latfarm characterize --platform {platform} makes one here"
             ) from error
-        config = cover_config(known.campaign_id, json.loads(known.outcome_json), kernels)
+        config = cover_config(known.campaign_id, known.outcome, kernels)
         began = client.start("cover", platform, config)
         campaign = follow(client, began.campaign_id)
-    outcome = json.loads(campaign.outcome_json)
+    outcome = campaign.outcome
     return {
         "campaign_id": campaign.campaign_id,
         "measured": outcome["kernels"],

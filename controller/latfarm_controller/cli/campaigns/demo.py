@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.measurement import Measurement
     from latfarm_predictors.predict.predictor import PlatformPredictor
-    from latfarm_protos.v1 import controller_pb2 as pb
 
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.app.summaries import BoardSummary, CampaignSummary
     from latfarm_controller.reports.energy import EnergyRow
     from latfarm_controller.reports.networks import NetworkRow
 
@@ -196,14 +197,14 @@ def _rows(
 
 def _figures(
     rows: list[NetworkRow],
-    campaign: pb.Campaign,
+    campaign: CampaignSummary,
     measured: list[Measurement],
     wall_s: float,
     platform: str,
 ) -> dict[str, Any]:
     from latfarm_controller.reports.networks import AccuracySummary
 
-    outcome = json.loads(campaign.outcome_json or "{}")
+    outcome = campaign.outcome
     return {
         "platform": platform,
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -256,7 +257,7 @@ def _energies(rows: list[EnergyRow], measured: list[Measurement]) -> dict[str, A
     }
 
 
-def _idle(outcome: dict[str, Any]) -> str:
+def _idle(outcome: Mapping[str, Any]) -> str:
     shares = [board["idle_share"] for board in outcome.get("boards", {}).values()]
     return ", ".join(f"{share:.1%}" for share in shares) or "unknown"
 
@@ -291,15 +292,15 @@ def _report(
     path: Path,
     rows: list[NetworkRow],
     predictor: PlatformPredictor,
-    campaign: pb.Campaign,
+    campaign: CampaignSummary,
     measured: list[Measurement],
-    boards: list[pb.BoardStatus],
+    boards: list[BoardSummary],
     energies: list[EnergyRow],
 ) -> Path:
     from latfarm_controller.reports import networks
     from latfarm_controller.reports.pages import page
 
-    outcome = json.loads(campaign.outcome_json or "{}")
+    outcome = campaign.outcome
     hardware = dict(boards[0].hardware) if boards else {}
     today = datetime.now(UTC).date().isoformat()
     html = networks.render(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +13,7 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -148,7 +147,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _show(
-    campaign: pb.Campaign,
+    campaign: CampaignSummary,
     html: Path | None,
     markdown: Path | None,
     svg: Path | None,
@@ -161,7 +160,7 @@ def _show(
     from latfarm_controller.reports.pages import page
     from latfarm_controller.reports.pages import svg as drawing
 
-    outcome = json.loads(campaign.outcome_json or "{}")
+    outcome = dict(campaign.outcome)
     if "cells" not in outcome:
         raise UsageError(f"{campaign.campaign_id}: nothing measured yet ({campaign.state})")
     model = against_mnn(outcome, clock_mhz or None)

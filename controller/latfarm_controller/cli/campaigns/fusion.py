@@ -114,7 +114,7 @@ def detect(
         config["method"] = str(method)
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
-    outcome = json.loads(campaign.outcome_json)
+    outcome = dict(campaign.outcome)
     if to is not None:
         _write(FusionRules.from_json(outcome["rules"]), to)
     if as_json:
@@ -292,7 +292,7 @@ def _load(source: str, wait_s: float) -> FusionRules:
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
-        outcome = json.loads(client.campaign(name).outcome_json or "{}")
+        outcome = client.campaign(name).outcome
     found = outcome.get("fusion", outcome)
     key = "rules" if which == "used" else "detected"
     if key not in found:

@@ -47,7 +47,7 @@ def list_boards(
     with controller(wait_s) as client:
         boards = client.boards()
     if as_json:
-        output.json_text([output.message_dict(board) for board in boards])
+        output.json_text([board.to_json() for board in boards])
         return
     output.table(
         "",

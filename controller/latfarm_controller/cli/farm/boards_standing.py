@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import BoardSummary
+    from latfarm_controller.store.base import BoardEvent
 
 Name = Annotated[str, typer.Argument(help="the board's name")]
 Reason = Annotated[str, typer.Option("--reason", help="why; shown in latfarm boards")]
@@ -116,21 +118,33 @@ def events(
     with controller(wait_s) as client:
         found = client.board_events(name)
     if as_json:
-        output.json_text([output.message_dict(event) for event in found])
+        output.json_text([_event_json(event) for event in found])
         return
     rows = [
         [
             datetime.fromtimestamp(event.at_s).astimezone().isoformat(" ", "seconds"),
-            *(event.name, event.event, event.actor, event.reason),
+            *(event.board, event.event, event.actor, event.reason),
         ]
         for event in found
     ]
     output.table("", ["when", "board", "event", "by", "reason"], rows)
 
 
-def _show(status: pb.BoardStatus, as_json: bool) -> None:
+def _event_json(event: BoardEvent) -> dict[str, Any]:
+    return {
+        "name": event.board,
+        "board_id": event.board_id,
+        "event": event.event,
+        "reason": event.reason,
+        "actor": event.actor,
+        "at_s": event.at_s,
+        "details_json": json.dumps(dict(event.details)),
+    }
+
+
+def _show(status: BoardSummary, as_json: bool) -> None:
     if as_json:
-        output.json_text(output.message_dict(status))
+        output.json_text(status.to_json())
         return
     why = f": {status.standing_reason}" if status.standing_reason else ""
     output.err().print(f"{status.name} is {status.standing}{why}")

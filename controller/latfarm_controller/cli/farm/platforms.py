@@ -28,7 +28,7 @@ def platforms(
     with controller(wait_s) as client:
         found = client.platforms()
     if as_json:
-        output.json_text([output.message_dict(platform) for platform in found])
+        output.json_text([platform.to_json() for platform in found])
         return
     output.table(
         "",

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from latfarm_predictors.measurement import Measurement
     from rich.console import Console
 
@@ -102,16 +101,6 @@ def _finite(data: Any) -> Any:
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
-    return data
-
-
-def message_dict(message: Message) -> dict[str, Any]:
-    """A protobuf message as plain JSON types, with all its fields."""
-    from google.protobuf.json_format import MessageToDict
-
-    data: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
     return data
 
 

@@ -10,10 +10,10 @@ from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import ControllerError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
     from rich.progress import Progress, TaskID
 
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.app.summaries import CampaignSummary
 
 INTERRUPTED = 130
 """Exit code of a command that a signal ended."""
@@ -78,7 +78,7 @@ class StageBars:
             self._progress.update(task.id, completed=task.total or task.completed)
 
 
-def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
+def follow(client: ControllerClient, campaign_id: str) -> CampaignSummary:
     """Show a campaign until it ends; its last state.
 
     Raises:
