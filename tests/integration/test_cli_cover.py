@@ -65,7 +65,7 @@ def test_the_remedy_that_explain_names_covers_the_layer(shell: Any, farm: Any, m
     assert now["campaign"] == ended["campaign_id"]
     again = shell.run(*shlex.split(layer["remedy"])[1:])
     assert again.code == 0
-    assert "nothing to measure" in again.out
+    assert "there is nothing to measure" in again.out
 
 
 def test_explain_tells_people_what_to_do(shell: Any, farm: Any, models: Any) -> None:

@@ -53,7 +53,7 @@ def test_killed_interrupted_and_resumed(
     assert ended.out == ""
     (listed,) = shell.run("campaign", "list", "--json").json
     name = listed["campaign_id"]
-    remedy = f"latfarm campaign resume {name} goes on where it stopped"
+    remedy = f"to continue where it stopped: latfarm campaign resume {name}"
     assert ended.err == f"latfarm: interrupted; {remedy}\n"
     assert listed["state"] == "interrupted"
     assert killed <= listed["measurements"] < COUNT

@@ -156,7 +156,7 @@ def test_bad_shapes(
 def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
     ended = latfarm(command, tmp_path, *PLATFORM)
     assert (ended.code, home.exists()) == (2, False)
-    assert ended.line == f"latfarm: {tmp_path}: no *.onnx file in this folder"
+    assert ended.line == f"latfarm: {tmp_path}: this folder holds no *.onnx file"
 
 
 def test_a_name_with_line_breaks_stays_one_line(latfarm: Any, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "no JSON"),
+        (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "not valid JSON"),
         (("campaign", "run", "kernels", "-p", "p", "--config", "[]"), "JSON object"),
         (("campaign", "run", "kernels", "-p", "p", "--model", "x.onnx"), "campaign run networks"),
         (("campaign", "run", "networks", "-p", "p", "--model", "x.onnx"), "no such file"),

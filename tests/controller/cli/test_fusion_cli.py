@@ -103,7 +103,7 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["edit", "{mine}", "--set", "Conv=fused"], "expected Conv+Relu=fused"),
+        (["edit", "{mine}", "--set", "Conv=fused"], "written as Conv+Relu=fused"),
         (["edit", "{mine}", "--set", "Conv+Relu=maybe"], "fused, separate or undecided"),
         (["edit", "toy-board", "--set", "Conv+Relu=fused"], "-o FILE"),
         (["edit", "{mine}", "--set", "A+B=fused", "-o", "{none}/x.json"], "no such folder"),

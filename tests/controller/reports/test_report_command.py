@@ -74,4 +74,7 @@ def test_no_fault_of_a_report_fails_its_campaign(
             raise ControllerError("the disk is full")
 
     assert command.make(Broken(), "toy", "c") is None  # type: ignore[arg-type]
-    assert "no report: the disk is full; latfarm report toy tries again" in capsys.readouterr().err
+    assert (
+        "the report could not be made: the disk is full; to try again: latfarm report toy"
+        in capsys.readouterr().err
+    )

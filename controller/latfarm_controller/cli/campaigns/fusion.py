@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from latfarm_predictors.kernels.fusion import FusionRules
 
+    from latfarm_controller.app.summaries import CampaignSummary
+
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Fusion rules of a platform: find, show, edit and compare them.
+    Fusion rules say which ops a platform executes as one kernel: detect, show, edit and compare
+    them.
 
     \b
     Examples:
@@ -35,11 +38,13 @@ app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="a file of rules, a platform (its newest bundle's), or CAMPAIGN@used, "
-        "CAMPAIGN@detected"
+        help="A file of rules; a platform, for the rules in its newest bundle; CAMPAIGN@used, "
+        "for the "
+        "rules that a campaign uses; or CAMPAIGN@detected, for those that it found by times alone."
     ),
 ]
 VERDICTS = {"fused": "as one kernel", "separate": "apart"}
+"""How tables tell a verdict."""
 
 
 class Pairs(StrEnum):
@@ -50,7 +55,7 @@ class Pairs(StrEnum):
 
 
 class Method(StrEnum):
-    """How times are read: ours, or inequation 1 as nn-Meter prints it."""
+    """How times are compared: latfarm's way, or inequation 1 as the nn-Meter paper prints it."""
 
     latfarm = "latfarm"
     paper = "paper"
@@ -63,33 +68,48 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def fusion() -> None:
-    """Group the commands."""
+    """Group the subcommands."""
 
 
 @app.command()
 def detect(
     platform: inputs.Platform,
     pairs: Annotated[
-        Pairs, typer.Option(help="core: those of convolutional networks; all: of 39 operators")
+        Pairs,
+        typer.Option(
+            help="Pairs of ops to test. core: those that convolutional networks have; all: "
+            "pairs of 39"
+            " operators, which takes much longer."
+        ),
     ] = Pairs.core,
-    rounds: Annotated[int, typer.Option(min=2, help="of measuring each pair, at least")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Least number of times that each pair is measured.")
+    ] = 3,
     method: Annotated[
         Method,
-        typer.Option(help="paper: nn-Meter's inequation as printed, calls and transfers included"),
+        typer.Option(
+            help="How times are compared. latfarm: without the costs of calls and transfers; "
+            "paper: by"
+            " nn-Meter's inequation as printed, for comparisons."
+        ),
     ] = Method.latfarm,
     profile: Annotated[
-        bool, typer.Option(help="ask the runtime's own profiler for the truth, where it has one")
+        bool,
+        typer.Option(
+            help="Ask the runtime's own profiler first, where it has one. Without it, times "
+            "alone decide."
+        ),
     ] = True,
     to: Annotated[
-        Path | None, typer.Option("--output", "-o", help="write the rules to this file")
+        Path | None, typer.Option("--output", "-o", help="Also write the rules to this file.")
     ] = None,
-    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Find out by measuring what a platform fuses; how times alone fare against its profiler.
+    """Measure which ops a platform fuses, and how well times alone agree with its profiler.
 
-    Stopped at any point, the same command goes on where it stopped.
+    You can stop this at any point; the same command continues where it stopped.
 
     \b
     Examples:
@@ -103,7 +123,7 @@ def detect(
     from latfarm_controller.cli.shell.progress import follow
 
     if to is not None and not to.parent.is_dir():
-        raise UsageError(f"{to.parent}: no such folder")
+        raise UsageError(f"{to.parent}: there is no such folder; create it first")
     config: dict[str, Any] = {
         "pairs": str(pairs),
         "rounds": rounds,
@@ -114,14 +134,19 @@ def detect(
         config["method"] = str(method)
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
-    outcome = dict(campaign.outcome)
     if to is not None:
-        _write(FusionRules.from_json(outcome["rules"]), to)
+        _write(FusionRules.from_json(campaign.outcome["rules"]), to)
     if as_json:
-        output.json_text({"campaign_id": campaign.campaign_id} | outcome)
-        return
+        output.json_text({"campaign_id": campaign.campaign_id, **campaign.outcome})
+    else:
+        _show_detected(campaign)
+
+
+def _show_detected(campaign: CampaignSummary) -> None:
+    """Print what fusion detection found, and how well times alone tell it."""
+    outcome = campaign.outcome
     output.table(
-        f"{platform}: {campaign.measurements} measurements, "
+        f"{campaign.platform}: {campaign.measurements} measurements, "
         f"{campaign.board_ms / 1000:.0f} s of board time",
         ["op", "followed by", "runs", "known by", "by times", "by the paper", "by profile"],
         [
@@ -138,7 +163,9 @@ def detect(
     )
     if outcome["transfers"]["costly"]:
         share = outcome["transfers"]["share"]
-        output.out().print(f"transfers are {share:.0%} of an op's call: pairs are timed with pads")
+        output.out().print(
+            f"transfers take {share:.0%} of an op's call, so pairs are timed between pads"
+        )
     output.out().print(_score(outcome["black_box"], "times alone"))
     if outcome["black_box"]["pairs"]:
         output.out().print(_score(outcome["paper"], "inequation 1 as printed"))
@@ -147,7 +174,7 @@ def detect(
 
 def _score(found: dict[str, Any], way: str) -> str:
     if not found["pairs"]:
-        return "no profiler to compare the times with"
+        return "there is no profiler to compare the times with"
     said = [
         f"{name} {'none to tell from' if found[name] is None else format(found[name], '.2f')}"
         for name in ("precision", "recall")
@@ -161,10 +188,16 @@ def _score(found: dict[str, Any], way: str) -> str:
 @app.command()
 def show(
     platform: Annotated[
-        str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
+        str,
+        typer.Option(
+            "--platform",
+            "-p",
+            help="Name of the platform. It may be left out if only one platform has a bundle.",
+        ),
     ] = "",
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="a file of rules instead", readable=False)
+        Path | None,
+        typer.Option("--rules", help="Show the rules of this file instead.", readable=False),
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:
@@ -176,7 +209,7 @@ def show(
       latfarm fusion show --rules rules.json --json
     """
     if rules is not None and platform:
-        raise UsageError("--platform or --rules, not both")
+        raise UsageError("give either --platform or --rules, not both")
     found = _of_platform(platform) if rules is None else inputs.read_rules(rules)
     if as_json:
         output.json_text(found.to_json())
@@ -196,23 +229,38 @@ def show(
 def edit(
     source: Source,
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="a pair's verdict: Conv+Relu=fused")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Set a pair to fused or separate, as Conv+Relu=fused. May be repeated."
+        ),
     ] = None,
     multi_inbound: Annotated[
-        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+        int | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="Branch with which an op of several inputs is fused. 0: none; 1: the first; 2: "
+            "the last.",
+        ),
     ] = None,
     multi_outbound: Annotated[
-        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+        int | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="Branch with which an op with several readers is fused. 0: none; 1: the first; "
+            "2: the last.",
+        ),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="file to write; a source that is a file: itself"),
+        typer.Option("--output", "-o", help="File to write. Default: the source, if it is a file."),
     ] = None,
     wait_s: inputs.Wait = 0.0,
 ) -> None:
-    """Change rules: by options, or in $EDITOR where none is given. The result is checked.
+    """Change rules by options, or in $EDITOR if no option is given. The result is checked.
 
-    A bundle keeps the rules that it was trained under; train one under the new ones:
+    A bundle keeps the rules that it was trained with. To train one with the new rules:
     latfarm characterize --rules FILE.
 
     \b
@@ -226,9 +274,11 @@ def edit(
     file = Path(source) if Path(source).is_file() else None
     target = to or file
     if target is None:
-        raise UsageError(f"{source}: is no file of rules; say where the changed ones go: -o FILE")
+        raise UsageError(
+            f"{source} is not a file; name the file for the changed rules with -o FILE"
+        )
     if not target.parent.is_dir():
-        raise UsageError(f"{target.parent}: no such folder")
+        raise UsageError(f"{target.parent}: there is no such folder; create it first")
     rules = _load(source, wait_s)
     if change or multi_inbound is not None or multi_outbound is not None:
         changed = _changed(rules, change or (), multi_inbound, multi_outbound)
@@ -246,7 +296,7 @@ def compare(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Where two sets of rules differ; the second one counts as the truth.
+    """Show where two sets of rules differ; the second set counts as the truth.
 
     \b
     Examples:
@@ -266,7 +316,9 @@ def compare(
     rows += [["+".join(p), VERDICTS.get(v, v), ""] for p, v in sorted(found.only_left.items())]
     rows += [["+".join(p), "", VERDICTS.get(v, v)] for p, v in sorted(found.only_right.items())]
     rows += [[name, *map(str, both)] for name, both in found.options.items()]
-    output.table("they cut every network alike" if found.equal else "", ["rule", left, right], rows)
+    output.table(
+        "the rules cut every network alike" if found.equal else "", ["rule", left, right], rows
+    )
     numbers = [
         f"{name} {format(value, '.2f')}"
         for name, value in (("precision", found.precision), ("recall", found.recall))
@@ -277,10 +329,10 @@ def compare(
 
 
 def _load(source: str, wait_s: float) -> FusionRules:
-    """Rules by file, campaign (`NAME@used`, `NAME@detected`) or platform.
+    """Rules of a file, of a campaign (`NAME@used`, `NAME@detected`) or of a platform.
 
     Raises:
-        UsageError: there are none by that name.
+        UsageError: there are no rules of that name.
     """
     if Path(source).is_file():
         return inputs.read_rules(Path(source))
@@ -288,7 +340,7 @@ def _load(source: str, wait_s: float) -> FusionRules:
     if not at:
         return _of_platform(source)
     if which not in ("used", "detected"):
-        raise UsageError(f"{source}: after @ comes used or detected")
+        raise UsageError(f"{source}: after @ write used or detected")
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
@@ -296,7 +348,9 @@ def _load(source: str, wait_s: float) -> FusionRules:
     found = outcome.get("fusion", outcome)
     key = "rules" if which == "used" else "detected"
     if key not in found:
-        raise UsageError(f"campaign {name!r} has found no fusion rules yet; it must be finished")
+        raise UsageError(
+            f"campaign {name!r} has found no fusion rules yet; wait until it is finished"
+        )
     return inputs.parse_rules(json.dumps(found[key]), source)
 
 
@@ -310,7 +364,7 @@ def _of_platform(platform: str) -> FusionRules:
 def _changed(
     rules: FusionRules, changes: Sequence[str], inbound: int | None, outbound: int | None
 ) -> FusionRules:
-    """The rules with `Conv+Relu=fused` and the branch rules put in.
+    """The rules with changes such as `Conv+Relu=fused`, and with other branch rules.
 
     Raises:
         UsageError: a change has another form.
@@ -325,7 +379,7 @@ def _changed(
         pair, equals, verdict = text.partition("=")
         first, plus, second = pair.partition("+")
         if not (equals and plus and first and second):
-            raise UsageError(f"--set {text}: expected Conv+Relu=fused")
+            raise UsageError(f"--set {text}: a change is written as Conv+Relu=fused")
         pairs[first, second] = cast("Verdict", verdict)
     try:
         changed = rules.replace_pairs(pairs)
@@ -339,9 +393,13 @@ def _changed(
 
 
 def _write(rules: FusionRules, path: Path) -> None:
-    """Raises: UsageError: the file cannot be written; what was there before stays."""
+    """Write rules to a file.
+
+    Raises:
+        UsageError: the file cannot be written; an older file of that name is unchanged.
+    """
     try:
         with written_whole(path, make_folder=True) as part:
             part.write_text(rules.dumps(), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,6 +1,7 @@
-"""The controller that a command speaks to: the running `latfarm serve`, or one hosted in-process.
+"""The controller that a command talks to.
 
-Either way the command is a client of the gRPC service; there is one road.
+It is a controller on another machine, a running `latfarm serve` of this home, or a controller that
+the command hosts in its own process. The command is a client of the gRPC service in each case.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
 
 READY_S = 5.0
+"""Longest wait for a controller to answer, in seconds."""
 LOOK_S = 0.2
+"""Pause between two looks at who holds the store, in seconds."""
 
 
 class _Hosted:
-    """A controller on an event loop in a thread of its own."""
+    """A controller that runs on an event loop in a thread of this process."""
 
     def __init__(self, config: ControllerConfig, wait_s: float) -> None:
         self._loop = asyncio.new_event_loop()
@@ -58,7 +61,7 @@ class _Hosted:
         try:
             return future.result()
         except BaseException:
-            # Interrupted: what was begun is undone in the loop, before this thread goes on.
+            # When interrupted, wait until the event loop has undone what was begun.
             future.cancel()
             raise
 
@@ -80,7 +83,7 @@ class _Hosted:
 
 
 async def _finish_all() -> None:
-    """Cancel whatever still runs in this loop, and wait until it has cleaned up."""
+    """Cancel all tasks of this event loop, and wait until they have cleaned up."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -88,7 +91,7 @@ async def _finish_all() -> None:
 
 
 def running_address(config: ControllerConfig) -> str:
-    """Address of a live `latfarm serve` of this home; empty if there is none."""
+    """The address of the running `latfarm serve` of this home; empty if none runs."""
     holder = find_holder(config.lock_file)
     address = holder.address if holder is not None else ""
     if not address:
@@ -102,11 +105,11 @@ def running_address(config: ControllerConfig) -> str:
 
 
 def remote_channel(config: ControllerConfig) -> grpc.Channel:
-    """A channel to the controller of another machine, met and proven first.
+    """A channel to the controller on another machine, after both sides have proven themselves.
 
     Raises:
         UsageError: our certificate cannot be used.
-        ControllerError: nobody answers there, or who does is not to be trusted, or refuses us.
+        ControllerError: no controller answers there, it is not trusted, or it refuses us.
     """
     host, port = split(config.controller)
     name = config.controller_name or host
@@ -121,7 +124,8 @@ def remote_channel(config: ControllerConfig) -> grpc.Channel:
         credentials = proof.credentials(files)
     except (TlsFileError, RevokedError) as error:
         raise UsageError(
-            f"{error}; ask for a certificate: latfarm certs issue NAME --role operator"
+            f"{error}; ask the operator of the farm for a certificate, who makes it with: "
+            "latfarm certs issue NAME --role operator"
         ) from error
     except RefusedError as error:
         reason = error.refusal.reason
@@ -135,7 +139,7 @@ def remote_channel(config: ControllerConfig) -> grpc.Channel:
 
 
 def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
-    """Wait until nobody holds the store, or its holder serves: the address of the latter."""
+    """Wait until nobody holds the store, or its holder serves; the address if it serves."""
     deadline_s = time.monotonic() + wait_s
     told = False
     while True:
@@ -151,10 +155,10 @@ def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
 
 @contextmanager
 def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
-    """A client of the running controller, or of one that lives as long as this block.
+    """A client of the running controller, or of a controller that is hosted during this block.
 
     Args:
-        wait_s: how long to wait for another command that holds the store.
+        wait_s: seconds to wait for another command that holds the store.
 
     Raises:
         StoreBusyError: another command holds the store; the message names it.
