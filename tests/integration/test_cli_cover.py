@@ -119,7 +119,7 @@ def test_what_does_not_exist_is_named(
 def test_a_model_is_a_file_or_of_the_zoo(shell: Any, farm: Any) -> None:
     ended = shell.run("cover", "no-such-net", "-p", farm.platform)
     assert ended.code == 2
-    assert "no-such-net: no such file, and no zoo family 'no-such-net'" in ended.err
+    assert "no-such-net: there is no such file, and no zoo family 'no-such-net'" in ended.err
     planned = shell.run("cover", "vit-tiny", "-p", farm.platform, "--dry-run", "--json").json
     assert planned["badly_covered"] >= len(planned["kernels"]) > 0
     assert "new_bundle" not in planned

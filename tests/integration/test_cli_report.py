@@ -34,5 +34,5 @@ def test_report_makes_it_again_as_data_and_as_a_file(characterized: Any, tmp_pat
 def test_an_unknown_platform_is_a_usage_error(characterized: Any) -> None:
     ended = characterized.shell.run("report", "no-such")
     assert ended.code == 2
-    assert "nothing is known of platform 'no-such'" in ended.err
+    assert "nothing is known about platform 'no-such'" in ended.err
     assert len(ended.err.strip().splitlines()) <= 2

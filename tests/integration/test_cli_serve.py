@@ -95,7 +95,7 @@ def test_query_measures_on_a_miss_and_remembers(
     first = shell.run(*command)
     assert first.json["hit"] is False
     assert measured(characterized) == before + 1
-    assert "net50: measuring on" in first.err
+    assert "net50 is being measured on" in first.err
     again = shell.run(*command)
     assert again.json == first.json | {"hit": True}
     assert again.err == ""

@@ -98,7 +98,7 @@ def test_terminated_while_it_starts(farm: Any, board: Any, models: Callable[...,
     shell = farm.shell("starting", board)
     path = models(1) / "net001.onnx"
     with shell.start("query", path, "-p", farm.platform) as running:
-        assert "measuring on" in running.line()  # Ray is being started
+        assert "is being measured on" in running.line()  # Ray is being started
         ended = running.signal(signal.SIGTERM)
     assert ended.code == 130
     assert ended.err == "latfarm: interrupted\n"
@@ -117,7 +117,7 @@ def test_a_killed_serve_leaves_a_home_that_works(
         assert listed[0]["platforms"]
         assert any("latfarm_agent" in command for command in shell.processes().values())
         with shell.start("query", path, "-p", farm.platform) as client:
-            assert "measuring on" in client.line()
+            assert "is being measured on" in client.line()
             serve.process.kill()
             serve.wait()
             ended = client.wait()

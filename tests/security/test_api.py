@@ -282,5 +282,5 @@ def test_listening_for_others_needs_certificates(tmp_path: Path) -> None:
     for address in ("0.0.0.0:0", "127.0.0.1:0"):
         with pytest.raises(UsageError, match="latfarm certs init"):
             asyncio.run(ControllerServer.open(config, listen=address))
-    with pytest.raises(UsageError, match="no HOST:PORT"):
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
         asyncio.run(ControllerServer.open(Home(tmp_path / "other").config, listen="nowhere"))

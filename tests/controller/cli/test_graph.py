@@ -195,7 +195,7 @@ def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) ->
         (("-f", "caffe", "-o", "x"), "there is no format 'caffe'; known formats: onnx, tflite"),
         (
             ("-f", "ncnn", "--dtype", "int8", "-o", "x"),
-            "ncnn is written as fp32 or fp16, not 'int8'",
+            "models in the format ncnn can be fp32 or fp16, not 'int8'",
         ),
         (("-o", file), "exists; give --force"),
         (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),

@@ -370,7 +370,7 @@ def test_a_damaged_bundle_is_told(lab: toy.Lab, tmp_path: Path) -> None:
 
 def test_unknown_platforms_and_campaigns_are_named(lab: toy.Lab) -> None:
     with pytest.raises(
-        UsageError, match=f"nothing is known of platform 'x'; known: .*{toy.PLATFORM}"
+        UsageError, match=f"nothing is known about platform 'x'; known platforms: .*{toy.PLATFORM}"
     ):
         reporting.report(lab.store, lab.bundles, "x")
     with pytest.raises(UsageError, match="no campaign 'nope'"):

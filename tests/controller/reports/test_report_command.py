@@ -55,7 +55,7 @@ def test_the_same_facts_come_as_data(home: Path, capsys: pytest.CaptureFixture[s
 
 def test_who_asks_for_nothing_known_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["report", "no-such"]) == 2
-    assert "nothing is known of platform 'no-such'" in capsys.readouterr().err
+    assert "nothing is known about platform 'no-such'" in capsys.readouterr().err
     assert not (home / "reports").exists() or not list((home / "reports").iterdir())
 
 
