@@ -19,8 +19,8 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.watch import FarmState, QueueState
 from latfarm_controller.metrics import accuracy as metrics_accuracy
 from latfarm_controller.metrics import port as metrics_port
-from latfarm_controller.metrics.births import Births
-from latfarm_controller.metrics.labels import MOST_VALUES, Few
+from latfarm_controller.metrics.counters import CounterFromZero
+from latfarm_controller.metrics.labels import MOST_VALUES, BoundedLabel
 from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.training import bundles
@@ -97,7 +97,7 @@ def test_a_burst_of_failures_between_two_scrapes_is_a_rise() -> None:
 
 def test_a_series_that_comes_again_begins_again() -> None:
     registry = CollectorRegistry()
-    births = Births(registry, "eggs", "Eggs.", ["hen"])
+    births = CounterFromZero(registry, "eggs", "Eggs.", ["hen"])
     births.inc("a", by=3)
     births.inc("b")
     eggs = partial(registry.get_sample_value, "eggs_total")
@@ -118,7 +118,7 @@ def test_names_are_conventional_and_each_has_its_help() -> None:
 
 
 def test_labels_stay_few() -> None:
-    few = Few(3)
+    few = BoundedLabel(3)
     assert [few(name) for name in "abcdab"] == ["a", "b", "c", "other", "a", "b"]
     metrics = ControllerMetrics()
     for number in range(MOST_VALUES + 50):
@@ -243,8 +243,8 @@ def test_predictions_are_compared_while_no_board_here_times(
     monkeypatch.setattr(metrics_port, "LOOK_S", 0.01)
     path = tmp_path / "bundles" / "p" / "0001.zip"
     monkeypatch.setattr(bundles, "newest", lambda _folder: {"p": path})
+    monkeypatch.setattr("latfarm_predictors.bundle.load_bundle", lambda _path: Predictor())
     metrics, farm = ControllerMetrics(), Farm()
-    metrics.accuracy._open[path] = Predictor()  # type: ignore[assignment]
     where = {"platform": "p", "purpose": "network"}
 
     async def run() -> None:
