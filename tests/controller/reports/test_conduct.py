@@ -45,7 +45,7 @@ def test_a_silent_sensor_is_no_good_news() -> None:
     core = {"shift": 0.0, "error": 0.0, "pairs": 0}
     drift = {"sentinels": [], "void": 0, "measured_again": 0, "left_out": {}, "slow_core": core}
     page = html_conduct.conditions(told, drift)
-    assert page.count("unknown: no sensor tells") == 2
+    assert page.count("unknown: there is no sensor") == 2
     assert "taken for granted" not in page
     for shift, said in ((0.0, "what was taken for granted"), (-0.2, "less than taken for granted")):
         core.update(shift=shift, pairs=40)

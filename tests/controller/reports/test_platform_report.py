@@ -207,7 +207,7 @@ def test_pairs_that_networks_put_right_are_listed(lab: toy.Lab) -> None:
     told = {**found.provenance, "overruled": {"Conv+HardSwish": shown}}
     facts = platform_facts(replace(found, provenance=told))
     text = " ".join(Page(render(facts)).text)
-    assert "Put right by networks" in text
+    assert "Corrected by profiles of networks" in text
     assert "Conv > HardSwish together 21 19" in " ".join(text.split())
 
 
@@ -350,7 +350,7 @@ def test_a_tiny_store_tells_what_it_has(store: DuckDBStore, tmp_path: Path) -> N
 def test_a_bundle_from_elsewhere_needs_no_campaign(lab: toy.Lab, store: DuckDBStore) -> None:
     found = reporting.record(store, lab.bundles, toy.PLATFORM)
     assert found.campaign is None
-    assert "the bundle came from elsewhere" in found.told[0]
+    assert "the bundle was made elsewhere" in found.told[0]
     fusion = fusion_facts(found)
     assert fusion is not None
     assert fusion["counts"]["fused"] == 1

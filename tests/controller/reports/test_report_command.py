@@ -36,7 +36,7 @@ def test_the_command_writes_the_page(home: Path, capsys: pytest.CaptureFixture[s
     path = home / "reports" / f"{toy.PLATFORM}.html"
     assert str(path) in capsys.readouterr().out
     html = path.read_text(encoding="utf-8")
-    assert f"What is known of {toy.PLATFORM}" in html
+    assert f"What is known about {toy.PLATFORM}" in html
     assert "MODEL_TIMEOUT" in html
     assert 'id="kernels"' in html
 

@@ -56,15 +56,15 @@ def test_summary_counts_and_medians() -> None:
 
 
 def test_page_is_well_formed_and_loads_nothing() -> None:
-    html = networks.render(
-        "T & t",
-        "lead",
-        ROWS,
+    report = networks.NetworksReport(
+        title="T & t",
+        lead="lead",
         verdicts=[("Conv", "Relu", "fused"), ("Conv", "Add", "undecided")],
         groups=[{"group": "conv", "rows": 9, "within10": 0.5, "mean_ape": 0.1}],
         campaign={"measurements": "3"},
         conditions={"governor": "unknown"},
     )
+    html = networks.render(report, ROWS)
     parser = Tags()
     parser.feed(html)
     assert parser.open == []

@@ -380,10 +380,9 @@ def _write(
     campaign, measured = run.campaign, run.measured
     hardware = dict(run.boards[0].hardware) if run.boards else {}
     today = datetime.now(UTC).date().isoformat()
-    html = networks.render(
-        "Networks that this board has never seen",
-        f"{campaign.platform}, {hardware.get('cpu', 'unknown processor')}, {today}",
-        run.rows,
+    report = networks.NetworksReport(
+        title="Networks that this board has never seen",
+        lead=f"{campaign.platform}, {hardware.get('cpu', 'unknown processor')}, {today}",
         verdicts=[(a, b, verdict) for (a, b), verdict in sorted(run.predictor.rules.pairs.items())],
         groups=run.predictor.explain()["groups"],
         campaign={
@@ -397,4 +396,4 @@ def _write(
         | {f"settings: {k}": str(v) for k, v in asdict(measured[0].settings).items()},
         energies=run.energies,
     )
-    return page.write(path, html)
+    return page.write(path, networks.render(report, run.rows))
