@@ -24,7 +24,7 @@ from latfarm_protos.trust.identity import OPERATOR, VIEWER
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from benchmarks.fuzz_ports import PREFACE, request
+from benchmarks.fuzzing.frames import PREFACE, request
 from tests.security.conftest import Home, channel
 
 pytestmark = pytest.mark.timeout(120)

@@ -16,7 +16,7 @@ from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles
 
-from benchmarks.fuzz_ports import PROFILE, started, wait_for
+from benchmarks.fuzzing.processes import PROFILE, started, wait_for
 from tests.integration.conftest import write_model
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("command")]

@@ -46,8 +46,8 @@ def test_a_silent_sensor_is_no_good_news() -> None:
     drift = {"sentinels": [], "void": 0, "measured_again": 0, "left_out": {}, "slow_core": core}
     page = html_conduct.conditions(told, drift)
     assert page.count("unknown: there is no sensor") == 2
-    assert "taken for granted" not in page
-    for shift, said in ((0.0, "what was taken for granted"), (-0.2, "less than taken for granted")):
+    assert "assumed" not in page
+    for shift, said in ((0.0, "as assumed"), (-0.2, "less than assumed")):
         core.update(shift=shift, pairs=40)
         assert f"{said}, by 40 repeats" in html_conduct.conditions(told, drift)
 
