@@ -7,7 +7,7 @@ import contextlib
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import grpc
 import pytest
 from latfarm_controller.api import roles
 from latfarm_controller.api.client import ControllerClient
+from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, UsageError
@@ -202,6 +203,17 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
     ]
 
 
+@contextlib.contextmanager
+def opened_gate(home: Home, server: ControllerServer) -> Iterator[Outside]:
+    """A second gate to the same controller, whose inner socket a test may look at."""
+    gate = Outside(home.config.tls_dir, server.address, "127.0.0.1:0")
+    try:
+        gate.start()
+        yield gate
+    finally:
+        gate.close()
+
+
 def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
     async def play() -> None:
         async with home.serving() as server:
@@ -214,9 +226,9 @@ def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
                 await asyncio.to_thread(client.resume_board, "toy", "", False)
                 events = await asyncio.to_thread(client.board_events, "toy")
                 assert {event.actor for event in events[:2]} == {"local"}
-            assert server._outside is not None
-            for path in (home.config.home / "tls", server._outside.inner.parent):
-                assert stat.S_IMODE(path.stat().st_mode) == 0o700
+            with opened_gate(home, server) as gate:
+                for path in (home.config.home / "tls", gate.inner.parent):
+                    assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
     asyncio.run(play())
 
@@ -226,11 +238,11 @@ def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
 
     async def play() -> grpc.StatusCode:
         async with home.serving() as server:
-            assert server._outside is not None
-            # A connection with a name of its own, as the gate gives them, that it does not know.
-            relay = Relay(server._outside.inner, server._outside.inner.parent / "stranger")
-            with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
-                return await asyncio.to_thread(code_of, opened, METHODS[0])
+            with opened_gate(home, server) as gate:
+                # The relay connects under a name, as the gate does, but the gate did not give it.
+                relay = Relay(gate.inner, gate.inner.parent / "stranger")
+                with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
+                    return await asyncio.to_thread(code_of, opened, METHODS[0])
 
     assert asyncio.run(play()) is grpc.StatusCode.UNAUTHENTICATED
 

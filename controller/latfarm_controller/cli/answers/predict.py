@@ -23,6 +23,34 @@ MOST_KERNELS = 8
 """Number of kernels that the table shows, the longest first."""
 UNCALIBRATED = " (uncalibrated: too few measured networks)"
 """Note after an interval whose width rests on no calibration networks."""
+Coverage = Annotated[
+    float,
+    typer.Option(
+        min=0.5,
+        max=0.99,
+        help="Share of cases in which the true latency shall lie in the interval.",
+    ),
+]
+PredictEnergy = Annotated[
+    bool,
+    typer.Option("--energy", help="Predict the energy of an inference, too, in millijoules."),
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Show for each layer how far the prediction can be trusted, and what to measure "
+        "for a better one.",
+    ),
+]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        help="Predict with this predictor of the literature, too, for a comparison. May be "
+        "repeated. One of: " + ", ".join(BASELINES) + ".",
+    ),
+]
 EXAMPLES = """
     Predict the latency of ONNX models from a bundle. No board is needed.
 
@@ -45,43 +73,11 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     models: inputs.Models,
-    platform: Annotated[
-        str,
-        typer.Option(
-            "--platform",
-            "-p",
-            help="Name of the platform. It may be left out if only one platform has a bundle.",
-        ),
-    ] = "",
-    coverage: Annotated[
-        float,
-        typer.Option(
-            min=0.5,
-            max=0.99,
-            help="Share of cases in which the true latency shall lie in the interval.",
-        ),
-    ] = 0.9,
-    energy: Annotated[
-        bool,
-        typer.Option("--energy", help="Predict the energy of an inference, too, in millijoules."),
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Show for each layer how far the prediction can be trusted, and what to measure"
-            " for a better one.",
-        ),
-    ] = False,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--baseline",
-            help="Predict with this predictor of the literature, too, for a comparison. May be "
-            "repeated."
-            " One of: " + ", ".join(BASELINES) + ".",
-        ),
-    ] = None,
+    platform: inputs.BundlePlatform = "",
+    coverage: Coverage = 0.9,
+    energy: PredictEnergy = False,
+    explain: Explain = False,
+    baseline: Baselines = None,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,

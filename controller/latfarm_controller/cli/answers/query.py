@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
     from latfarm_predictors.measurement import Measurement
 
+Publish = Annotated[
+    bool,
+    typer.Option(
+        help="Measure thoroughly, as for a publication: at least 1024 runs and 60 s. Default: a "
+        "survey of some seconds."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -22,22 +30,9 @@ def register(app: typer.Typer) -> None:
 def query(
     models: inputs.Models,
     platform: inputs.Platform,
-    publish: Annotated[
-        bool,
-        typer.Option(
-            help="Measure thoroughly, as for a publication: at least 1024 runs and 60 s. "
-            "Default: a survey"
-            " of some seconds."
-        ),
-    ] = False,
+    publish: Publish = False,
     refresh: Annotated[bool, typer.Option(help="Measure even if the store has an answer.")] = False,
-    energy: Annotated[
-        bool,
-        typer.Option(
-            "--energy",
-            help="Measure the energy of an inference, too. The board needs a power sensor.",
-        ),
-    ] = False,
+    energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,

@@ -28,7 +28,7 @@ def report(
     campaign: Annotated[
         str,
         typer.Option(
-            help="Id or name of the campaign to report on. Default: the newest characterization."
+            help="Id or name of the campaign to report on. Default: the newest characterisation."
         ),
     ] = "",
     to: Annotated[

@@ -82,9 +82,9 @@ def run(
         Kind,
         typer.Argument(
             help="fusion: which ops run as one kernel; kernels: single kernels; networks: whole "
-            "networks;"
-            " padding: kernels between other layers; characterize: all that a bundle needs; cover:"
-            " kernels that a bundle lacks; engines: networks on all engines of a board."
+            "networks; padding: kernels between other layers; characterize: all that a bundle "
+            "needs; cover: kernels that a bundle lacks; engines: networks on all engines of a "
+            "board."
         ),
     ],
     platform: inputs.Platform,

@@ -47,24 +47,25 @@ Context = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Number of networks to profile, so that kernels are also known as networks run them."
-        " [default: budget / 7, at most 60]",
+        help="Number of networks to profile, so that kernels are also known as networks run "
+        "them. [default: budget / 7, at most 60]",
     ),
 ]
 SamplerOption = Annotated[
     SamplerName,
     typer.Option(
         help="How kernels are chosen. prior: representative draws, good in general; latfarm: half"
-        " of them where predictions of networks are least sure, best with a small budget; random,"
-        " annette, nn-meter: as in these papers, for comparisons.",
+        " of them where predictions of networks are least sure, best with a small budget; random:"
+        " uniform over all sizes, annette and nn-meter: as in these papers, all three for"
+        " comparisons.",
     ),
 ]
 GuideOption = Annotated[
     Guide | None,
     typer.Option(
-        help="What sampler latfarm looks for. variance: kernels the model is least sure of;"
-        " coverage: kernels far from measured ones; both: the two together; spread: kernels"
-        " evenly over all, whatever the model knows. [default: variance]",
+        help="What sampler latfarm looks for. variance: kernels the model is least sure of; "
+        "coverage: kernels far from measured ones; both: the two together; spread: kernels "
+        "evenly over all, whatever the model knows. [default: variance]",
     ),
 ]
 From = Annotated[
@@ -72,8 +73,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="BUNDLE",
-        help="Start from the bundle of a similar board, so that fewer kernels need measuring. Give"
-        " a file, or the name of a platform whose newest bundle is used.",
+        help="Start from the bundle of a similar board, so that fewer kernels need measuring. "
+        "Give a file, or the name of a platform whose newest bundle is used.",
         readable=False,
     ),
 ]
@@ -92,22 +93,15 @@ BoardMinutes = Annotated[
 InsightOption = Annotated[
     Insight,
     typer.Option(
-        help="How the time of a kernel alone is found. profile: from the runtime's profiler;"
-        " padded: from differences between models with the kernel between other layers, for"
-        " accelerators without a profiler; single: from a model of the kernel alone; auto: the"
-        " best of these that the platform offers.",
+        help="How the time of a kernel alone is found. profile: from the runtime's profiler; "
+        "padded: from differences between models with the kernel between other layers, for "
+        "accelerators without a profiler; single: from a model of the kernel alone; auto: the "
+        "best of these that the platform offers.",
     ),
 ]
 RulesFile = Annotated[
     Path | None,
     typer.Option(help="Use the fusion rules of this file; do not detect them.", readable=False),
-]
-Energy = Annotated[
-    bool,
-    typer.Option(
-        "--energy",
-        help="Measure the energy of an inference, too. The board needs a power sensor.",
-    ),
 ]
 EnergyMs = Annotated[
     float,
@@ -137,7 +131,7 @@ def characterize(
     board_minutes: BoardMinutes = None,
     insight: InsightOption = Insight.auto,
     rules: RulesFile = None,
-    energy: Energy = False,
+    energy: inputs.Energy = False,
     energy_ms: EnergyMs = ENERGY_MS,
     seed: Seed = 0,
     name: inputs.CampaignName = "",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.measurement import ENERGY_MS
 
-from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import ControllerError, FarmError
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ def demo(
     networks: Annotated[
         int, typer.Option(min=9, help="Number of calibration networks to measure.")
     ] = 20,
-    energy: Annotated[
-        bool,
-        typer.Option(
-            "--energy",
-            help="Measure the energy of inferences, too. The board needs a power sensor.",
-        ),
-    ] = False,
+    energy: inputs.Energy = False,
     seed: Annotated[
         int,
         typer.Option(help="Random seed. The same seed chooses the same kernels and networks."),

@@ -56,6 +56,39 @@ class Protocol(StrEnum):
     mnn = "mnn"
 
 
+Platforms = Annotated[
+    str,
+    typer.Option("--platforms", "-p", help="Pattern of platforms' names, for example 'local-*'."),
+]
+Board = Annotated[str, typer.Option(help="Board to measure on, if several offer such platforms.")]
+Threads = Annotated[
+    str, typer.Option(help="Thread counts to compare, for example 1,2,4. Default: all.")
+]
+Dtypes = Annotated[
+    str, typer.Option(help="Data types to compare, for example fp32,int8. Default: all.")
+]
+Networks = Annotated[
+    str,
+    typer.Option(
+        help="Networks of the zoo, for example resnet18,mobilenet-v1. Default: the four of "
+        "MNN's paper."
+    ),
+]
+ProtocolOption = Annotated[
+    Protocol,
+    typer.Option(
+        help="latfarm: as latfarm measures networks; mnn: the mean of 10 runs after a warm-up, "
+        "to compare with MNN's paper."
+    ),
+]
+Passes = Annotated[
+    int, typer.Option(min=1, help="Number of repeats, each in another random order.")
+]
+Simulated = Annotated[
+    bool, typer.Option("--simulated", help="Include platforms with simulated time.")
+]
+
+
 def register(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(app, name="engines")
@@ -63,42 +96,14 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def run(
-    platforms: Annotated[
-        str,
-        typer.Option(
-            "--platforms", "-p", help="Pattern of platforms' names, for example 'local-*'."
-        ),
-    ] = "*",
-    board: Annotated[
-        str, typer.Option(help="Board to measure on, if several offer such platforms.")
-    ] = "",
-    threads: Annotated[
-        str, typer.Option(help="Thread counts to compare, for example 1,2,4. Default: all.")
-    ] = "",
-    dtypes: Annotated[
-        str, typer.Option(help="Data types to compare, for example fp32,int8. Default: all.")
-    ] = "",
-    networks: Annotated[
-        str,
-        typer.Option(
-            help="Networks of the zoo, for example resnet18,mobilenet-v1. Default: the four of "
-            "MNN's paper."
-        ),
-    ] = "",
-    protocol: Annotated[
-        Protocol,
-        typer.Option(
-            help="latfarm: as latfarm measures networks; mnn: the mean of 10 runs after a "
-            "warm-up, to"
-            " compare with MNN's paper."
-        ),
-    ] = Protocol.latfarm,
-    passes: Annotated[
-        int, typer.Option(min=1, help="Number of repeats, each in another random order.")
-    ] = 3,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Include platforms with simulated time.")
-    ] = False,
+    platforms: Platforms = "*",
+    board: Board = "",
+    threads: Threads = "",
+    dtypes: Dtypes = "",
+    networks: Networks = "",
+    protocol: ProtocolOption = Protocol.latfarm,
+    passes: Passes = 3,
+    simulated: Simulated = False,
     name: inputs.CampaignName = "",
     html: Html = None,
     markdown: Markdown = None,

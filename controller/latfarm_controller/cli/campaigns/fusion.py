@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from latfarm_predictors.whole_file import written_whole
 
+from latfarm_controller.cli.campaigns import fusion_rules
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from latfarm_predictors.kernels.fusion import FusionRules
-
     from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
@@ -39,8 +34,8 @@ Source = Annotated[
     str,
     typer.Argument(
         help="A file of rules; a platform, for the rules in its newest bundle; CAMPAIGN@used, "
-        "for the "
-        "rules that a campaign uses; or CAMPAIGN@detected, for those that it found by times alone."
+        "for the rules that a campaign uses; or CAMPAIGN@detected, for those that it found by "
+        "times alone."
     ),
 ]
 VERDICTS = {"fused": "as one kernel", "separate": "apart"}
@@ -61,6 +56,38 @@ class Method(StrEnum):
     paper = "paper"
 
 
+PairsOption = Annotated[
+    Pairs,
+    typer.Option(
+        help="Pairs of ops to test. core: those that convolutional networks have; all: pairs of "
+        "39 operators, which takes much longer."
+    ),
+]
+Rounds = Annotated[
+    int, typer.Option(min=2, help="Least number of times that each pair is measured.")
+]
+MethodOption = Annotated[
+    Method,
+    typer.Option(
+        help="How times are compared. latfarm: without the costs of calls and transfers; paper: "
+        "by nn-Meter's inequation as printed, for comparisons."
+    ),
+]
+Profile = Annotated[
+    bool,
+    typer.Option(
+        help="Ask the runtime's own profiler first, where it has one. Without it, times alone "
+        "decide."
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Set a pair to fused or separate, as Conv+Relu=fused. May be repeated."
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(app, name="fusion")
@@ -74,32 +101,10 @@ def fusion() -> None:
 @app.command()
 def detect(
     platform: inputs.Platform,
-    pairs: Annotated[
-        Pairs,
-        typer.Option(
-            help="Pairs of ops to test. core: those that convolutional networks have; all: "
-            "pairs of 39"
-            " operators, which takes much longer."
-        ),
-    ] = Pairs.core,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Least number of times that each pair is measured.")
-    ] = 3,
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="How times are compared. latfarm: without the costs of calls and transfers; "
-            "paper: by"
-            " nn-Meter's inequation as printed, for comparisons."
-        ),
-    ] = Method.latfarm,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            help="Ask the runtime's own profiler first, where it has one. Without it, times "
-            "alone decide."
-        ),
-    ] = True,
+    pairs: PairsOption = Pairs.core,
+    rounds: Rounds = 3,
+    method: MethodOption = Method.latfarm,
+    profile: Profile = True,
     to: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the rules to this file.")
     ] = None,
@@ -135,7 +140,7 @@ def detect(
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
     if to is not None:
-        _write(FusionRules.from_json(campaign.outcome["rules"]), to)
+        fusion_rules.write(FusionRules.from_json(campaign.outcome["rules"]), to)
     if as_json:
         output.json_text({"campaign_id": campaign.campaign_id, **campaign.outcome})
     else:
@@ -187,14 +192,7 @@ def _score(found: dict[str, Any], way: str) -> str:
 
 @app.command()
 def show(
-    platform: Annotated[
-        str,
-        typer.Option(
-            "--platform",
-            "-p",
-            help="Name of the platform. It may be left out if only one platform has a bundle.",
-        ),
-    ] = "",
+    platform: inputs.BundlePlatform = "",
     rules: Annotated[
         Path | None,
         typer.Option("--rules", help="Show the rules of this file instead.", readable=False),
@@ -210,7 +208,7 @@ def show(
     """
     if rules is not None and platform:
         raise UsageError("give either --platform or --rules, not both")
-    found = _of_platform(platform) if rules is None else inputs.read_rules(rules)
+    found = fusion_rules.of_platform(platform) if rules is None else inputs.read_rules(rules)
     if as_json:
         output.json_text(found.to_json())
         return
@@ -228,12 +226,7 @@ def show(
 @app.command()
 def edit(
     source: Source,
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Set a pair to fused or separate, as Conv+Relu=fused. May be repeated."
-        ),
-    ] = None,
+    change: Changes = None,
     multi_inbound: Annotated[
         int | None,
         typer.Option(
@@ -279,13 +272,13 @@ def edit(
         )
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent}: there is no such folder; create it first")
-    rules = _load(source, wait_s)
+    rules = fusion_rules.load(source, wait_s)
     if change or multi_inbound is not None or multi_outbound is not None:
-        changed = _changed(rules, change or (), multi_inbound, multi_outbound)
+        changed = fusion_rules.changed(rules, change or (), multi_inbound, multi_outbound)
     else:
         text = click.edit(rules.dumps(), extension=".json")
         changed = rules if text is None else inputs.parse_rules(text, "the edited text")
-    _write(changed, target)
+    fusion_rules.write(changed, target)
     output.out().print(f"{target}: {len(changed.pairs)} pairs")
 
 
@@ -305,7 +298,7 @@ def compare(
     """
     from latfarm_predictors.kernels.fusion_diff import compare as compare_rules
 
-    found = compare_rules(_load(left, wait_s), _load(right, wait_s))
+    found = compare_rules(fusion_rules.load(left, wait_s), fusion_rules.load(right, wait_s))
     if as_json:
         output.json_text(found.to_json())
         return
@@ -326,80 +319,3 @@ def compare(
     ]
     if numbers:
         output.out().print(f"{', '.join(numbers)} of {left} over {found.compared} pairs in both")
-
-
-def _load(source: str, wait_s: float) -> FusionRules:
-    """Rules of a file, of a campaign (`NAME@used`, `NAME@detected`) or of a platform.
-
-    Raises:
-        UsageError: there are no rules of that name.
-    """
-    if Path(source).is_file():
-        return inputs.read_rules(Path(source))
-    name, at, which = source.rpartition("@")
-    if not at:
-        return _of_platform(source)
-    if which not in ("used", "detected"):
-        raise UsageError(f"{source}: after @ write used or detected")
-    from latfarm_controller.cli.shell.connect import controller
-
-    with controller(wait_s) as client:
-        outcome = client.campaign(name).outcome
-    found = outcome.get("fusion", outcome)
-    key = "rules" if which == "used" else "detected"
-    if key not in found:
-        raise UsageError(
-            f"campaign {name!r} has found no fusion rules yet; wait until it is finished"
-        )
-    return inputs.parse_rules(json.dumps(found[key]), source)
-
-
-def _of_platform(platform: str) -> FusionRules:
-    from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import open_bundle
-
-    return open_bundle(load_config().bundles_dir, platform).rules
-
-
-def _changed(
-    rules: FusionRules, changes: Sequence[str], inbound: int | None, outbound: int | None
-) -> FusionRules:
-    """The rules with changes such as `Conv+Relu=fused`, and with other branch rules.
-
-    Raises:
-        UsageError: a change has another form.
-    """
-    from dataclasses import replace
-
-    from latfarm_predictors.errors import FusionRulesError
-    from latfarm_predictors.kernels.fusion import Branch, Verdict
-
-    pairs: dict[tuple[str, str], Verdict] = {}
-    for text in changes:
-        pair, equals, verdict = text.partition("=")
-        first, plus, second = pair.partition("+")
-        if not (equals and plus and first and second):
-            raise UsageError(f"--set {text}: a change is written as Conv+Relu=fused")
-        pairs[first, second] = cast("Verdict", verdict)
-    try:
-        changed = rules.replace_pairs(pairs)
-        if inbound is not None:
-            changed = replace(changed, multi_inbound=cast("Branch", inbound))
-        if outbound is not None:
-            changed = replace(changed, multi_outbound=cast("Branch", outbound))
-    except FusionRulesError as error:
-        raise UsageError(f"--set: {error}") from error
-    return changed
-
-
-def _write(rules: FusionRules, path: Path) -> None:
-    """Write rules to a file.
-
-    Raises:
-        UsageError: the file cannot be written; an older file of that name is unchanged.
-    """
-    try:
-        with written_whole(path, make_folder=True) as part:
-            part.write_text(rules.dumps(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -88,8 +88,7 @@ def add(
         typer.Option(
             "--insecure",
             help="Talk to the board without certificates, even if it is another machine. Use "
-            "this only in a"
-            " network that you trust.",
+            "this only in a network that you trust.",
         ),
     ] = False,
 ) -> None:

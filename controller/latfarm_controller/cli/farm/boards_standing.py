@@ -92,8 +92,7 @@ def resume(
         typer.Option(
             "--new-reference",
             help="Accept the sentinel's present latency as the new normal one, without "
-            "comparing it. Use"
-            " this after a change of the board that changes its speed.",
+            "comparing it. Use this after a change of the board that changes its speed.",
         ),
     ] = False,
     wait_s: Hold = 0.0,

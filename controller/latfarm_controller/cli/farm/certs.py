@@ -84,8 +84,7 @@ def issue(
         str,
         typer.Option(
             help="agent: a board; controller: a machine that runs latfarm serve; operator: a "
-            "person who may"
-            " read and act; viewer: a person who may read."
+            "person who may read and act; viewer: a person who may read."
         ),
     ],
     names: Names = None,
@@ -94,8 +93,7 @@ def issue(
         typer.Option(
             "--csr",
             help="Sign this certificate request, so that the private key stays with its owner. "
-            "Without"
-            " this, a key is made here.",
+            "Without this, a key is made here.",
         ),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days until the certificate expires.")] = 365,

@@ -23,16 +23,15 @@ def serve(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve other machines too, on this address. People need a certificate; see latfarm"
-            " certs. Port 0: any free port. Without this, only this machine is served.",
+            help="Serve other machines too, on this address. People need a certificate; see "
+            "latfarm certs. Port 0: any free port. Without this, only this machine is served.",
         ),
     ] = "",
     metrics_port: Annotated[
         int | None,
         typer.Option(
             help="Serve metrics for Prometheus on this port of 127.0.0.1, as /metrics and "
-            "/-/healthy."
-            " 0: any free port. Without this, there are no metrics.",
+            "/-/healthy. 0: any free port. Without this, there are no metrics.",
             min=0,
             max=65535,
         ),

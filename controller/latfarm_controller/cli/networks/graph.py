@@ -35,7 +35,20 @@ app = typer.Typer(
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", readable=False)]
 Fold = Annotated[
     bool,
-    typer.Option("--fold-batch-norm", help="Fold batch normalizations into convolutions first."),
+    typer.Option("--fold-batch-norm", help="Fold batch normalisations into convolutions first."),
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", "-f", help="Format of the file: onnx, tflite, ncnn, mnn or graph-json."
+    ),
+]
+Noise = Annotated[
+    bool,
+    typer.Option(
+        "--noise",
+        help="Fill weights with noise, as for measurements, instead of the model's own weights.",
+    ),
 ]
 
 
@@ -146,7 +159,7 @@ def hash_models(
 ) -> int:
     """Print the canonical hash: equal for the same network, whichever tool exported it.
 
-    Names, the order of nodes, weights, batch normalizations that can be folded and ops that do
+    Names, the order of nodes, weights, batch normalisations that can be folded and ops that do
     nothing do not change the hash. Attributes, the order of operands, shapes, data types and the
     batch size do. docs/hashing.md lists everything. If a file cannot be read, the other hashes are
     printed and the exit code is 2.
@@ -232,23 +245,11 @@ def diff(
 def build(
     model: Model,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
-    model_format: Annotated[
-        str,
-        typer.Option(
-            "--format", "-f", help="Format of the file: onnx, tflite, ncnn, mnn or graph-json."
-        ),
-    ] = "onnx",
+    model_format: Format = "onnx",
     dtype: Annotated[
         str, typer.Option(help="Data type: fp32, fp16 or int8, if the format has it.")
     ] = "fp32",
-    noise: Annotated[
-        bool,
-        typer.Option(
-            "--noise",
-            help="Fill weights with noise, as for measurements, instead of the model's own "
-            "weights.",
-        ),
-    ] = False,
+    noise: Noise = False,
     fold_batch_norm: Fold = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     batch: inputs.Batch = 0,

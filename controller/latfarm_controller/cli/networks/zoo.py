@@ -42,6 +42,10 @@ Resolution = Annotated[
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size.")]
+Task = Annotated[
+    str,
+    typer.Option(help="List only families for this task: classification, detection or language."),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -51,12 +55,7 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_families(
-    task: Annotated[
-        str,
-        typer.Option(
-            help="List only families for this task: classification, detection or language."
-        ),
-    ] = "",
+    task: Task = "",
     as_json: inputs.Json = False,
 ) -> None:
     """List the families with task, input size, parameters, multiply-adds and source.
@@ -216,8 +215,8 @@ def _published(family: Family, said: Published) -> str:
 Names = Annotated[
     list[str],
     typer.Argument(
-        help="Families, or NAME@SEED for one of a family that is drawn at random. all: every"
-        " family; nn-meter: the 13 families of its dataset."
+        help="Families, or NAME@SEED for one of a family that is drawn at random. all: every "
+        "family; nn-meter: the 13 families of its dataset."
     ),
 ]
 OutFolder = Annotated[
@@ -226,8 +225,8 @@ OutFolder = Annotated[
 JsonLines = Annotated[
     Path | None,
     typer.Option(
-        help="Write all networks to this one file instead, a graph as JSON on each line. A name"
-        " that ends in .gz makes a compressed file."
+        help="Write all networks to this one file instead, a graph as JSON on each line. A name "
+        "that ends in .gz makes a compressed file."
     ),
 ]
 Format = Annotated[
@@ -235,8 +234,8 @@ Format = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="Format of the files: onnx, tflite, ncnn, mnn or graph-json. Default: onnx, or"
-        " graph-json with --jsonl.",
+        help="Format of the files: onnx, tflite, ncnn, mnn or graph-json. Default: onnx, or "
+        "graph-json with --jsonl.",
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="Data type: fp32, fp16 or int8, if the format has it.")]
@@ -247,8 +246,8 @@ Variants = Annotated[
 DrawRule = Annotated[
     str,
     typer.Option(
-        help="How variants are drawn. nn-meter: channels and kernel sizes, as in its paper; wide:"
-        " resolutions, too."
+        help="How variants are drawn. nn-meter: channels and kernel sizes, as in its paper; "
+        "wide: resolutions, too."
     ),
 ]
 VariantSeed = Annotated[

@@ -42,8 +42,23 @@ Optimise = Annotated[
     bool,
     typer.Option(
         "--optimise",
-        help="Simplify the model with onnxslim first. This takes seconds; use it for exports with"
-        " many leftover operators.",
+        help="Simplify the model with onnxslim first. This takes seconds; use it for exports "
+        "with many leftover operators.",
+    ),
+]
+BundlePlatform = Annotated[
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform. It may be left out if only one platform has a bundle.",
+    ),
+]
+Energy = Annotated[
+    bool,
+    typer.Option(
+        "--energy",
+        help="Measure the energy of an inference, too. The board needs a power sensor.",
     ),
 ]
 Wait = Annotated[
