@@ -77,11 +77,6 @@ class ControllerConfig(BaseModel):
     """Number of cores for Ray's tasks; None: all but the one that measures."""
 
     @property
-    def config_file(self) -> Path:
-        """The configuration file, which need not exist."""
-        return self.home / CONFIG_FILE
-
-    @property
     def store_file(self) -> Path:
         """The database file."""
         return self.home / "store.duckdb"

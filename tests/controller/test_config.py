@@ -105,7 +105,6 @@ def test_paths_lie_below_the_home() -> None:
     home = Path("/srv/latfarm")
     config = ControllerConfig(home=home)
     for path in (
-        config.config_file,
         config.store_file,
         config.boards_file,
         config.lock_file,

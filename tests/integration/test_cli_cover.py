@@ -14,7 +14,7 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 
 @pytest.fixture(scope="module")
 def shell(characterized: Any, farm: Any) -> Any:
-    """A copy of the characterised home with a board of its own: other tests count measurements."""
+    """A copy of the characterised home with its own board: other tests count measurements."""
     shell = farm.shell("cover", farm.board("cover-board"))
     shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
     shutil.copy(characterized.shell.home / "store.duckdb", shell.home)
@@ -23,7 +23,7 @@ def shell(characterized: Any, farm: Any) -> Any:
 
 @pytest.fixture
 def model(models: Callable[..., Path]) -> Path:
-    """A network that no kernel of the survey is like."""
+    """A network with kernels that are unlike all measured ones."""
     return next(models(1).glob("*.onnx"))
 
 

@@ -39,7 +39,7 @@ def test_every_method_has_a_role() -> None:
 
 
 def test_a_path_that_is_no_text_leaves_the_controller_well(home: Home) -> None:
-    """gRPC's asynchronous server would end its main loop; see `outside.py`."""
+    """Such a path would end the main loop of gRPC's asynchronous server; see `outside.py`."""
     ada = home.client("ada", OPERATOR)
 
     def look(server: ControllerServer) -> None:
@@ -65,7 +65,7 @@ def test_what_has_no_role_is_nobodys() -> None:
 
 
 def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
-    """What `look` finds, in a thread beside the serving loop."""
+    """Run `look` in a thread beside the controller, and return its result."""
 
     async def play() -> Any:
         async with home.serving() as server:
@@ -75,7 +75,7 @@ def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
 
 
 def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
-    """How a call without content ends; OK for one that is answered."""
+    """The status of a call without content; OK if it is answered."""
     stub = controller_pb2_grpc.ControllerServiceStub(opened)
     request = getattr(pb, method.input_type.name)()
     try:
@@ -108,7 +108,7 @@ def test_boards_and_controllers_have_no_business_here(
     home: Home, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def look(server: ControllerServer) -> set[grpc.StatusCode]:
-        # An agent's certificate is for serving alone; OpenSSL refuses it in the handshake.
+        # An agent's certificate may only be used to serve; OpenSSL refuses it in the handshake.
         with channel(server, home.client(f"a-{role}", role)) as opened:
             return {code_of(opened, method) for method in METHODS}
 
@@ -234,7 +234,7 @@ def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
 
 
 def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
-    """The inner socket lies in a folder of its owner's; even so, only the gate is listened to."""
+    """The inner socket only answers the gate, although others of its owner can open it."""
 
     async def play() -> grpc.StatusCode:
         async with home.serving() as server:
@@ -248,7 +248,7 @@ def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
 
 
 class Relay:
-    """Carries bytes between a port and a Unix socket, from a name of its own."""
+    """Carries bytes between a port and a Unix socket, and connects under a name of its own."""
 
     def __init__(self, inner: Path, name: Path) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -20,9 +20,6 @@ from latfarm_controller.campaigns.profiles import profiled_draw
 from latfarm_controller.campaigns.slow_core import SlowCore, felt
 from latfarm_controller.store.base import CampaignRecord, Store
 
-MeasuredGraphs = Sequence[tuple[Graph, Sequence[Measurement]]]
-"""Graphs, each with its measurements."""
-
 
 @dataclass(frozen=True)
 class CampaignMeasurements:

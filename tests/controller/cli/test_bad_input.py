@@ -1,4 +1,4 @@
-"""Bad model files: one line that names the file, the node and the remedy; nothing begun."""
+"""Bad model files: one line names the file, the node and the remedy, and nothing is started."""
 
 from __future__ import annotations
 

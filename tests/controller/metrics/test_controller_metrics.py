@@ -1,4 +1,4 @@
-"""What the controller counts, and that labels stay few; its port and what keeps it fresh."""
+"""The metrics of the controller, their bounded labels, and the port that serves them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(PREFIX + name, labels)
 
 
-def test_it_tells_what_happened() -> None:
+def test_events_are_counted() -> None:
     metrics = ControllerMetrics()
     metrics.dispatched("p", 3.0)
     metrics.built(5, 2, 0.5)
@@ -66,7 +66,7 @@ def test_it_tells_what_happened() -> None:
     metrics.stored(7, 0.01)
     metrics.predicted("p", ok=True)
     metrics.predicted("whatever anybody asks for", ok=False)
-    metrics.text()  # the scrape in which series begin
+    metrics.text()  # new series are 0 in this scrape
     ok = {"platform": "p", "outcome": "ok", "error_code": ""}
     assert value(metrics, "measurements_total", **ok) == 1
     throttled = {"platform": "p", "outcome": "infrastructure_error", "error_code": "THROTTLED"}
@@ -131,7 +131,7 @@ def test_only_the_newest_campaigns_have_series() -> None:
     metrics = ControllerMetrics()
     for number in range(MOST_CAMPAIGNS + 5):
         metrics.delivered(f"kernels-{number}", measurement())
-        metrics.delivered("kernels-0", measurement())  # goes on, and so stays
+        metrics.delivered("kernels-0", measurement())  # it still runs, so its series stays
     labels = {"platform": "p", "outcome": "ok"}
     assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels) == 0
     assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels)
@@ -159,7 +159,7 @@ def test_a_shift_of_the_sentinel_shows_and_goes() -> None:
 
 
 class Farm:
-    """Looked at by the observer."""
+    """A farm for the observer."""
 
     quiet = False
 
@@ -171,7 +171,7 @@ class Farm:
 
 
 class Store:
-    """Counted by the observer."""
+    """A store for the observer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,7 +182,7 @@ class Store:
 
 
 class Predictor:
-    """Says 2 ms of everything, between 1 and 3."""
+    """Predicts 2 ms for every network, with an interval of 1 to 3 ms."""
 
     def predict(self, net: Graph, coverage: float) -> Answer:
         return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
@@ -275,11 +275,11 @@ def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
     where = {"platform": "p", "purpose": "left_out"}
     assert value(metrics, "prediction_error_ratio_count", **where) is None
     metrics.measured("b", measurement(), 1.0)
-    # A rate shows nothing of a series that is first seen at its height.
+    # Series start at 0, because a rate does not show the first value of a series.
     assert value(metrics, "prediction_error_ratio_count", **where) == 0
     assert value(metrics, "prediction_covered_total", **where) == 0
     residuals = np.log([1.25, 0.5, *[1.0] * 18])
-    scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0: far outside what the others tell
+    scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0 lies far outside of the others
     correction = SimpleNamespace(residuals=residuals, scores=scores)
     metrics.trained(SimpleNamespace(platform="p", correction=correction))  # type: ignore[arg-type]
     assert value(metrics, "prediction_error_ratio_count", **where) == 20

@@ -1,4 +1,4 @@
-"""`latfarm report` on a home with a platform in it: command, service, controller and store."""
+"""`latfarm report` on a home with a platform: command, service, controller and store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.controller.reports import toy
 
 @pytest.fixture
 def home(lab: toy.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with the toy's bundle, and a campaign that failed once."""
+    """A home with the toy platform's bundle, and a campaign with one failure."""
     graph = toy.conv(3, 8, 9)
     with DuckDBStore(tmp_path / "store.duckdb") as store:
         store.put_campaign(toy.campaign(state="failed", error="no board", outcome={}))

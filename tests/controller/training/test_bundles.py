@@ -1,4 +1,4 @@
-"""Bundles in their folder: numbers count, damage is refused, a name is no path."""
+"""Bundles in their folder: the highest number counts, damaged files and odd names are refused."""
 
 from __future__ import annotations
 

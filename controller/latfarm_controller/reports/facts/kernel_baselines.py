@@ -107,14 +107,6 @@ def network_sums(
     return found
 
 
-def rows_by_family(table: Table) -> dict[str, Rows]:
-    """The rows of each family of kernels."""
-    found: dict[str, list[int]] = {}
-    for row, family in enumerate(table.families):
-        found.setdefault(family, []).append(row)
-    return {family: np.array(rows, dtype=np.intp) for family, rows in sorted(found.items())}
-
-
 def _model(predictor: PlatformPredictor, name: str) -> Any | None:
     if name == "roofline":
         return predictor.models.overall

@@ -33,7 +33,7 @@ svg .label{fill:var(--soft);font-size:12px}
 .grid{stroke:var(--line)}.axis{stroke:var(--soft);stroke-dasharray:4 4}.band{fill:var(--band)}
 .inside line{stroke:var(--good);stroke-width:2}.inside circle{fill:var(--good)}
 .outside line{stroke:var(--bad);stroke-width:2}.outside circle{fill:var(--bad)}
-.bar{fill:var(--accent)}.fused{fill:var(--accent)}.separate{fill:var(--line)}
+.fused{fill:var(--accent)}.separate{fill:var(--line)}
 .undecided{fill:none;stroke:var(--bad);stroke-width:2}
 details{margin:6px 0}summary{cursor:pointer}
 """

@@ -137,27 +137,6 @@ def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool)
     )
 
 
-def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """Horizontal bars, one for each row. The largest value fills the width."""
-    if not rows:
-        return ""
-    top = max(value for _, value in rows) or 1.0
-    step, left = 22, 220
-    height = step * len(rows) + 8
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="bars, {escape(unit)}">']
-    for index, (label, value) in enumerate(rows):
-        length = (WIDTH - left - 90) * max(value, 0.0) / top
-        y = 4 + index * step
-        parts.append(
-            f'<text class="tick" x="{left - 8}" y="{y + 14}" text-anchor="end">'
-            f"{escape(label)}</text>"
-            f'<rect class="bar" x="{left}" y="{y + 2}" width="{length:.1f}" height="{step - 6}"/>'
-            f'<text class="tick" x="{left + length + 6:.1f}" y="{y + 14}">'
-            f"{value:.3g} {escape(unit)}</text>"
-        )
-    return "".join([*parts, "</svg>"])
-
-
 def matrix(verdicts: Sequence[tuple[str, str, str]]) -> str:
     """A fusion matrix: the first op in rows, the second in columns.
 
@@ -200,7 +179,7 @@ _ALONE = (
     ".grid{stroke:#d9dee6}.axis{stroke:#5b6575;stroke-dasharray:4 4}.band{fill:#2457c51a}"
     ".inside line{stroke:#12805c;stroke-width:2}.inside circle{fill:#12805c}"
     ".outside line{stroke:#c2410c;stroke-width:2}.outside circle{fill:#c2410c}"
-    ".bar{fill:#2457c5}.fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"
+    ".fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"
 )
 
 

@@ -1,4 +1,4 @@
-"""How a characterisation went: rounds, failures, sensors, and what a silent sensor means."""
+"""Facts about a campaign: rounds, failures and sensors, with missing ones counted as unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.controller.reports import toy
 
 
 def passes(*rounds: tuple[int, ...]) -> list[Measurement]:
-    """Kernels by number, each round measured twice over."""
+    """Measurements of numbered kernels, in rounds of two passes."""
     numbers = [n for kernels in rounds for _ in range(2) for n in kernels]
     return [toy.measured(toy.conv(4, 8 + n, 7), "kernel", 1.0, i) for i, n in enumerate(numbers)]
 
@@ -34,7 +34,7 @@ def test_rounds_are_seen_in_the_order_of_passes() -> None:
     assert [r["kernels"] for r in methods.rounds(once)] == [2]
 
 
-def test_a_silent_sensor_is_no_good_news() -> None:
+def test_a_missing_sensor_counts_as_unknown() -> None:
     graph = toy.conv(4, 8, 7)
     silent = [
         toy.measured(graph, "kernel", 1.0, n, conditions={"throttling": "unknown"}) for n in (1, 2)

@@ -1,4 +1,4 @@
-"""`latfarm graph`: layers and totals, hashes, differences; alone, without a board or a store."""
+"""`latfarm graph`: layers, totals, hashes and differences, without a board or a store."""
 
 from __future__ import annotations
 

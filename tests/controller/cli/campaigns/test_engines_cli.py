@@ -1,4 +1,4 @@
-"""`latfarm engines`: what is said before anything runs, and how a stored comparison is shown."""
+"""`latfarm engines`: errors before anything runs, and the output for a stored comparison."""
 
 from __future__ import annotations
 

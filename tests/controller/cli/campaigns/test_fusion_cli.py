@@ -1,4 +1,4 @@
-"""`latfarm fusion` on files of rules: show, edit, compare, and what they refuse."""
+"""`latfarm fusion` on files of rules: show, edit and compare, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type: models, folders, shapes."""
+"""Inputs on the command line: models, folders and shapes."""
 
 from __future__ import annotations
 

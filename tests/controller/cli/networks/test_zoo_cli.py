@@ -1,4 +1,4 @@
-"""`latfarm zoo`: what it lists and shows is what is built; what it writes is complete or absent."""
+"""`latfarm zoo`: lists and shows what is built, and writes complete files or none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_stages_of_a_network_add_up(name: str) -> None:
 def test_stages_are_the_maps_of_a_network() -> None:
     parts = stages(zoo.build("mobilenet-v3-small"))
     sizes = [part.size for part in parts]
-    # Squeeze and excite on single pixels begins no stage of its own.
+    # Squeeze-and-excite works on single pixels, but it does not begin a stage.
     assert sizes == [(112, 112), (56, 56), (28, 28), (14, 14), (7, 7), (1, 1), ()]
     assert parts[-1].output == (1, 1000)
 
@@ -239,7 +239,7 @@ def test_the_dataset_goes_into_one_file(latfarm: Latfarm, tmp_path: Path) -> Non
     graphs = lines(tmp_path / "d.jsonl")
     assert [graph.name for graph in graphs] == [f"{name}-{i}" for name in FAMILIES for i in (0, 1)]
     assert lines(tmp_path / "d.jsonl.gz") == graphs
-    # Nothing in it but the graphs: neither a name nor a time.
+    # The compressed file has neither a name nor a time inside.
     assert (tmp_path / "again.jsonl.gz").read_bytes() == (tmp_path / "d.jsonl.gz").read_bytes()
     assert len(list(tmp_path.glob("*"))) + len(list(tmp_path.glob(".*"))) == 3
     again = latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl")
@@ -276,7 +276,7 @@ def test_a_file_in_the_way_of_the_folder_is_told(latfarm: Latfarm, tmp_path: Pat
     assert "taken" in ended.line
 
 
-def test_it_needs_neither_ray_nor_the_store() -> None:
+def test_the_zoo_needs_neither_ray_nor_the_store() -> None:
     program = (
         "import sys\n"
         "from latfarm_controller.cli.main import run\n"
