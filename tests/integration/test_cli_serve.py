@@ -137,7 +137,7 @@ def test_unknown_platforms_list_the_known(
         ended = shell.run(*command)
         assert ended.code == 2
         assert "'nope'" in ended.err
-        assert f"known: {farm.platform}" in ended.err
+        assert f": {farm.platform}" in ended.err
         assert len(ended.err.splitlines()) == 1
     for config in ('{"count": -1}', '{"cuont": 1}'):
         ended = shell.run("campaign", "run", "kernels", "-p", farm.platform, "--config", config)
