@@ -1,4 +1,4 @@
-"""The controller: campaigns run, questions answered, boards and platforms listed."""
+"""The controller: runs campaigns, answers questions, and lists boards and platforms."""
 
 from __future__ import annotations
 
@@ -80,11 +80,20 @@ class Controller:
     async def predict(
         self, graph: Graph, platform: str, coverage: float, energy: bool = False
     ) -> tuple[Answer, EnergyAnswer | None]:
-        """From the newest bundle of the platform alone; with `energy` its millijoules too.
+        """Predict a latency from the newest bundle of a platform.
+
+        Args:
+            graph: the network.
+            platform: the platform.
+            coverage: share of cases in which the true latency shall lie in the interval.
+            energy: whether to predict the energy, too.
+
+        Returns:
+            The latency, and the energy if it is asked for.
 
         Raises:
             UsageError: there is no bundle.
-            NoEnergyError: it tells no energies.
+            NoEnergyError: the bundle predicts no energies.
         """
 
         def answer() -> tuple[Answer, EnergyAnswer | None]:
@@ -103,7 +112,11 @@ class Controller:
     async def results(
         self, *, platform: str, campaign_id: str, purpose: str, limit: int
     ) -> AsyncIterator[Measurement]:
-        """Stored measurements, newest first."""
+        """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
+
+        Raises:
+            UsageError: there is no such campaign.
+        """
         if campaign_id:
             campaign_id = (await self.campaigns.get(campaign_id)).campaign_id
 
@@ -118,10 +131,14 @@ class Controller:
             yield measurement
 
     async def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
-        """All that is known of a platform, as plain JSON types.
+        """All facts of a platform's report, as plain JSON types.
+
+        Args:
+            platform: the platform.
+            campaign_id: id or name of the campaign to report on; empty: the newest one.
 
         Raises:
-            UsageError: nothing is known of it, or it has no such campaign.
+            UsageError: nothing is known about the platform, or it has no such campaign.
         """
         return await asyncio.to_thread(
             reporting.report,
@@ -133,7 +150,7 @@ class Controller:
         )
 
     async def close(self) -> None:
-        """Stop campaigns where they are, then the farm, then the local agent."""
+        """Stop all campaigns where they are, then the farm, then the local agent."""
         try:
             await asyncio.gather(self.campaigns.close(), self.questions.close())
         finally:

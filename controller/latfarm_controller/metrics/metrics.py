@@ -97,7 +97,7 @@ class ControllerMetrics(FarmWatch):
         self._retries = self._counter(
             "retries", "Requests that come again, as their failure was not their own.", "platform"
         )
-        self._quarantines = self._counter("quarantines", "Times a board was put aside.", "board")
+        self._quarantines = self._counter("quarantines", "Times a board was quarantined.", "board")
         self._predictions = self._counter(
             "predictions", "Predictions that were asked for.", "platform", "outcome"
         )

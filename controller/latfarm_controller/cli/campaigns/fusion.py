@@ -39,7 +39,7 @@ Source = Annotated[
     ),
 ]
 VERDICTS = {"fused": "as one kernel", "separate": "apart"}
-"""How tables tell a verdict."""
+"""Texts for verdicts in tables."""
 
 
 class Pairs(StrEnum):
