@@ -35,7 +35,8 @@ from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import evidence_of
@@ -52,8 +53,8 @@ def judge(
     predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
 ) -> dict[str, Any]:
     """All figures of a platform."""
-    known = [graph for graph in graphs if times.get(graph.hash)]
-    measured = [median(times[graph.hash]) for graph in known]
+    known = [graph for graph in graphs if times.get(hash_of(graph))]
+    measured = [median(times[hash_of(graph)]) for graph in known]
     families = [family_of(graph) for graph in known]
     found = coverage([predictor.figures(graph) for graph in known], measured, families)
     networks = [[workload(k) for k in split(graph, predictor.rules)] for graph in known]
@@ -62,7 +63,7 @@ def judge(
     by_family = judge_families(found.pop("by_family_percent"), Counter(families))
     return {
         "judged": len(known),
-        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
         "kernels": len(evidence),
         **found,
         "paper": papers(metrics, networks, measured),

@@ -38,6 +38,7 @@ from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.cli.shell.connect import ControllerClient
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_protos.trust.contexts import Files, client_context
 
 PROFILE = {
@@ -343,7 +344,7 @@ async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
         await client.acquire(30_000)
         await client.upload(sha256, data)
         question = Question(
-            f"r{time.monotonic_ns()}", platform, "query", quick, False, GraphName(graph.hash)
+            f"r{time.monotonic_ns()}", platform, "query", quick, False, GraphName(hash_of(graph))
         )
         answer = await client.measure(question, sha256)
         await client.release()

@@ -48,7 +48,8 @@ from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError, NoBaselineError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
 
@@ -168,9 +169,9 @@ def baseline_scores(
             print(f"{name} is left out: {error}", file=sys.stderr)
     for name in sorted({name for told in vendor.values() for name in told}):
         pairs = [
-            (vendor[graph.hash][name], truth)
+            (vendor[hash_of(graph)][name], truth)
             for graph, truth in zip(graphs, measured, strict=True)
-            if name in vendor.get(graph.hash, {})
+            if name in vendor.get(hash_of(graph), {})
         ]
         if pairs:
             label = name if len(pairs) == len(graphs) else f"{name} ({len(pairs)})"
@@ -185,8 +186,8 @@ def judge(
     vendor: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
     """All figures of a platform."""
-    known = [graph for graph in graphs if times.get(graph.hash)]
-    measured = [median(times[graph.hash]) for graph in known]
+    known = [graph for graph in graphs if times.get(hash_of(graph))]
+    measured = [median(times[hash_of(graph)]) for graph in known]
     answers = predictor.predict_many(known)
     families = [family_of(graph) for graph in known]
     ours = [answer.latency_ms for answer in answers]
@@ -194,7 +195,7 @@ def judge(
         "latfarm": scores(ours, measured),
         **baseline_scores(predictor, known, measured, vendor or {}),
     }
-    twice = [times[g.hash] for g in known if len(times[g.hash]) >= 2]
+    twice = [times[hash_of(g)] for g in known if len(times[hash_of(g)]) >= 2]
     by_family = {
         name: scores(
             [a for a, f in zip(ours, families, strict=True) if f == name],
@@ -212,7 +213,7 @@ def judge(
     return {
         "networks": len(known),
         "families": len(set(families)),
-        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
         "table": table,
         "by_family": by_family,
         "ceiling": scores([a for a, *_ in twice], [b for _, b, *_ in twice]) if twice else None,

@@ -37,9 +37,10 @@ from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSample
 from latfarm_controller.cli.shell.connect import ControllerClient, controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
@@ -206,10 +207,10 @@ def measure(
     samples = labels(outcome, kernels)
     overhead_ms = outcome["call_overhead_ms"]
     trained = predictors(platform, rules, overhead_ms, samples)
-    known = [graph for graph in graphs if graph.hash in measured]
+    known = [graph for graph in graphs if hash_of(graph) in measured]
     rows = {}
     for graph in known:
-        truth = measured[graph.hash]
+        truth = measured[hash_of(graph)]
         errors = {n: 100 * (p.predict(graph).latency_ms / truth - 1) for n, p in trained.items()}
         rows[label_of(graph)] = {
             "measured_ms": round(truth, 4),

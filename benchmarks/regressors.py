@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.features.table import Array, as_table, identity
+from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.boosted import Boosted
@@ -100,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     pool, pool_ms = read(folder / "pool_prior.csv")
     judged, judged_ms = read(folder / "test_prior.csv")
-    held_out = {identity(work) for work in judged}
-    usable = np.array([i for i, work in enumerate(pool) if identity(work) not in held_out])
+    held_out = {work for work in judged}
+    usable = np.array([i for i, work in enumerate(pool) if work not in held_out])
     test = as_table(judged)
     Stack().fit(as_table(pool[:100]), pool_ms[:100])  # imports are not what is timed
     Forest(trees=10).fit(as_table(pool[:100]), pool_ms[:100])

@@ -12,11 +12,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.table import Array, Table, as_table, identity, main_op
+from latfarm_predictors.features.table import Array, Table, as_table, main_op
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.kernels.workload_rows import Row
 
 LEAST_FREE = 3
 """Kernels that networks ran in no time, before an op is believed to be free."""
@@ -194,20 +193,20 @@ class Measured:
     """Kernels whose very configuration was measured: latency and log-sigma by identity."""
 
     def __init__(self) -> None:
-        self._rows: dict[Row, tuple[float, float]] = {}
+        self._kernels: dict[Workload, tuple[float, float]] = {}
 
     @staticmethod
     def of(training: Training) -> Measured:
         """From a training set; kernels that no predictor could tell apart are averaged."""
-        pools: dict[Row, list[int]] = {}
+        pools: dict[Workload, list[int]] = {}
         for row, work in enumerate(training.workloads):
-            pools.setdefault(identity(work), []).append(row)
+            pools.setdefault(work, []).append(row)
         measured = Measured()
         log_latency = np.log(training.latency_ms)
         for key, rows in pools.items():
             spread = float(log_latency[rows].std()) if len(rows) > 1 else 0.0
             noise = float(np.sqrt(training.noise[rows].mean()))
-            measured._rows[key] = (
+            measured._kernels[key] = (
                 float(np.exp(log_latency[rows].mean())),
                 float(np.hypot(noise, spread)),
             )
@@ -215,34 +214,30 @@ class Measured:
 
     def __len__(self) -> int:
         """How many distinct configurations."""
-        return len(self._rows)
+        return len(self._kernels)
 
     def find(self, work: Workload) -> tuple[float, float] | None:
         """Latency in ms and log-sigma of the measurement, or None."""
-        return self._rows.get(identity(work))
-
-    def find_row(self, row: Row) -> tuple[float, float] | None:
-        """The same of a workload told as a row."""
-        return self._rows.get(row)
+        return self._kernels.get(work)
 
     @cached_property
     def ranges(self) -> Mapping[str, FamilyRange]:
         """What was measured, by family."""
-        families: dict[str, list[Row]] = {}
-        for row in self._rows:
-            families.setdefault(row[0], []).append(row)
+        families: dict[str, list[Workload]] = {}
+        for work in self._kernels:
+            families.setdefault(work.family, []).append(work)
         return {
             family: FamilyRange(
-                frozenset(row[2] for row in rows),
-                float(max(row[17] for row in rows)),
-                float(max(row[18] + row[19] + row[20] for row in rows)),
+                frozenset(work.dtype for work in works),
+                float(max(work.macs for work in works)),
+                float(max(work.moved_bytes for work in works)),
             )
-            for family, rows in families.items()
+            for family, works in families.items()
         }
 
     def to_json(self) -> list[list[object]]:
         """Rows of identity, latency, log-sigma."""
-        return [[list(key), *value] for key, value in self._rows.items()]
+        return [[list(key), *value] for key, value in self._kernels.items()]
 
     @staticmethod
     def from_json(rows: Sequence[Sequence[object]]) -> Measured:
@@ -253,7 +248,11 @@ class Measured:
         """
         measured = Measured()
         for key, latency_ms, sigma in rows:
-            if not isinstance(key, list):
-                raise ValueError("a measured kernel has no identity")  # noqa: TRY004
-            measured._rows[tuple(key)] = (float(str(latency_ms)), float(str(sigma)))
+            measured._kernels[_workload(key)] = (float(str(latency_ms)), float(str(sigma)))
         return measured
+
+
+def _workload(values: object) -> Workload:
+    if not isinstance(values, list) or len(values) != len(Workload._fields):
+        raise ValueError("a measured kernel has no identity")
+    return Workload._make(values)

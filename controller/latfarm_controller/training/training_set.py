@@ -10,6 +10,7 @@ from typing import Any
 
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_correction import boundary_mb
@@ -135,7 +136,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         kernel = Kernel(graph)
         # One sample a pass: what lies between passes tells the fit how noisy a kernel is. Shares
         # are no times: a profile tells them even where its pass was too unstable to be used.
-        share = layout_share(profiled.get(graph.hash, ()), overhead_ms) if profiles else None
+        share = layout_share(profiled.get(hash_of(graph), ()), overhead_ms) if profiles else None
         result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
     between = padded_samples(record.outcome, store.get_graph)
     padded = between + within_samples(record.outcome, store.get_graph)
@@ -155,7 +156,7 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         )
     elif profiles:
         result.transfer_ms_per_mb = transfer_ms_per_mb(
-            [(graph, profiled.get(graph.hash, ())) for graph, _ in singles], overhead_ms
+            [(graph, profiled.get(hash_of(graph), ())) for graph, _ in singles], overhead_ms
         )
     if profiles or measured[profiled_draw.PURPOSE]:
         told = [

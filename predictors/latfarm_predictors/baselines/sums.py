@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from latfarm_predictors.baselines.fitting import BASELINES
-from latfarm_predictors.features.table import Array, Rows, table_of_rows
+from latfarm_predictors.features.table import Array, Rows, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.network_correction import boundary_mb
 from latfarm_predictors.models.published.mnn_cost import MnnCost
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS
@@ -84,12 +85,12 @@ class Asked:
             for graph, places in zip(self._graphs, cut.places, strict=True)
         ]
 
-    def _kernels_ms(self, name: str, rows: Sequence[Row]) -> Array:
+    def _kernels_ms(self, name: str, rows: Sequence[Workload]) -> Array:
         """Latency of kernels by a baseline, shape (n,)."""
         predictor, baselines = self._predictor, self._predictor.baselines
         if name in ("sum", "operators"):
             return estimate(predictor.models, predictor.measured, rows).latency_ms
-        table = table_of_rows(rows)
+        table = as_table(rows)
         if name == "roofline":
             return predictor.models.overall.latency_ms(table)
         if name in RECIPES:
@@ -99,9 +100,9 @@ class Asked:
     def _cut_by(self, *, unfused: bool) -> _Cut:
         if unfused not in self._cut:
             rules = UNFUSED if unfused else self._predictor.rules
-            found: dict[Row, int] = {}
+            found: dict[Workload, int] = {}
             places = [
-                [found.setdefault(row, len(found)) for row in rows_of(g, find_parts(g, rules))]
+                [found.setdefault(row, len(found)) for row in workloads_of(g, find_parts(g, rules))]
                 for g in self._graphs
             ]
             self._cut[unfused] = _Cut(
@@ -113,7 +114,7 @@ class Asked:
 class _Cut(NamedTuple):
     """Networks as kernels: all different ones, and where in them those of each network are."""
 
-    rows: list[Row]
+    rows: list[Workload]
     places: list[Rows]
 
 

@@ -143,6 +143,15 @@ def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
     return best / direct, chosen
 
 
+def winograd_ratio(table: Table) -> Array:
+    """Work of the cheapest scheme over that of the direct one (`winograd`), shape (n,)."""
+    return table.once(_winograd_ratio)
+
+
+def _winograd_ratio(table: Table) -> Array:
+    return winograd(table)[0]
+
+
 def winograd_3x3(table: Table) -> Array:
     """Work of F(n x n, 3 x 3), n in 2, 4, 6, over that of the direct scheme, shape (n, 3).
 

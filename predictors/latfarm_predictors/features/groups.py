@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from latfarm_predictors.features.table import Table, main_op
-from latfarm_predictors.kernels.fusion import FREE_OPS
+from latfarm_predictors.graph.op_sets import FREE_OPS
 
 LEAST_ROWS = 8
 _APART_ROWS = 30

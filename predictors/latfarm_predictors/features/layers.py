@@ -13,8 +13,10 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
-from latfarm_predictors.kernels.workload import node_macs, trained_parameters
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.graph.totals import node_macs, trained_parameters
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 
 _BEST_SHARE = 0.95
 

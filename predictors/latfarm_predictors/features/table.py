@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from operator import attrgetter
 from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.kernels.fusion import FREE_OPS
-from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.kernels.workload_rows import Row
+from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
+from latfarm_predictors.kernels.workload import NUMBER_FIELDS, TEXT_FIELDS, Workload
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -29,52 +27,23 @@ ELEMENT_BYTES = {
 }
 """Bytes of an element; types not named here take one."""
 
-_NUMERIC = (
-    "batch",
-    "in_h",
-    "in_w",
-    "in_channels",
-    "out_h",
-    "out_w",
-    "out_channels",
-    "kernel_h",
-    "kernel_w",
-    "stride_h",
-    "stride_w",
-    "dilation_h",
-    "dilation_w",
-    "groups",
-    "macs",
-    "input_bytes",
-    "output_bytes",
-    "weight_bytes",
-    "inputs",
-    "fused_ops",
-)
-_identity = attrgetter("family", "type", "dtype", *_NUMERIC)
-
 MOST_SIZE = 1e18
 """The largest size, count of multiply-adds or of bytes that a kernel may have: with 20 GMAC/s it
 would run for a year. Products of a few of these are still far from what a double holds."""
 
-_MULTIPLYING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
+"""The families of convolutions."""
 
-
-def identity(workload: Workload) -> Row:
-    """What tells two workloads apart: equal for kernels that no predictor could tell apart.
-
-    The same as `workload_rows.row_of` tells.
-    """
-    return tuple(_identity(workload))
+_SIZES = 14
+"""Number of leading number fields of a Workload that are sizes: batch to groups."""
 
 
 @cache
 def main_op(kernel_type: str) -> str:
-    """The op of a kernel type whose sizes its workload tells (see `workload.main_node`)."""
+    """The op of a kernel type whose sizes its workload tells (see `parts.main_index`)."""
     ops = kernel_type.split("+")
     for op in ops:
-        if op in _MULTIPLYING:
+        if op in MULTIPLYING:
             return op
     return next((op for op in ops if op not in FREE_OPS), ops[0])
 
@@ -229,15 +198,6 @@ class Table:
         first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
         return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
 
-    @_Once
-    def winograd_ratio(self) -> Array:
-        """Work of the cheapest scheme over that of the direct one; see `costs.winograd`."""
-        from latfarm_predictors.features.costs import (
-            winograd,  # it reads tables: imported when asked
-        )
-
-        return winograd(self)[0]
-
     @cached_property
     def kinds(self) -> tuple[tuple[str, ...], Rows]:
         """Types of kernels, each once, and the place of each workload's among them, shape (n,)."""
@@ -254,37 +214,29 @@ def as_table(workloads: Sequence[Workload] | Table) -> Table:
     """Columns of `workloads`; a Table is handed through.
 
     Raises:
-        GraphError: as `table_of_rows`.
+        GraphError: a size is larger than any board could run; names the kernel and the size.
     """
     if isinstance(workloads, Table):
         return workloads
-    return table_of_rows([_identity(work) for work in workloads])
-
-
-def table_of_rows(rows: Sequence[Row]) -> Table:
-    """Columns of workloads that are told as rows, which is how `identity` tells them.
-
-    Raises:
-        GraphError: sizes beyond all that a board could ever run: the first kernel and its size.
-    """
     try:
-        sizes = np.array([row[3:] for row in rows], dtype=np.float64)
+        numbers = np.array([work[TEXT_FIELDS:] for work in workloads], dtype=np.float64)
     except OverflowError:  # an integer that no double holds
-        sizes = np.array([[min(size, 1e300) for size in row[3:]] for row in rows])
-    sizes = sizes.reshape(len(rows), len(_NUMERIC))
-    if sizes.max(initial=0.0) > MOST_SIZE:
-        at, column = np.argwhere(sizes > MOST_SIZE)[0]
+        numbers = np.array([[min(n, 1e300) for n in work[TEXT_FIELDS:]] for work in workloads])
+    numbers = numbers.reshape(len(workloads), len(NUMBER_FIELDS))
+    if numbers.max(initial=0.0) > MOST_SIZE:
+        at, column = np.argwhere(numbers > MOST_SIZE)[0]
         raise GraphError(
-            f"{rows[at][1]} of {sizes[at, column]:.3g} {_NUMERIC[column]}: no board could run "
-            f"it; sizes up to {MOST_SIZE:.0e} are predicted"
+            f"{workloads[at].type} of {numbers[at, column]:.3g} {NUMBER_FIELDS[column]}: no board "
+            f"could run it; sizes up to {MOST_SIZE:.0e} are predicted"
         )
-    named = {name: np.maximum(column, 0.0) for name, column in zip(_NUMERIC, sizes.T, strict=True)}
-    for name in _NUMERIC[:14]:
+    columns = zip(NUMBER_FIELDS, numbers.T, strict=True)
+    named = {name: np.maximum(column, 0.0) for name, column in columns}
+    for name in NUMBER_FIELDS[:_SIZES]:
         named[name] = np.maximum(named[name], 1.0)
-    element = np.array([ELEMENT_BYTES.get(row[2], 1) for row in rows], dtype=np.float64)
+    element = np.array([ELEMENT_BYTES.get(work.dtype, 1) for work in workloads], dtype=np.float64)
     return Table(
-        tuple([row[1] for row in rows]),
-        tuple([row[0] for row in rows]),
-        element.reshape(len(rows)),
+        tuple([work.type for work in workloads]),
+        tuple([work.family for work in workloads]),
+        element.reshape(len(workloads)),
         **named,
     )

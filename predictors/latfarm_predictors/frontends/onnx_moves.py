@@ -14,9 +14,9 @@ from latfarm_predictors.frontends.onnx_constants import (
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph.canonical import as_int, as_ints, canonical_slice, positive_axis
+from latfarm_predictors.graph.op_sets import RESHAPES
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 from latfarm_predictors.graph.shapes.moves import resolve_reshape
-from latfarm_predictors.kernels.fusion import RESHAPES
 
 
 def _pad(em: Emitter, call: OnnxCall) -> tuple[str, ...]:

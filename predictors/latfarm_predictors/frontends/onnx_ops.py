@@ -23,8 +23,9 @@ from latfarm_predictors.frontends.onnx_known import KNOWN
 from latfarm_predictors.frontends.onnx_moves import MOVES, view
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph import expansions
-from latfarm_predictors.graph.canonical import REDUCTIONS, as_int, positive_axis
+from latfarm_predictors.graph.canonical import as_int, positive_axis
 from latfarm_predictors.graph.graph import AttrValue, TensorType
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 
 _EPSILON = 1e-5
 # The largest float32: what old exporters write for "no bound".

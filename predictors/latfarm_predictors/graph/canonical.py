@@ -13,23 +13,7 @@ from typing import cast
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import AttrValue, TensorType
-
-REDUCTIONS = frozenset(
-    {
-        "ReduceMean",
-        "ReduceSum",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceSumSquare",
-    }
-)
-POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
-WINDOWED = POOLS | {"Conv", "ConvTranspose"}
+from latfarm_predictors.graph.op_sets import POOLS, REDUCTIONS, WINDOWED
 
 _DEFAULTS: dict[str, dict[str, AttrValue]] = {
     "Conv": {"group": 1},

@@ -1,21 +1,23 @@
-"""Graph: an immutable, weightless DAG of ops in ONNX (opset 13) names, with its canonical hash.
+"""Graph: a network as an immutable, weightless DAG of ops, with the op names of ONNX opset 13.
 
-Weights are known by type alone; only constants that change what is computed or how long it takes
-(shapes, axes, pads, clip bounds) keep their values. The builder fills the rest with noise.
+Weights are known by type alone. Only constants that change what is computed or how long it takes
+(shapes, axes, pads, clip bounds) keep their values; when a model file is built from a graph, the
+other weights are filled with noise.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from latfarm_predictors.errors import GraphError
 
+Value = TypeVar("Value")
 AttrValue = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
@@ -31,9 +33,6 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
         "bool": 1,
     }
 )
-
-# Operands of these ops may be swapped without changing what is computed.
-COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,41 +158,27 @@ class Graph:
         return tuple(t for t in node.inputs if t and t not in self.weights)
 
     @cached_property
-    def macs(self) -> int:
-        """Multiply-adds of all its convolutions and matrix products."""
-        from latfarm_predictors.kernels.workload import (
-            node_macs,  # it reads graphs: imported when asked
-        )
-
-        return sum(node_macs(self, node) for node in self.nodes)
-
-    @cached_property
     def traffic_bytes(self) -> int:
         """Bytes of its weights, inputs and all results, each counted once."""
         weights = sum(weight.type.size_bytes for weight in self.weights.values())
         made = (kind for name, kind in self.types.items() if name not in self.weights)
         return weights + sum(kind.size_bytes for kind in made)
 
-    @cached_property
-    def hash(self) -> str:
-        """Canonical 128-bit hash as 32 hex digits.
+    def once(self, make: Callable[[Graph], Value]) -> Value:
+        """The value that a function computes from this graph; it is computed once and then kept.
 
-        Names, the order of nodes, inputs, outputs and weights, and a weight's noise are left out:
-        they change no latency. Constants with values, dtypes, shapes (so the batch), attributes and
-        operand order (but for `COMMUTATIVE` ops) are in.
+        Functions beside this class (`hash.hash_of`, `totals.macs_of`) use it as a property would.
 
-        It names the form that is built and measured: kernels, requests and noise go by it.
+        Args:
+            make: a pure function; its name is no other function's that is given here.
         """
-        from latfarm_predictors.graph.hash import canonical_hash  # it reads graphs, as above
-
-        return canonical_hash(self)
-
-    @cached_property
-    def network_hash(self) -> str:
-        """Hash of the network whatever tool exported it: that of its `equivalences.normal_form`."""
-        from latfarm_predictors.graph.equivalences import network_hash  # it reads graphs, as above
-
-        return network_hash(self)
+        kept = self.__dict__  # where cached properties are kept too
+        name = make.__name__
+        if name in kept:
+            known: Value = kept[name]
+            return known
+        found = kept[name] = make(self)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types; `Graph.from_json` reads it back equal."""

@@ -12,7 +12,8 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Protocol
 
-from latfarm_predictors.graph.graph import COMMUTATIVE, AttrValue, Node, TensorType, Weight
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType, Weight
+from latfarm_predictors.graph.op_sets import COMMUTATIVE
 
 MARK_BYTES = 16
 """Length of every intermediate digest and of the hash: 128 bits."""
@@ -52,6 +53,21 @@ class GraphParts(Protocol):
     def types(self) -> Mapping[str, TensorType]:
         """Types of inputs and results."""
         ...
+
+
+def hash_of(graph: Graph) -> str:
+    """The canonical 128-bit hash of a graph as 32 hex digits. Kept on the graph.
+
+    It names the form that is built and measured: kernels, requests and stored measurements go by
+    it. Names, the order of nodes, inputs, outputs and weights, and the noise in weights are left
+    out: they change no latency. Constants with values, element types, shapes (so the batch),
+    attributes and the order of operands (but for `COMMUTATIVE` ops) are part of it.
+    """
+    return graph.once(_exact_hash)
+
+
+def _exact_hash(graph: Graph) -> str:
+    return canonical_hash(graph)
 
 
 def canonical_hash(graph: GraphParts) -> str:

@@ -14,9 +14,9 @@ from math import log2, prod
 import numpy as np
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.fusion_search import FREE_OPS
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.families import FAMILIES, family_of
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload_rows import FAMILIES, family_of, main_index
 
 Marks = tuple[float, ...]
 """The values of `NAMES` for one kernel."""
@@ -91,7 +91,7 @@ class _Surroundings:
         self._written = [max(part.outputs, key=self._held, default="") for part in parts]
         self._before = [self._maker.get(tensor, -1) for tensor in self._read]
         self._after = [self._heaviest_reader(tensor) for tensor in self._written]
-        mains = [graph.nodes[main_index(graph.nodes, part.nodes)] for part in parts]
+        mains = [graph.nodes[part.main] for part in parts]
         self._families = [_PLACE[family_of(graph, node)] for node in mains]
         self._windows = [_along(node, "kernel_shape") for node in mains]
         self._strides = [_along(node, "strides") for node in mains]

@@ -19,36 +19,6 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
-from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion_search import (
-    CONSTANT,
-    FREE_OPS,
-    GATE,
-    GATED,
-    RESHAPES,
-    find_groups,
-    gate_of,
-    rule_op,
-)
-from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.parts import Part, part_of
-
-__all__ = [
-    "CONSTANT",
-    "FORMAT",
-    "FREE_OPS",
-    "GATE",
-    "GATED",
-    "RESHAPES",
-    "Branch",
-    "FusionRules",
-    "Verdict",
-    "all_pairs",
-    "find_parts",
-    "gate_of",
-    "rule_op",
-    "split",
-]
 
 Verdict = Literal["fused", "separate", "undecided"]
 Branch = Literal[0, 1, 2]
@@ -186,23 +156,6 @@ class FusionRules:
         except ValueError as error:
             raise FusionRulesError(f"fusion rules are no JSON: {error}") from error
         return FusionRules.from_json(data)
-
-
-def split(graph: Graph, rules: FusionRules, device: str = "cpu") -> list[Kernel]:
-    """The network's kernels under `rules`, in an order in which they can run.
-
-    nn-Meter's Algorithm 1, made independent of the order in which a file lists its nodes: an op is
-    looked at when its producers' kernels are known, and again while anything changes, instead of
-    depth first. An op joins at most one producer's kernel; the type that the rules see is that of
-    the kernel's first op. A fusion that would close a cycle is refused, so every kernel is convex.
-    Every node is in exactly one kernel.
-    """
-    return [Kernel.of_part(graph, part, device) for part in find_parts(graph, rules)]
-
-
-def find_parts(graph: Graph, rules: FusionRules) -> list[Part]:
-    """Where `split` cuts the kernels out: ops and names decide that, and no shape or attribute."""
-    return [part_of(graph, members) for members in find_groups(graph, rules)]
 
 
 def all_pairs(ops: Iterable[str], verdict: str = "fused") -> dict[tuple[str, str], Verdict]:

@@ -1,55 +1,33 @@
-"""The search for a network's kernels under fusion rules: nn-Meter's Algorithm 1, on indices."""
+"""The kernels of a network under fusion rules: nn-Meter's Algorithm 1."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from latfarm_predictors.graph.graph import Graph, Node
-
-if TYPE_CHECKING:
-    from latfarm_predictors.kernels.fusion import FusionRules
-
-# Move no data and compute nothing: a view of their producer's result.
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-FREE_OPS = RESHAPES | {"Identity", "Dropout"}
-
-# By a constant, these are folded where with two computed operands they are not.
-_ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
-CONSTANT = ":const"
-
-# Activations in two ops, a tensor times a sigmoid of itself, by that sigmoid: once both are one
-# kernel, pair rules may call it so.
-GATED = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
-GATE = ":gate"
+from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED, gate_of, rule_op
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.parts import Part, part_of
 
 
-def rule_op(graph: Graph, node: Node) -> str:
-    """What pair rules call a node: its op; "Mul:const" where one operand is a weight.
+def split(graph: Graph, rules: FusionRules, device: str = "cpu") -> list[Kernel]:
+    """The network's kernels under `rules`, in an order in which they can run.
 
-    "Mul:gate" where one operand is a sigmoid of the other (`gate_of`).
+    nn-Meter's Algorithm 1, made independent of the order in which a file lists its nodes: an op is
+    looked at when its producers' kernels are known, and again while anything changes, instead of
+    depth first. An op joins at most one producer's kernel; the type that the rules see is that of
+    the kernel's first op. A fusion that would close a cycle is refused, so every kernel is convex.
+    Every node is in exactly one kernel.
     """
-    if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
-        return node.op + CONSTANT
-    return node.op if gate_of(graph, node) is None else node.op + GATE
+    return [Kernel.of_part(graph, part, device) for part in find_parts(graph, rules)]
 
 
-def gate_of(graph: Graph, node: Node) -> int | None:
-    """Index of the sigmoid by which a product multiplies that sigmoid's own input, if it does.
-
-    Such a product joins no branches: both operands come from one tensor, and runtimes that know
-    the activation run both ops as one, whatever they do where branches meet.
-    """
-    if node.op != "Mul" or len(node.inputs) != 2:
-        return None
-    for x, gate in (node.inputs, node.inputs[::-1]):
-        maker = graph.positions.get(gate)
-        if maker is None or graph.nodes[maker].op not in GATED:
-            continue
-        if graph.nodes[maker].inputs[0] == x:
-            return maker
-    return None
+def find_parts(graph: Graph, rules: FusionRules) -> list[Part]:
+    """Where `split` cuts the kernels out: ops and names decide that, and no shape or attribute."""
+    return [part_of(graph, members) for members in find_groups(graph, rules)]
 
 
 def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.parts import Part, part_of, whole
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.parts import Part, part_of
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,16 @@ class Kernel:
         """
         kernel = object.__new__(Kernel)
         vars(kernel).update(node_names=part.node_names, device=device, type=part.type)
-        vars(kernel)["_source"] = vars(kernel)["_origin"] = (network, part)
+        vars(kernel)["_origin"] = (network, part)
         return kernel
 
     if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
 
         def __getattr__(self, name: str) -> Graph:
-            source = vars(self).get("_source")
-            if name == "graph" and source is not None:
-                vars(self)["graph"] = _cut(*source)
-                vars(self).pop("_source", None)  # its place is now its own graph
-            if name == "graph" and "graph" in vars(self):  # cut here, or by another thread
-                return vars(self)["graph"]
+            origin = vars(self).get("_origin")
+            if name == "graph" and origin is not None:
+                # of two threads that ask at once, both are given what the first has cut
+                return vars(self).setdefault("graph", _cut(*origin))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,13 +64,7 @@ class Kernel:
     @property
     def kernel_id(self) -> str:
         """Stable identity: the canonical hash of the kernel's graph, 32 hex digits."""
-        return self.graph.hash
-
-    @property
-    def place(self) -> tuple[Graph, Part]:
-        """A graph and the part of it that the kernel is: its network, or its own graph."""
-        source: tuple[Graph, Part] | None = vars(self).get("_source")
-        return source or (self.graph, whole(self.graph))
+        return hash_of(self.graph)
 
     @property
     def origin(self) -> tuple[Graph, Part] | None:

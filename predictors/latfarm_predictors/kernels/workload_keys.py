@@ -12,9 +12,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from latfarm_predictors.graph.graph import AttrValue, Graph, Node
-from latfarm_predictors.kernels.fusion_search import FREE_OPS
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload_rows import MULTIPLYING, WorkloadReading
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -31,7 +29,6 @@ class NetworkKeys:
 
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        self.readings = tuple([WorkloadReading.of(graph, part) for part in parts])
         needed = [_needed(graph, part) for part in parts]
         types = _places(tensor for told, _ in needed for tensor in told)
         weights = _places(tensor for part in parts for tensor in part.weights)
@@ -85,10 +82,7 @@ def _attributes(node: Node) -> tuple[AttrValue | None, ...]:
 def _needed(graph: Graph, part: Part) -> tuple[Sequence[str], Sequence[int]]:
     """Tensors whose types count, weights aside, and nodes whose attributes do."""
     nodes = graph.nodes
-    multiplying = [index for index in part.nodes if nodes[index].op in MULTIPLYING]
-    working = [index for index in part.nodes if nodes[index].op not in FREE_OPS]
-    # one of these is the main op
-    asked = tuple(dict.fromkeys([*working[:1], *multiplying])) or part.nodes[:1]
+    asked = tuple(dict.fromkeys([part.main, *part.multiplying]))
     told = [*part.inputs, *part.outputs]
     for index in asked:
         told += [*graph.data_inputs(nodes[index]), *filter(None, nodes[index].outputs)]

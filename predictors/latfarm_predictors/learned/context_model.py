@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.features.costs import winograd_ratio
 from latfarm_predictors.features.groups import Router
-from latfarm_predictors.features.table import Array, Table, table_of_rows
+from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
@@ -58,7 +61,7 @@ class Placed:
         keys: hash of each model.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Workload, ...]
     marks: tuple[Marks, ...]
     latency_ms: Array
     group: npt.NDArray[np.intp]
@@ -72,7 +75,7 @@ class Placed:
             groups: kernels with what they took, those of one model together.
             rules: that cut the models.
         """
-        rows: list[Row] = []
+        rows: list[Workload] = []
         marks: list[Marks] = []
         latency: list[float] = []
         group: list[int] = []
@@ -86,11 +89,11 @@ class Placed:
             told = dict(zip([part.nodes for part in parts], marks_of(graph, parts), strict=True))
             for sample, _, part in placed:
                 if part.nodes in told and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-                    rows += rows_of(graph, [part])
+                    rows += workloads_of(graph, [part])
                     marks.append(told[part.nodes])
                     latency.append(sample.latency_ms)
                     group.append(len(keys))
-            keys.append(graph.hash)
+            keys.append(hash_of(graph))
         return Placed(
             tuple(rows), tuple(marks), np.array(latency), np.array(group, np.intp), tuple(keys)
         )
@@ -119,7 +122,7 @@ class ContextModel:
     def fit(
         placed: Placed,
         models: KernelModels,
-        unseen: Mapping[Row, tuple[float, float]],
+        unseen: Mapping[Workload, tuple[float, float]],
         *,
         seed: int = 0,
     ) -> ContextModel | None:
@@ -133,7 +136,7 @@ class ContextModel:
         """
         if len(placed.keys) < LEAST_MODELS:
             return None
-        table = table_of_rows(placed.rows)
+        table = as_table(placed.rows)
         base = models.predict(table).latency_ms.copy()
         for index, row in enumerate(placed.rows):
             if row in unseen:
@@ -256,7 +259,7 @@ class ContextModel:
         return np.asarray(found)
 
     def _features(self, table: Table, marks: Sequence[Marks], log_roof: Array) -> Array:
-        shape = engineered(table, log_roof, np.log(table.winograd_ratio))
+        shape = engineered(table, log_roof, np.log(winograd_ratio(table)))
         return np.concatenate([shape, self.vocabulary.columns(table), as_columns(marks)], axis=1)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
-from latfarm_predictors.kernels.workload_rows import FAMILIES
+from latfarm_predictors.kernels.families import FAMILIES
 from latfarm_predictors.learned.correction_fits import KINDS, Fit, fit_candidate
 from latfarm_predictors.learned.likeness import Likeness
 from latfarm_predictors.models.base import ModelState

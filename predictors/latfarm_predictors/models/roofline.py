@@ -17,7 +17,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import TILE_MOVES, Tiles, tiled_work, winograd_3x3
+from latfarm_predictors.features.costs import (
+    TILE_MOVES,
+    Tiles,
+    tiled_work,
+    winograd_3x3,
+    winograd_ratio,
+)
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
 from latfarm_predictors.kernels.workload import Workload
@@ -153,7 +159,7 @@ class Roofline:
         return np.concatenate(
             [
                 self._fixed(table),
-                np.stack([work, work * table.winograd_ratio, blocks], axis=1),
+                np.stack([work, work * winograd_ratio(table), blocks], axis=1),
                 work[:, None] * table.once(_regimes),
                 self._elder(table),
             ],
@@ -177,7 +183,7 @@ class Roofline:
         if len(rows) > _SEARCH_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
-        fixed, ratio = self._fixed(part), part.winograd_ratio
+        fixed, ratio = self._fixed(part), winograd_ratio(part)
         regimes, elder = _regimes(part), self._elder(part)
 
         def score(tiles: Tiles) -> float:

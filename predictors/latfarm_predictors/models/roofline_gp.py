@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import winograd_3x3
+from latfarm_predictors.features.costs import winograd_3x3, winograd_ratio
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -241,7 +241,7 @@ class RooflineGP:
         shape = residual_features(
             table,
             log_base,
-            np.log(table.winograd_ratio),
+            np.log(winograd_ratio(table)),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
         parts = [shape, self.vocabulary.columns(table), table.once(_schemes)]

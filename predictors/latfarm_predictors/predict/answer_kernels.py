@@ -13,7 +13,7 @@ import numpy as np
 from latfarm_predictors.features.table import Array, main_op
 from latfarm_predictors.intervals import Mondrian
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload import Workload, configuration
+from latfarm_predictors.kernels.workload import configuration
 from latfarm_predictors.predict.answer import KernelAnswer
 from latfarm_predictors.predict.kernel_book import KnownKernel
 
@@ -52,9 +52,9 @@ class KernelAnswers:
         return tuple(
             [
                 KernelAnswer(
-                    kernel.row[1],
+                    kernel.row.type,
                     part.node_names,
-                    configuration(Workload(*kernel.row)),
+                    configuration(kernel.row),
                     kernel.column[0],
                     interval_ms,
                     kernel.source,

@@ -10,10 +10,12 @@ import numpy as np
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.features.layers import Peaks
-from latfarm_predictors.features.table import identity, table_of_rows
+from latfarm_predictors.features.table import as_table
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel, Placed
 from latfarm_predictors.learned.isolation import settled
@@ -29,7 +31,7 @@ from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, pr
 
 _FLOOR_SHARE = 0.02
 
-Unseen = Mapping[Row, tuple[float, float]]
+Unseen = Mapping[Workload, tuple[float, float]]
 """Latency in ms and log-sigma of training kernels by models that did not see them."""
 
 
@@ -82,7 +84,7 @@ def fit_predictor(
         left_out=training.left_out + len(networks) - len(usable),
     )
     unseen = {
-        identity(work): (float(latency), float(sigma))
+        work: (float(latency), float(sigma))
         for work, latency, sigma in zip(
             training.workloads, models.unseen_ms, models.unseen_sigma, strict=True
         )
@@ -109,15 +111,15 @@ def _calibrate(
         report("networks", done, len(networks))
         graph = network.graph
         parts = find_parts(graph, predictor.rules)
-        rows = rows_of(graph, parts)
-        estimates = predictor.models.predict(table_of_rows(rows))
+        rows = workloads_of(graph, parts)
+        estimates = predictor.models.predict(as_table(rows))
         for index, row in enumerate(rows):
             known = unseen.get(row)
             if known is not None:
                 estimates.latency_ms[index], estimates.sigma[index] = known
         if predictor.context is not None:
             marks = marks_of(graph, parts)
-            estimates = placed(estimates, predictor.context, marks, graph.hash)
+            estimates = placed(estimates, predictor.context, marks, hash_of(graph))
         sums.append(predictor.sums(estimates, boundary_mb(graph)))
     latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
     predictor.correction.fit(sums, latency)

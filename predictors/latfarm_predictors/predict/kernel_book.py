@@ -9,17 +9,18 @@ from typing import NamedTuple
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import Marks
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.parts import Part
+from latfarm_predictors.kernels.workload import Workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
-from latfarm_predictors.kernels.workload_rows import Row, row_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.kernel_models import KernelEstimates
 from latfarm_predictors.learned.network_correction import kernel_columns
 from latfarm_predictors.memo import Memo
 
 Outline = tuple[Hashable, ...]
-Estimate = Callable[[Sequence[Row], Sequence[Marks]], KernelEstimates]
+Estimate = Callable[[Sequence[Workload], Sequence[Marks]], KernelEstimates]
 
 # Of each generation of a memo. A node of an outline takes 550 bytes, a kernel 1,750: at most 22 MB
 # and 70 MB, and no less than the last hundred forms of networks and the last 20,000 kernels.
@@ -35,7 +36,7 @@ class KnownKernel(NamedTuple):
     `KernelEstimates` for the rest.
     """
 
-    row: Row
+    row: Workload
     source: str
     label: str
     reason: str
@@ -96,7 +97,7 @@ class KernelBook:
         kernels: list[KnownKernel | None] = []
         place: defaultdict[Hashable, int] = defaultdict()
         place.default_factory = place.__len__  # a key not seen before gets the next row
-        new: dict[int, tuple[Hashable, Row, Marks]] = {}
+        new: dict[int, tuple[Hashable, Workload, Marks]] = {}
         for graph in graphs:
             keys = self._keys(graph)
             marks = None if self._places is None else self._places(graph, keys.parts)
@@ -110,7 +111,7 @@ class KernelBook:
                 try:
                     row = place[key]
                 except TypeError:  # an attribute that is a list, in a graph made by hand
-                    key = row_of(graph, keys.readings[index])
+                    key = workload_of(graph, keys.parts[index])
                     if marks is not None:
                         key = (key, marks[index])
                     row = place[key]
@@ -121,7 +122,7 @@ class KernelBook:
             known = self._kernels.find([key for key, _ in first])
             for kernel, (key, index) in zip(known, first, strict=True):
                 if kernel is None:  # at once, while the processor's caches hold the network
-                    told = row_of(graph, keys.readings[index])
+                    told = workload_of(graph, keys.parts[index])
                     new[len(kernels)] = key, told, () if marks is None else marks[index]
                 kernels.append(kernel)
             parts.append(keys.parts)
@@ -144,7 +145,7 @@ class KernelBook:
             self._networks.keep([(outline, found)], len(graph.nodes))
         return found
 
-    def _estimated(self, rows: Sequence[Row], marks: Sequence[Marks]) -> list[KnownKernel]:
+    def _estimated(self, rows: Sequence[Workload], marks: Sequence[Marks]) -> list[KnownKernel]:
         estimates = self._estimate(rows) if self._places is None else self._estimate(rows, marks)
         table, latency = estimates.table, estimates.latency_ms
         columns = kernel_columns(

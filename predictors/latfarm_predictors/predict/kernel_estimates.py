@@ -13,9 +13,9 @@ from math import exp, hypot, log
 import numpy as np
 
 from latfarm_predictors.features.groups import VIEW
-from latfarm_predictors.features.table import table_of_rows
+from latfarm_predictors.features.table import as_table
 from latfarm_predictors.kernels.context import Marks
-from latfarm_predictors.kernels.workload_rows import Row
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelEstimates, KernelModels
 from latfarm_predictors.samples import Measured
@@ -32,17 +32,17 @@ _MEASURED_DOUBT = 0.02
 _GROSS = 4.5
 
 
-def estimate(models: KernelModels, measured: Measured, rows: Sequence[Row]) -> KernelEstimates:
+def estimate(models: KernelModels, measured: Measured, rows: Sequence[Workload]) -> KernelEstimates:
     """The models' estimates, and measurements where the very configuration was measured.
 
     Raises:
         GraphError: sizes beyond all that a board could ever run.
     """
-    estimates = models.predict(table_of_rows(rows))
+    estimates = models.predict(as_table(rows))
     latency, sigma = estimates.latency_ms.copy(), estimates.sigma.copy()
     sources, labels = list(estimates.sources), list(estimates.labels)
     for index, row in enumerate(rows):
-        found = measured.find_row(row)
+        found = measured.find(row)
         if found is None:
             if not sources[index].startswith("fallback:"):
                 source, doubt = strangeness(measured, row)
@@ -71,7 +71,7 @@ def estimate_placed(
     models: KernelModels,
     measured: Measured,
     context: ContextModel,
-    rows: Sequence[Row],
+    rows: Sequence[Workload],
     marks: Sequence[Marks],
 ) -> KernelEstimates:
     """The models' estimates for where kernels stand; measurements of others' places count not.
@@ -86,7 +86,7 @@ def estimate_placed(
     Raises:
         GraphError: sizes beyond all that a board could ever run.
     """
-    estimates = placed(models.predict(table_of_rows(rows)), context, marks)
+    estimates = placed(models.predict(as_table(rows)), context, marks)
     sigma = estimates.sigma.copy()
     sources, labels = list(estimates.sources), list(estimates.labels)
     for index, row in enumerate(rows):
@@ -121,20 +121,21 @@ def placed(
     )
 
 
-def strangeness(measured: Measured, row: Row) -> tuple[str, float]:
+def strangeness(measured: Measured, work: Workload) -> tuple[str, float]:
     """What makes a kernel unlike all measured of its family, and the log-sigma that it adds.
 
     Returns:
         A source for the answer; empty, with no doubt, where the kernel is like others or nothing
         of its family was measured (`groups.Router` tells that).
     """
-    range_ = measured.ranges.get(row[0])
+    range_ = measured.ranges.get(work.family)
     if range_ is None:
         return "", 0.0
-    if row[2] not in range_.dtypes:
-        return f"fallback:dtype:{row[2]}", DTYPE_DOUBT
-    macs, size_bytes = row[17], row[18] + row[19] + row[20]
-    times = max(macs / max(range_.most_macs, 1.0), size_bytes / max(range_.most_bytes, 1.0))
+    if work.dtype not in range_.dtypes:
+        return f"fallback:dtype:{work.dtype}", DTYPE_DOUBT
+    times = max(
+        work.macs / max(range_.most_macs, 1.0), work.moved_bytes / max(range_.most_bytes, 1.0)
+    )
     if times <= FAR:
         return "", 0.0
-    return f"fallback:beyond:{row[0]}", _BEYOND_DOUBT * log(times)
+    return f"fallback:beyond:{work.family}", _BEYOND_DOUBT * log(times)

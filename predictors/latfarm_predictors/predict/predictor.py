@@ -13,13 +13,13 @@ from latfarm_predictors.baselines.fitting import BASELINES, Baselines
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.features.layers import Peaks
-from latfarm_predictors.features.table import Array, identity
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.kernels.context import marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import (
@@ -241,7 +241,7 @@ class PlatformPredictor:
     def figures(self, graph: Graph) -> NetworkFigures:
         """What the network correction sees of a network: sums over its kernels."""
         parts = find_parts(graph, self.rules)
-        rows = rows_of(graph, parts)
+        rows = workloads_of(graph, parts)
         if self.context is None:
             found = estimate(self.models, self.measured, rows)
         else:
@@ -299,7 +299,7 @@ class PlatformPredictor:
 
     def _estimate(self, works: Sequence[Workload]) -> KernelEstimates:
         """The models' estimates, and measurements where the very configuration was measured."""
-        return estimate(self.models, self.measured, [identity(work) for work in works])
+        return estimate(self.models, self.measured, [work for work in works])
 
     def _beside(self, moved_mb: float) -> _Beside:
         """What the figures of a network need besides its kernels."""

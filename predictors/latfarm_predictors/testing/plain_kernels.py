@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.fusion import (
-    FREE_OPS,
-    GATED,
-    RESHAPES,
-    FusionRules,
-    gate_of,
-    rule_op,
-)
+from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import Workload, workload
 

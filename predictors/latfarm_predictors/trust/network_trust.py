@@ -23,10 +23,10 @@ from latfarm_predictors.confidence.layer_coverage import layer_coverage, outside
 from latfarm_predictors.confidence.measures import NetworkInterval
 from latfarm_predictors.errors import NoConfidenceError
 from latfarm_predictors.features.groups import VIEW
-from latfarm_predictors.features.table import Array, Table, table_of_rows
+from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import find_parts
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.predict.answer import Answer
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ def covered(predictor: PlatformPredictor, graph: Graph) -> float:
 def layers_of(predictor: PlatformPredictor, *graphs: Graph) -> Table:
     """All kernels of some networks, in the order in which predictions tell them."""
     rules = predictor.rules
-    return table_of_rows(
-        [row for graph in graphs for row in rows_of(graph, find_parts(graph, rules))]
+    return as_table(
+        [row for graph in graphs for row in workloads_of(graph, find_parts(graph, rules))]
     )
 
 

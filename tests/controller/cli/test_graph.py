@@ -14,7 +14,9 @@ from latfarm_controller.training.bundles import next_path
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernels
@@ -51,7 +53,7 @@ def test_show_prints_layers_and_their_sum(latfarm: Latfarm, tmp_path: Path) -> N
     ended = latfarm("graph", "show", file)
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert lines[0].split() == ["net", net().network_hash]
+    assert lines[0].split() == ["net", network_hash_of(net())]
     assert "input input: float32 1x3x16x16" in lines
     assert [line.split()[1] for line in lines[4:9]] == [
         "Conv",
@@ -66,9 +68,9 @@ def test_show_prints_layers_and_their_sum(latfarm: Latfarm, tmp_path: Path) -> N
 def test_show_as_json_and_folded(latfarm: Latfarm, tmp_path: Path) -> None:
     file = write(net(), tmp_path / "net.onnx")
     data = json.loads(latfarm("graph", "show", file, "--json").out)
-    assert data["hash"] == net().network_hash
+    assert data["hash"] == network_hash_of(net())
     assert data["inputs"] == {"input": {"dtype": "float32", "shape": [1, 3, 16, 16]}}
-    assert sum(layer["macs"] for layer in data["layers"]) == data["total"]["macs"] == net().macs
+    assert sum(layer["macs"] for layer in data["layers"]) == data["total"]["macs"] == macs_of(net())
     assert data["total"]["parameters"] == 8 * 27 + 16 + 90
     assert data["peaks"] is None
     folded = json.loads(latfarm("graph", "show", file, "--fold-batch-norm", "--json").out)

@@ -18,7 +18,8 @@ from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.base import ModelState
@@ -160,7 +161,7 @@ def test_features_are_those_of_table_6() -> None:
 def test_kernels_go_to_the_predictor_of_their_kind(ops: str, kind: str) -> None:
     plain = workload(random_kernel(np.random.default_rng(0), "eltwise"))
     family = "conv" if ops.startswith("Conv") else plain.family
-    assert kernel_kinds(as_table([replace(plain, type=ops, family=family)])) == [kind]
+    assert kernel_kinds(as_table([plain._replace(type=ops, family=family)])) == [kind]
 
 
 def test_annettes_models_are_of_one_layer_type_each(kernel_samples: list[KernelSample]) -> None:

@@ -9,7 +9,8 @@ import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import NAMES, as_columns, marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import FusionRulesError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs, split
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.testing.graphs import graphs, reordered
 
 BN = "BatchNormalization"

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType
-from latfarm_predictors.kernels.fusion import (
-    GATE,
-    GATED,
-    Branch,
-    FusionRules,
-    Verdict,
-    find_parts,
-    rule_op,
-    split,
-)
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED, rule_op
+from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import Workload, workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
@@ -186,12 +180,11 @@ def test_a_kernel_of_a_network_is_cut_when_asked_for() -> None:
     graph = chain()
     (lazy,) = split(graph, FUSED)
     assert lazy.type == "Conv+BatchNormalization+Relu"
-    assert lazy.place[0] is graph
-    assert "graph" not in vars(lazy)
+    assert lazy.origin is not None
+    assert lazy.origin[0] is graph
     cut = extract(graph, graph.nodes)
     assert lazy == cut
-    assert lazy.kernel_id == graph.hash
-    assert lazy.place[0] is lazy.graph  # the network is not kept for it any longer
+    assert lazy.kernel_id == hash_of(graph)
     assert repr(lazy) == repr(cut)
 
 
@@ -204,7 +197,7 @@ def test_a_kernel_travels_without_its_network(remade: object) -> None:
     (lazy,) = split(graph, FUSED)
     other = remade(lazy)
     assert other == extract(graph, graph.nodes)
-    assert other.place[0] is not graph
+    assert other.origin is None
     assert b"a network of this name" not in pickle.dumps(lazy)
     assert replace(split(graph, FUSED)[0], device="npu").graph == lazy.graph
 
@@ -227,4 +220,4 @@ def test_threads_cut_the_same_graph() -> None:
     kernels = split(b.build([x]), FusionRules.none())
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda index: kernels[index % 60].graph, range(960)))
-    assert {graph.hash for graph in found} == {kernels[0].kernel_id}
+    assert {hash_of(graph) for graph in found} == {kernels[0].kernel_id}

@@ -7,16 +7,12 @@ from hypothesis import given, settings
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.graph.shapes import supported_ops
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.kernels.families import FAMILIES, family_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel, extract
-from latfarm_predictors.kernels.workload import (
-    FAMILIES,
-    Workload,
-    configuration,
-    family_of,
-    graph_totals,
-    workload,
-)
+from latfarm_predictors.kernels.workload import Workload, configuration, workload
 from latfarm_predictors.testing.graphs import graphs
 
 

@@ -28,10 +28,9 @@ def convolution(rng: np.random.Generator, channels: int | None) -> Workload:
     """A convolution; with `channels` on a map of so many, as large as an image."""
     work = workload(random_kernel(rng, "conv"))
     if channels is None:
-        return replace(work, in_channels=16 * int(rng.integers(1, 16)))
+        return work._replace(in_channels=16 * int(rng.integers(1, 16)))
     side, window, out = int(rng.integers(6, 17)) * 16, int(rng.choice(WINDOWS)), work.out_channels
-    return replace(
-        work,
+    return work._replace(
         in_h=side,
         in_w=side,
         in_channels=channels,
@@ -110,10 +109,10 @@ def test_images_have_few_channels_and_a_map() -> None:
         [
             deep,
             image,
-            replace(image, in_channels=5),
-            replace(image, in_channels=1),
-            replace(image, in_h=1, kernel_h=1),
-            replace(image, family="dwconv"),
+            image._replace(in_channels=5),
+            image._replace(in_channels=1),
+            image._replace(in_h=1, kernel_h=1),
+            image._replace(family="dwconv"),
         ]
     )
     assert apart.on_image(table).tolist() == [1, 3]

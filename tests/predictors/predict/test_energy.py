@@ -11,7 +11,7 @@ import pytest
 from latfarm_predictors.bundle import load_bundle, save_bundle
 from latfarm_predictors.errors import NoEnergyError, NotEnoughDataError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.measurement import Measurement, Outcome, Settings, request_id
 from latfarm_predictors.models.base import ModelState

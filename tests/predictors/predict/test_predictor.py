@@ -16,7 +16,8 @@ from latfarm_predictors.evaluate import coverage, evaluate
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor

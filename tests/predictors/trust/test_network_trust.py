@@ -80,7 +80,7 @@ def test_layers_are_the_prediction_s_kernels(
 def test_the_paper_s_figures_are_those_of_its_metrics(
     predictor: PlatformPredictor, found: NetworkTrust
 ) -> None:
-    from latfarm_predictors.kernels.fusion import split
+    from latfarm_predictors.kernels.fusion_search import split
 
     assert predictor.confidence is not None
     works = [workload(kernel) for kernel in split(network(100), RULES)]

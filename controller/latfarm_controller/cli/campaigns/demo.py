@@ -15,6 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.shell import output
@@ -114,7 +115,7 @@ def demo(
         measured = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
         boards = client.boards()
     rows = _rows(held_out, measured, answers, predictor)
-    spent = energy_rows({g.hash: c for g, c in zip(held_out, costs, strict=False)}, measured)
+    spent = energy_rows({hash_of(g): c for g, c in zip(held_out, costs, strict=False)}, measured)
     record = _figures(rows, campaign, measured, time.time() - began_s, platform)
     if energy:
         record["energy"] = _energies(spent, measured)
@@ -171,11 +172,11 @@ def _rows(
     rows = []
     for graph in graphs:
         mine = sorted(
-            (m for m in measured if m.graph_hash == graph.hash and m.latency_ms is not None),
+            (m for m in measured if m.graph_hash == hash_of(graph) and m.latency_ms is not None),
             key=lambda m: m.measured_at_s,
         )
         if not mine:
-            failed = next((m for m in measured if m.graph_hash == graph.hash), None)
+            failed = next((m for m in measured if m.graph_hash == hash_of(graph)), None)
             reason = f"{failed.error_code}: {failed.error_message}" if failed else "not measured"
             raise ControllerError(f"{graph.name}: {reason}")
         sessions = [latency for m in mine for latency in m.session_ms]

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.graph.equivalences import network_hash_of
+from latfarm_predictors.graph.totals import macs_of
 
 from latfarm_controller.cli.shell import inputs, output
 
@@ -57,7 +59,7 @@ def list_families(
       latfarm zoo list
       latfarm zoo list --task detection --json
     """
-    from latfarm_predictors.kernels.workload import trained_parameters
+    from latfarm_predictors.graph.totals import trained_parameters
 
     from latfarm_controller import zoo
     from latfarm_controller.errors import UsageError
@@ -76,7 +78,7 @@ def list_families(
                 "task": family.task,
                 "resolution": family.resolution,
                 "parameters": trained_parameters(graph),
-                "macs": graph.macs,
+                "macs": macs_of(graph),
                 "source": family.source,
                 "drawn": family.drawn,
                 "lineage": sorted(family.lineage),
@@ -133,7 +135,7 @@ def show(
     total = {
         "nodes": len(graph.nodes),
         "parameters": sum(part.parameters for part in parts),
-        "macs": graph.macs,
+        "macs": macs_of(graph),
         "traffic_bytes": graph.traffic_bytes,
     }
     if as_json:
@@ -143,7 +145,7 @@ def show(
                 "family": family.name,
                 "task": family.task,
                 "source": family.source,
-                "hash": graph.network_hash,
+                "hash": network_hash_of(graph),
                 **ends,
                 "stages": [asdict(part) for part in parts],
                 "total": total,
@@ -152,7 +154,7 @@ def show(
         )
         return
     console = output.out()
-    console.print(f"{graph.name}  {graph.network_hash}", style="bold")
+    console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     console.print(f"{family.task}: {family.source}")
     for kind, tensors in ends.items():
         for tensor, (dtype, *shape) in tensors.items():
@@ -174,7 +176,7 @@ def show(
     )
     console.print(
         f"in all: {total['nodes']} nodes, {total['parameters']:,} parameters, "
-        f"{graph.macs / 1e6:,.1f} M multiply-adds, {graph.traffic_bytes / 2**20:,.1f} MiB moved"
+        f"{macs_of(graph) / 1e6:,.1f} M multiply-adds, {graph.traffic_bytes / 2**20:,.1f} MiB moved"
     )
     if family.published is not None:
         console.print(_published(family, family.published))

@@ -16,6 +16,7 @@ from latfarm_predictors.baselines.sums import Asked
 from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
 
@@ -167,7 +168,7 @@ def _row(
 ) -> dict[str, Any]:
     return {
         "network": network.graph.name,
-        "hash": network.graph.hash,
+        "hash": hash_of(network.graph),
         "family": network_family(network.graph.name),
         "measured_ms": measured_ms,
         "passes_ms": network.passes_ms,

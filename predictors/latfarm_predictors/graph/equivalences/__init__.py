@@ -70,8 +70,15 @@ class _Parts:
     types: Mapping[str, TensorType]
 
 
-def network_hash(graph: Graph) -> str:
-    """Hash of the normal form, as 32 hex digits; `Graph.network_hash` keeps it."""
+def network_hash_of(graph: Graph) -> str:
+    """The hash of a network whatever tool exported it, as 32 hex digits. Kept on the graph.
+
+    It is the canonical hash of the network's `normal_form`.
+    """
+    return graph.once(_network_hash)
+
+
+def _network_hash(graph: Graph) -> str:
     return canonical_hash(_rewritten(graph))
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from latfarm_predictors.graph.canonical import REDUCTIONS
 from latfarm_predictors.graph.equivalences.axes import Perm, inverse, moves
 from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Lazy, Made, Rule
 from latfarm_predictors.graph.graph import TensorType
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 
 # One activation, any shape; further operands are constants of one element.
 UNARY = frozenset(

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from latfarm_predictors.features.costs import roofline_ms, winograd_3x3
+from latfarm_predictors.features.costs import roofline_ms, winograd_3x3, winograd_ratio
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -66,7 +66,7 @@ class Plain:
 
 def _features(table: Table, vocabulary: Vocabulary) -> Array:
     base = np.log(roofline_ms(table))
-    shape = residual_features(table, base, np.log(table.winograd_ratio), _TILES)
+    shape = residual_features(table, base, np.log(winograd_ratio(table)), _TILES)
     schemes = scheme_features(table, winograd_3x3(table))
     return np.concatenate([shape, vocabulary.columns(table), schemes], axis=1)
 

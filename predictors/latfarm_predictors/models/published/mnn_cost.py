@@ -18,7 +18,9 @@ from latfarm_predictors.features.mnn_backends import MnnBackend, cpu
 from latfarm_predictors.features.mnn_schemes import Schemes, choose
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 

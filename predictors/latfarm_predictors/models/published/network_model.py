@@ -16,10 +16,11 @@ from typing import Protocol, Self
 import numpy as np
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.features.table import Array, table_of_rows
+from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear
@@ -115,7 +116,7 @@ class Totals:
         # the graph is kept with what was read of it: no other can have its identity meanwhile
         known = self._read.find([id(graph)])[0]
         if known is None:
-            table = table_of_rows(rows_of(graph, find_parts(graph, self.rules)))
+            table = as_table(workloads_of(graph, find_parts(graph, self.rules)))
             known = (graph, float(table.macs.sum()), float(table.total_bytes.sum()))
             self._read.keep([(id(graph), known)])
         return known[1], known[2]

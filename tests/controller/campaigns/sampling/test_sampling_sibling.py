@@ -204,7 +204,7 @@ def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
     assert np.corrcoef(doubts["variance"], doubts["coverage"])[0, 1] < 0.99
     assert (doubts["both"] >= deviation / deviation.mean() - 1e-9).all()
     own = belief.distance([workload(sample.kernel) for sample in samples])
-    far = replace(workload(kernels[0]), in_h=4000, in_w=4000, in_channels=5000)
+    far = workload(kernels[0])._replace(in_h=4000, in_w=4000, in_channels=5000)
     assert belief.distance([far])[0] > own.max() > 0
 
 
