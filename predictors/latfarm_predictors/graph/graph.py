@@ -33,6 +33,7 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
         "bool": 1,
     }
 )
+"""Size in bytes of one element of each element type (numpy names)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class TensorType:
 
     @property
     def elements(self) -> int:
-        """How many elements; 1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return math.prod(self.shape)
 
     @property
@@ -55,7 +56,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant operand: its type and, only where they matter, its values in row-major order."""
+    """A constant operand: its type and, only where they matter, its values in row-major order.
+
+    Values matter where they change what is computed or how long it takes: shapes, axes, bounds.
+    """
 
     type: TensorType
     values: tuple[int, ...] | tuple[float, ...] | None = None
@@ -63,7 +67,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op. An absent optional operand is the empty name, as in ONNX."""
+    """One op. The empty name stands for an absent optional operand or result, as in ONNX."""
 
     name: str
     op: str
@@ -74,10 +78,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network: inputs, nodes in topological order, constants, types of all tensors, outputs.
+    """A network. Two graphs are equal when all their fields are, names included.
+
+    Whether two graphs are the same network is told by `hash.hash_of` (whatever their names) and
+    `equivalences.network_hash_of` (whatever tool exported them).
+
+    Attributes:
+        name: of the network.
+        inputs: names of the tensors that come from outside.
+        outputs: names of the tensors that are results of the network.
+        nodes: the ops in topological order.
+        weights: constants by name.
+        types: types of the inputs and of all results of nodes, by name.
 
     Raises:
-        GraphError: on construction, when a name is unknown, made twice, or used before it is made.
+        GraphError: on construction, when a tensor is unknown, is made twice, has no type or is used
+            before it is made.
     """
 
     name: str
@@ -114,7 +130,7 @@ class Graph:
             raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
 
     def type_of(self, tensor: str) -> TensorType:
-        """Type of any tensor, weights included.
+        """Type of any tensor of the graph, weights included.
 
         Raises:
             GraphError: the graph has no such tensor.
@@ -129,12 +145,12 @@ class Graph:
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """The node that makes each tensor; inputs and weights are absent."""
+        """The node that makes each tensor; inputs and weights of the network are not in it."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
-        """Indices of the nodes that read each tensor; tensors nobody reads are absent."""
+        """Indices of the nodes that read each tensor; tensors that no node reads are not in it."""
         found: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for tensor in dict.fromkeys(node.inputs):
@@ -144,22 +160,22 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
+        """The nodes that read each tensor, in order; tensors that no node reads are not in it."""
         nodes = self.nodes
         return {t: tuple([nodes[i] for i in found]) for t, found in self.readers.items()}
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Index of the node that makes each tensor; inputs and weights are absent."""
+        """Index of the node that makes each tensor; inputs and weights are not in it."""
         return {t: index for index, node in enumerate(self.nodes) for t in node.outputs if t}
 
     def data_inputs(self, node: Node) -> tuple[str, ...]:
-        """The node's operands that are activations: present and no weight."""
+        """The operands of a node that are activations: they are present and are no weights."""
         return tuple(t for t in node.inputs if t and t not in self.weights)
 
     @cached_property
     def traffic_bytes(self) -> int:
-        """Bytes of its weights, inputs and all results, each counted once."""
+        """Size in bytes of weights, inputs and all results, each counted once."""
         weights = sum(weight.type.size_bytes for weight in self.weights.values())
         made = (kind for name, kind in self.types.items() if name not in self.weights)
         return weights + sum(kind.size_bytes for kind in made)
@@ -181,7 +197,7 @@ class Graph:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types; `Graph.from_json` reads it back equal."""
+        """The graph as plain JSON types; `Graph.from_json` reads an equal graph from them."""
         return {
             "name": self.name,
             "inputs": list(self.inputs),
@@ -212,7 +228,7 @@ class Graph:
         """Read what `to_json` wrote.
 
         Raises:
-            GraphError: the data is no graph.
+            GraphError: the data do not describe a valid graph.
         """
         try:
             return Graph(

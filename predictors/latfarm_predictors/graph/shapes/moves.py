@@ -1,4 +1,4 @@
-"""Shapes of ops that move, repeat, drop or join elements and compute nothing."""
+"""Shape inference of ops that move, repeat, drop or join elements and compute nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _resize(call: ShapeCall) -> tuple[TensorType, ...]:
         scales = call.values[2] if len(call.values) > 2 else None
         if scales is None:
             raise GraphError(f"{call.op}: scales or sizes must be constant")
-        # Scales were float32 once: 7 * 1.142857 means 8.
+        # Scales are rounded to float32 in files: 7 * 1.142857 means 8.
         shape = tuple(int(n * s + 1e-4) for n, s in zip(x.shape, scales, strict=False))
     if len(shape) != len(x.shape):
         raise GraphError(f"{call.op}: {len(shape)} sizes for {len(x.shape)} dimensions")
@@ -110,10 +110,10 @@ def _reshape(call: ShapeCall) -> tuple[TensorType, ...]:
 
 
 def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
-    """Reshape's target with 0 (keep) and -1 (the rest) resolved.
+    """The shape that a Reshape of `x` gives; 0 keeps a size, and one -1 takes what is left.
 
     Raises:
-        GraphError: the element counts differ.
+        GraphError: the numbers of elements differ, or `wanted` is no shape.
     """
     sizes: list[int] = []
     for axis, size in enumerate(wanted):

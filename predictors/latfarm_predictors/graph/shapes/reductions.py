@@ -1,4 +1,4 @@
-"""Shapes of ops that reduce axes to one number each."""
+"""Shape inference of ops that reduce axes to one value each."""
 
 from __future__ import annotations
 
