@@ -41,7 +41,7 @@ def views(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def transposes(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Transposes in a row merge and cancel; one that only moves axes of size 1 becomes a Reshape."""
+    """Transposes in a row merge and cancel; one that only moves axes of size 1 is a Reshape."""
     perm = call.attrs["perm"]
     if not isinstance(perm, tuple):
         return None
