@@ -1,4 +1,4 @@
-"""Table: a batch of workloads as columns, so that every model is vectorised over kernels."""
+"""Table: a batch of workloads as columns, so that models compute all kernels at once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ ELEMENT_BYTES = {
     "float16": 2,
     "int16": 2,
 }
-"""Bytes of an element; types not named here take one."""
+"""Size in bytes of an element, by its type; every other type takes one byte."""
 
 MOST_SIZE = 1e18
-"""The largest size, count of multiply-adds or of bytes that a kernel may have: with 20 GMAC/s it
-would run for a year. Products of a few of these are still far from what a double holds."""
+"""The largest size, number of multiply-adds or of bytes of a kernel that is predicted.
+
+At 20 GMAC/s so many multiply-adds take more than a year. Products of a few such numbers are still
+far below the largest double."""
 
 _CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
 """The families of convolutions."""
@@ -40,7 +42,7 @@ _SIZES = 14
 
 @cache
 def main_op(kernel_type: str) -> str:
-    """The op of a kernel type whose sizes its workload tells (see `parts.main_index`)."""
+    """The main op of a kernel type: the one whose sizes a workload has (`parts.main_index`)."""
     ops = kernel_type.split("+")
     for op in ops:
         if op in MULTIPLYING:
@@ -50,14 +52,14 @@ def main_op(kernel_type: str) -> str:
 
 @cache
 def appended_ops(kernel_type: str) -> tuple[str, ...]:
-    """The working ops of a kernel type besides the main one."""
+    """The ops of a kernel type that do work, besides the main one."""
     ops = kernel_type.split("+")
     ops.remove(main_op(kernel_type))
     return tuple(op for op in ops if op not in FREE_OPS)
 
 
 class _Once(cached_property[Array]):
-    """A property that `Table.once` works out."""
+    """A property of a Table that is computed by `Table.once`."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
@@ -71,11 +73,12 @@ class _Once(cached_property[Array]):
 class Table:
     """A batch of workloads as columns, each of shape (n,).
 
-    Sizes are at least 1 and bytes at least 0, so that logarithms are finite for every op.
+    The columns are the fields of a `Workload`; `element_bytes` stands for its dtype. Sizes are at
+    least 1 and bytes at least 0, so that logarithms are finite for every op.
 
-    What is worked out of the columns is kept, and rows taken from a table have theirs from there:
-    kernels of a network are few, so that to work out a column takes as long for one group of them
-    as for all.
+    Columns that are computed from others are kept, and a table of some of the rows takes its values
+    from them: a network has so few kernels that computing a column for one group of them takes as
+    long as for all.
     """
 
     types: tuple[str, ...]
@@ -103,11 +106,11 @@ class Table:
     fused_ops: Array
 
     def __len__(self) -> int:
-        """How many workloads."""
+        """Number of workloads."""
         return len(self.types)
 
     def take(self, rows: Rows) -> Table:
-        """The given rows, in the given order."""
+        """A table of the given rows, in the given order."""
         columns = [getattr(self, name) for name in _COLUMNS]
         types, families, places = self.types, self.families, rows.tolist()
         taken = Table(
@@ -124,34 +127,34 @@ class Table:
         return type(self), tuple([getattr(self, field.name) for field in fields(self)])
 
     def once(self, make: Callable[[Table], Array]) -> Array:
-        """What a function makes of this table, row by row, kept under the function's name.
+        """The value that a function computes from this table; it is computed once and kept.
 
         Args:
-            make: each of its rows follows from that row of the table alone; its name is no
-                other's.
+            make: returns an array with a row for each row of the table, which depends on that row
+                alone; no other function that is given here has its name.
         """
         name = make.__name__
         found = self.__dict__.get(name)
         if found is None:
             whole = self.__dict__.get(_WHOLE)
             found = make(self) if whole is None else whole[0].once(make).take(whole[1], axis=0)
-            self.__dict__[name] = found  # as a cached property does: nothing else is changed
+            self.__dict__[name] = found  # where cached properties are kept too
         return np.asarray(found)
 
     def of_family(self, *names: str) -> npt.NDArray[np.bool_]:
         """Which workloads are of one of these families, shape (n,)."""
-        # not np.isin, which takes 30 us to make an array of the names, however few there are
+        # np.isin is slower: it takes 30 us to make an array of the names, however few there are
         wanted = frozenset(names)
         return np.array([family in wanted for family in self.families], dtype=np.bool_)
 
     @cached_property
     def main_ops(self) -> tuple[str, ...]:
-        """The op whose sizes are told, per workload."""
+        """The main op of each workload."""
         return tuple(main_op(name) for name in self.types)
 
     @cached_property
     def appended_ops(self) -> tuple[tuple[str, ...], ...]:
-        """The working ops besides the main one, per workload."""
+        """The ops that do work besides the main one, of each workload."""
         return tuple(appended_ops(name) for name in self.types)
 
     @_Once
@@ -167,46 +170,47 @@ class Table:
 
     @_Once
     def area(self) -> Array:
-        """Elements of the window."""
+        """Number of elements of the window."""
         return self.kernel_h * self.kernel_w
 
     @_Once
     def positions(self) -> Array:
-        """Places the window is put at: output positions, a transposed convolution's input ones."""
+        """Number of positions of the window: those of the output, or of a ConvTranspose's input."""
         backwards = np.array([op == "ConvTranspose" for op in self.main_ops], dtype=np.bool_)
         outputs, inputs = self.out_h * self.out_w, self.in_h * self.in_w
         return self.batch * np.where(backwards, inputs, outputs)
 
     @_Once
     def reduction(self) -> Array:
-        """Products summed into one output element."""
+        """Number of products that are summed into one output element."""
         return self.group_in * self.area
 
     @_Once
     def elements(self) -> Array:
-        """The larger of the elements read and written."""
+        """Number of elements read or written, whichever is larger."""
         return np.maximum(np.maximum(self.input_bytes, self.output_bytes) / self.element_bytes, 1.0)
 
     @_Once
     def total_bytes(self) -> Array:
-        """Bytes moved when everything is touched once."""
+        """Bytes moved when each input, output and weight is moved once."""
         return np.maximum(self.input_bytes + self.output_bytes + self.weight_bytes, 1.0)
 
     @_Once
     def extra_bytes(self) -> Array:
-        """Bytes of data operands beyond the first (an Add fused behind a Conv reads one)."""
+        """Bytes of activations read besides the first (an Add fused behind a Conv reads one)."""
         first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
         return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, ...], Rows]:
-        """Types of kernels, each once, and the place of each workload's among them, shape (n,)."""
+        """All different kernel types, and each workload's index among them, shape (n,)."""
         place = {name: at for at, name in enumerate(dict.fromkeys(self.types))}
         codes = np.array([place[name] for name in self.types], dtype=np.intp)
         return tuple(place), codes.reshape(len(self))
 
 
 _WHOLE = "_whole"
+"""Where a table of some rows keeps the table that they are from, and their indices in it."""
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
 
 

@@ -292,7 +292,7 @@ class Emitter:
         attrs: Mapping[str, AttrValue],
         outputs: int,
     ) -> tuple[TensorType, ...]:
-        """The types of the results as `onnx` infers them, for standard ops without a rule of ours."""
+        """The types of the results as `onnx` infers them, for ops without a rule of ours."""
         opset = next((o for o in _SCHEMA_OPSETS if onnx.defs.has(op, o, "")), None)
         if opset is None:
             raise UnsupportedError(f"op {op} is not part of ONNX opset 13")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from latfarm_predictors.graph.graph import Graph, Node
 
-# By a constant, these are folded where with two computed operands they are not.
+# With a constant operand, runtimes may fuse these ops where with two computed operands they do not.
 _ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
 CONSTANT = ":const"
+"""Follows the op in the name of a node with a constant operand."""
 
-# Activations in two ops, a tensor times a sigmoid of itself, by that sigmoid: once both are one
-# kernel, pair rules may call it so.
 GATED = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+"""The activation that is a tensor multiplied by a sigmoid of itself, by the op of the sigmoid.
+
+Fusion rules may use this name when both ops are one kernel.
+"""
 GATE = ":gate"
+"""Follows the op in the name of a product of a tensor and a sigmoid of itself."""
 
 
 def rule_op(graph: Graph, node: Node) -> str:
-    """What pair rules call a node: its op; "Mul:const" where one operand is a weight.
+    """The name of a node in fusion rules: its op, or its op in a special role.
 
-    "Mul:gate" where one operand is a sigmoid of the other (`gate_of`).
+    It is "Mul:const" for a product (or sum, and so on) with a weight, and "Mul:gate" for a product
+    of a tensor and a sigmoid of itself (`gate_of`).
     """
     if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
         return node.op + CONSTANT
@@ -25,10 +30,10 @@ def rule_op(graph: Graph, node: Node) -> str:
 
 
 def gate_of(graph: Graph, node: Node) -> int | None:
-    """Index of the sigmoid by which a product multiplies that sigmoid's own input, if it does.
+    """Index of the sigmoid, if `node` is a product of a tensor and a sigmoid of that tensor.
 
-    Such a product joins no branches: both operands come from one tensor, and runtimes that know
-    the activation run both ops as one, whatever they do where branches meet.
+    Such a product is no place where branches meet: both operands come from one tensor, and runtimes
+    that know the activation execute both ops as one, whatever they do where branches meet.
     """
     if node.op != "Mul" or len(node.inputs) != 2:
         return None

@@ -136,7 +136,7 @@ def workload_of(graph: Graph, part: Part) -> Workload:
 
 
 def configuration(work: Workload) -> dict[str, int | str]:
-    """What people call the kernel's configuration: its family and the sizes that matter for it."""
+    """The fields of a workload that people look at: family, and the sizes that matter for it."""
     told: dict[str, int | str] = {"family": work.family, "batch": work.batch}
     if work.family == "fc":
         told |= {"in_features": work.in_channels, "out_features": work.out_channels}
@@ -175,7 +175,7 @@ def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, in
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """Batch, channels, height, width of any shape."""
+    """Batch, channels, height and width of a shape with any number of axes."""
     if len(shape) == 4:
         batch, channels, height, width = shape
         return batch, channels, height, width
@@ -187,7 +187,7 @@ def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def _matrix(graph: Graph, node: Node, result: Sequence[int]) -> tuple[int, int, int]:
-    """Rows, inner and outer size of a matrix product, all its matrices taken together."""
+    """Rows, inner and outer size of a matrix product; the rows of all its matrices together."""
     left, right = (graph.type_of(tensor).shape for tensor in node.inputs[:2])
     inner = left[0] if node.attrs.get("transA", 0) else left[-1]
     columns = result[-1] if len(right) > 1 else 1
@@ -195,7 +195,7 @@ def _matrix(graph: Graph, node: Node, result: Sequence[int]) -> tuple[int, int, 
 
 
 def _pair(value: object) -> tuple[int, int]:
-    """A per-axis attribute as height and width; 1 x 1 where the op has none."""
+    """Height and width of an attribute with a number for each axis; 1 and 1 if the op has none."""
     if not isinstance(value, tuple):
         return 1, 1
     if len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], int):
