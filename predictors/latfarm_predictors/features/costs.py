@@ -213,16 +213,3 @@ def utilisation(workloads: Sequence[Workload] | Table, tiles: Tiles) -> Array:
     plain, _ = tiled_work(table, Tiles(1, 1, 1, 1))
     padded, _ = tiled_work(table, tiles)
     return plain / padded
-
-
-def refined_roofline_ms(
-    workloads: Sequence[Workload] | Table,
-    tiles: Tiles,
-    macs_per_ms: float = FALLBACK_MACS_PER_MS,
-    bytes_per_ms: float = FALLBACK_BYTES_PER_MS,
-    overhead_ms: float = FALLBACK_OVERHEAD_MS,
-) -> Array:
-    """Latency by ANNETTE's refined roofline, shape (n,): compute is divided by the utilisation."""
-    table = as_table(workloads)
-    compute = table.macs / macs_per_ms / utilisation(table, tiles)
-    return overhead_ms + np.maximum(compute, table.total_bytes / bytes_per_ms)

@@ -120,12 +120,6 @@ def winograd_choice(table: Table) -> tuple[Array, Array]:
     return chosen, best
 
 
-def printed_tile_cost(n: int, k: int, in_channels: int, out_channels: int) -> int:
-    """Eq. 2 exactly as printed: operations of one tile, the last term without o_c."""
-    a = n + k - 1
-    return 2 * in_channels * a**3 + in_channels * out_channels * a**2 + n * a * (2 * n + k - 1)
-
-
 def recurses(n: float, k: float, m: float) -> bool:
     """Eq. 9: whether one more step of Strassen's algorithm saves more operations than it adds.
 

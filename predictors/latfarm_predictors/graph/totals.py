@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS, FREE_OPS, PRODUCTS
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,6 @@ class GraphTotals:
         weight_bytes: size of all constants.
         input_bytes: size of the network's inputs.
         output_bytes: size of the network's outputs.
-        activation_bytes: size of all results that nodes write; views write nothing.
     """
 
     nodes: int
@@ -28,19 +27,16 @@ class GraphTotals:
     weight_bytes: int
     input_bytes: int
     output_bytes: int
-    activation_bytes: int
 
 
 def graph_totals(graph: Graph) -> GraphTotals:
     """Sums over the whole of `graph`."""
-    written = (t for node in graph.nodes if node.op not in FREE_OPS for t in node.outputs if t)
     return GraphTotals(
         nodes=len(graph.nodes),
         macs=macs_of(graph),
         weight_bytes=bytes_of(graph, tuple(graph.weights)),
         input_bytes=bytes_of(graph, graph.inputs),
         output_bytes=bytes_of(graph, graph.outputs),
-        activation_bytes=bytes_of(graph, tuple(written)),
     )
 
 

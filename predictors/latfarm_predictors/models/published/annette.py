@@ -194,7 +194,7 @@ class AnnetteRoofline:
 class RefinedRoofline(AnnetteRoofline):
     """Layer model 2: the compute roof divided by the array's utilisation (ANNETTE, Eq. 3).
 
-    With alphas of 1 it is `costs.refined_roofline_ms` without overhead. The authors find par and
+    With alphas of 1, compute is divided by `costs.utilisation`. The authors find par and
     alpha of each dimension on a sweep of that dimension alone, as the least squares of time on
     x / u(x) with an offset, par from 1 to 64. The same least squares is taken here over all
     compute-bound rows, dimension by dimension until nothing improves (so that a survey without
