@@ -90,7 +90,7 @@ class KernelBook:
         """The kernels of these networks; those not seen before are estimated together.
 
         Raises:
-            GraphError: as `table.table_of_rows`.
+            GraphError: as `table.as_table`.
         """
         parts: list[tuple[Part, ...]] = []
         rows: list[list[int]] = []
