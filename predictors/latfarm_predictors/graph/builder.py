@@ -306,8 +306,8 @@ class GraphBuilder(NodeBuilder):
                 op_type, kind.shape, kernel, kernel if stride is None else stride, pads
             )
         except GraphError as error:
-            told = f"{op_type.lower()}_{len(self._nodes)}"
-            raise GraphError(f"{self._name}: {told}: {error}") from error
+            name = f"{op_type.lower()}_{len(self._nodes)}"
+            raise GraphError(f"{self._name}: {name}: {error}") from error
         return self.append(
             op_type, (x,), dict(attrs), TensorType(kind.dtype, kind.shape[:2] + spatial)
         )

@@ -80,8 +80,8 @@ class Node:
 class Graph:
     """A network. Two graphs are equal when all their fields are, names included.
 
-    Whether two graphs are the same network is told by `hash.hash_of` (whatever their names) and
-    `equivalences.network_hash_of` (whatever tool exported them).
+    Two graphs are the same network if `hash.hash_of`, which ignores names, is equal for both, or
+    `equivalences.network_hash_of`, which also ignores what tools write differently.
 
     Attributes:
         name: of the network.

@@ -112,12 +112,12 @@ def canonical_hash(graph: GraphParts) -> str:
         for index, tensor in enumerate(node.inputs):
             if not tensor:
                 continue
-            told = mark + _place(index) if fixed else mark + _PLACES[0]
+            reader = mark + _place(index) if fixed else mark + _PLACES[0]
             others = up.get(tensor)
             if others is None:
-                up[tensor] = [told]
+                up[tensor] = [reader]
             else:
-                others.append(told)
+                others.append(reader)
     # Each input counts once. Of the weights, matrices and convolution kernels that several nodes
     # read count, because two layers that share a weight differ from two layers with their own.
     # Vectors and scalars do not count: some exporters merge equal ones. Unread inputs do not count.
@@ -142,8 +142,8 @@ def _own_mark(node: Node) -> bytes:
 def _described(
     op: str, inputs: int, outputs: int, attrs: tuple[tuple[str, AttrValue], ...]
 ) -> bytes:
-    told = [f"{name!r}={_text(value)}" for name, value in sorted(attrs)]
-    return _digest(f"{op!r}{inputs},{outputs};{','.join(told)}".encode()).digest()
+    texts = [f"{name!r}={_text(value)}" for name, value in sorted(attrs)]
+    return _digest(f"{op!r}{inputs},{outputs};{','.join(texts)}".encode()).digest()
 
 
 def _text(value: object) -> str:
@@ -164,8 +164,8 @@ def _weight_mark(weight: Weight) -> bytes:
     """Digest of a weight: of its type and, where the graph knows them, its values."""
     if weight.values is None:
         return _noise_mark(weight.type)
-    told = f"values {_text(weight.values)}".encode()
-    return _digest(_type_mark(weight.type) + told).digest() + _PLACES[0]
+    values = f"values {_text(weight.values)}".encode()
+    return _digest(_type_mark(weight.type) + values).digest() + _PLACES[0]
 
 
 @lru_cache(maxsize=8192)

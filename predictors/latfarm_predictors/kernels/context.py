@@ -68,9 +68,9 @@ NAMES = (
 
 _CONCAT, _PARTS = "Concat", frozenset({"Split", "Slice"})
 _ALIGNED = 6
-"""The alignment of a whole tensor, and the largest that is told apart: 2 divides it 6 times."""
+"""The alignment of a whole tensor, and the largest that is distinguished: 2 divides it 6 times."""
 _MOST_STEPS = 6
-"""The largest number of kernels between input and kernel that is told apart."""
+"""The largest number of kernels between input and kernel that is distinguished."""
 _NO_FAMILY = -1.0
 """Stands for the family of a neighbour that does not exist."""
 _PLACE = {name: float(place) for place, name in enumerate(FAMILIES)}

@@ -137,25 +137,25 @@ def workload_of(graph: Graph, part: Part) -> Workload:
 
 def configuration(work: Workload) -> dict[str, int | str]:
     """The fields of a workload that people look at: family, and the sizes that matter for it."""
-    told: dict[str, int | str] = {"family": work.family, "batch": work.batch}
+    fields: dict[str, int | str] = {"family": work.family, "batch": work.batch}
     if work.family == "fc":
-        told |= {"in_features": work.in_channels, "out_features": work.out_channels}
-        return told | ({"matrices": work.groups} if work.groups > 1 else {})
-    told |= {"in_h": work.in_h, "in_w": work.in_w, "in_channels": work.in_channels}
+        fields |= {"in_features": work.in_channels, "out_features": work.out_channels}
+        return fields | ({"matrices": work.groups} if work.groups > 1 else {})
+    fields |= {"in_h": work.in_h, "in_w": work.in_w, "in_channels": work.in_channels}
     if (work.out_h, work.out_w) != (work.in_h, work.in_w):
-        told |= {"out_h": work.out_h, "out_w": work.out_w}
+        fields |= {"out_h": work.out_h, "out_w": work.out_w}
     if work.out_channels != work.in_channels or work.family in ("conv", "grouped_conv"):
-        told["out_channels"] = work.out_channels
+        fields["out_channels"] = work.out_channels
     if work.family in ("conv", "grouped_conv", "dwconv", "pool"):
-        told |= {"kernel": _by(work.kernel_h, work.kernel_w)}
-        told |= {"stride": _by(work.stride_h, work.stride_w)}
+        fields |= {"kernel": _by(work.kernel_h, work.kernel_w)}
+        fields |= {"stride": _by(work.stride_h, work.stride_w)}
         if (work.dilation_h, work.dilation_w) != (1, 1):
-            told["dilation"] = _by(work.dilation_h, work.dilation_w)
+            fields["dilation"] = _by(work.dilation_h, work.dilation_w)
     if work.family == "grouped_conv":
-        told["groups"] = work.groups
+        fields["groups"] = work.groups
     if work.inputs != 1:
-        told["inputs"] = work.inputs
-    return told
+        fields["inputs"] = work.inputs
+    return fields
 
 
 def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, int, int, int, int]:

@@ -34,7 +34,7 @@ class NetworkKeys:
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
         needed = [_needed(graph, part) for part in parts]
-        types = _places(tensor for told, _ in needed for tensor in told)
+        types = _places(tensor for tensors, _ in needed for tensor in tensors)
         weights = _places(tensor for part in parts for tensor in part.weights)
         asked = _places(index for _, indices in needed for index in indices)
         self._fetch_types = _fetch(tuple(types))
@@ -44,10 +44,10 @@ class NetworkKeys:
         # For each part, a function that picks its facts from the list of all facts made in `of`.
         self._picks: list[_Pick] = []
         self._uniform_picks: list[_Pick] = []
-        forms, tensors = len(parts), len(types) + len(weights)
-        attributes = forms + tensors
-        for index, (part, (told, indices)) in enumerate(zip(parts, needed, strict=True)):
-            own = [types[t] for t in told] + [len(types) + weights[t] for t in part.weights]
+        forms = len(parts)
+        attributes = forms + len(types) + len(weights)
+        for index, (part, (tensors, indices)) in enumerate(zip(parts, needed, strict=True)):
+            own = [types[t] for t in tensors] + [len(types) + weights[t] for t in part.weights]
             picked = [index, *(forms + at for at in own), *(attributes + asked[i] for i in indices)]
             dtypes = attributes + len(asked)
             self._uniform_picks.append(itemgetter(*picked, dtypes))
@@ -87,10 +87,10 @@ def _needed(graph: Graph, part: Part) -> tuple[Sequence[str], Sequence[int]]:
     """Tensors without weights whose types are part of the key, and nodes whose attributes are."""
     nodes = graph.nodes
     asked = tuple(dict.fromkeys([part.main, *part.multiplying]))
-    told = [*part.inputs, *part.outputs]
+    tensors = [*part.inputs, *part.outputs]
     for index in asked:
-        told += [*graph.data_inputs(nodes[index]), *filter(None, nodes[index].outputs)]
-    return tuple(dict.fromkeys(told)), asked
+        tensors += [*graph.data_inputs(nodes[index]), *filter(None, nodes[index].outputs)]
+    return tuple(dict.fromkeys(tensors)), asked
 
 
 def _form(graph: Graph, part: Part) -> str:

@@ -1,4 +1,4 @@
-"""Check that spellings of a network share a network hash and that near misses do not."""
+"""Check that different forms of a network have one network hash, and similar networks others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import macs_of
 
 Spelling = Callable[[GraphBuilder, str], str]
+"""Adds one form of a network behind a tensor; returns the name of its result."""
 MAP = (2, 4, 6, 6)
 """Shape of a small feature map: batch, channels, height, width."""
 
 
 @dataclass(frozen=True)
 class SpellingCase:
-    """Spellings of one network after a Tanh, and networks that look like it and are not."""
+    """Forms of one network, and similar networks that are not the same.
+
+    Attributes:
+        name: of the case.
+        same: forms of one network.
+        other: networks that must have other hashes.
+        shape: of the tensor to which they are applied.
+    """
 
     name: str
     same: Sequence[Spelling]
@@ -27,17 +35,17 @@ class SpellingCase:
 
 
 def network(spelling: Spelling, shape: Sequence[int]) -> Graph:
-    """The spelling between a Tanh and an Exp, which no rule touches."""
+    """A graph with this form between a Tanh and an Exp, which no rule changes."""
     b = GraphBuilder("network")
     x = b.input(shape)
     return b.build([b.op("Exp", [spelling(b, b.tanh(x))])])
 
 
 def check(case: SpellingCase) -> None:
-    """Assert that the spellings, and only they, are one network, and that normal forms are sound.
+    """Assert that all forms, and only they, have one network hash, and that normal forms are valid.
 
     Raises:
-        AssertionError: they are not.
+        AssertionError: one of these does not hold.
     """
     forms = [network(spelling, case.shape) for spelling in case.same]
     first = network_hash_of(forms[0])
@@ -59,12 +67,12 @@ def check(case: SpellingCase) -> None:
 
 
 def ops(graph: Graph) -> list[str]:
-    """Ops of the normal form, in order."""
+    """The ops of the normal form of a graph, in order."""
     return [node.op for node in normal_form(graph).nodes]
 
 
 def number(b: GraphBuilder, x: str, value: float, shape: Sequence[int] = ()) -> str:
-    """A known constant of one element, of the dtype of `x`."""
+    """Add a constant of one known value, of the element type of `x`."""
     return b.weight(shape, b.type_of(x).dtype, (value,))
 
 
@@ -79,7 +87,7 @@ def with_weight(op: str, shape: Sequence[int]) -> Spelling:
 
 
 def chain(*steps: Spelling) -> Spelling:
-    """One spelling after the other."""
+    """Several forms in a row."""
 
     def run(b: GraphBuilder, x: str) -> str:
         for step in steps:
@@ -95,7 +103,7 @@ def unary(op: str, **attrs: AttrValue) -> Spelling:
 
 
 def plain(_: GraphBuilder, x: str) -> str:
-    """Nothing at all."""
+    """No op: the result is the tensor itself."""
     return x
 
 

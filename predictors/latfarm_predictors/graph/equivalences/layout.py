@@ -249,8 +249,8 @@ def _slice(draft: GraphDraft, call: DraftCall) -> Made | None:
     base, perm = found
     starts, ends, axes, steps = (part or () for part in parts)
     rows = sorted((perm[a], s, e, d) for s, e, a, d in zip(starts, ends, axes, steps, strict=True))
-    told = [draft.ints([row[column] for row in rows]) for column in (1, 2, 0, 3)]
-    return (_turned(draft, call, (base, *told), call.attrs, perm),)
+    operands = [draft.ints([row[column] for row in rows]) for column in (1, 2, 0, 3)]
+    return (_turned(draft, call, (base, *operands), call.attrs, perm),)
 
 
 def _resize(draft: GraphDraft, call: DraftCall) -> Made | None:

@@ -65,8 +65,8 @@ def split_as_slices(draft: GraphDraft, call: DraftCall) -> Made | None:
     outs = call.outs or ("",) * len(call.types)
     for kind, out in zip(call.types, outs, strict=True):
         end = start + kind.shape[axis]
-        told = (draft.ints(part) for part in ((start,), (end,), (axis,), (1,)))
-        inputs = (call.inputs[0], *told)
+        operands = (draft.ints(part) for part in ((start,), (end,), (axis,), (1,)))
+        inputs = (call.inputs[0], *operands)
         pieces.append(draft.make("Slice", inputs, kind, {}, (out,) if out else ()))
         start = end
     return tuple(pieces)
@@ -104,9 +104,9 @@ def gather_one(draft: GraphDraft, call: DraftCall) -> Made | None:
     if len(draft.type_of(index).shape) > 1 or x in draft.weights:
         return None
     start = at[0] % kind.shape[axis]
-    told = (draft.ints(part) for part in ((start,), (start + 1,), (axis,), (1,)))
+    operands = (draft.ints(part) for part in ((start,), (start + 1,), (axis,), (1,)))
     cut = TensorType(kind.dtype, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
-    return (draft.view(draft.make("Slice", (x, *told), cut), call.type.shape),)
+    return (draft.view(draft.make("Slice", (x, *operands), cut), call.type.shape),)
 
 
 def constants_alone(draft: GraphDraft, call: DraftCall) -> Made | None:

@@ -88,7 +88,7 @@ def broadcast(op: str, *shapes: Sequence[int]) -> tuple[int, ...]:
         elif short < 0:
             found = (1,) * -short + found
         if any(a != b and a != 1 and b != 1 for a, b in zip(found, other, strict=True)):
-            told = " and ".join(str(list(one)) for one in shapes)
-            raise GraphError(f"{op}: shapes {told} do not broadcast")
+            texts = " and ".join(str(list(one)) for one in shapes)
+            raise GraphError(f"{op}: shapes {texts} do not broadcast")
         found = tuple([b if a == 1 else a for a, b in zip(found, other, strict=True)])
     return found

@@ -19,8 +19,8 @@ def _concat(call: ShapeCall) -> tuple[TensorType, ...]:
     for kind in kinds:
         other = kind.shape
         if len(other) != rank or other[:axis] != before or other[axis + 1 :] != after:
-            told = ", ".join(str(list(one.shape)) for one in kinds)
-            raise GraphError(f"{call.op}: shapes {told} differ outside axis {axis}")
+            texts = ", ".join(str(list(one.shape)) for one in kinds)
+            raise GraphError(f"{call.op}: shapes {texts} differ outside axis {axis}")
         total += other[axis]
     return (TensorType(kinds[0].dtype, (*before, total, *after)),)
 
