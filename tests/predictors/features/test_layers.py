@@ -78,7 +78,7 @@ def works() -> list[Workload]:
 def test_peaks_are_rates_that_were_reached_and_no_single_outlier() -> None:
     table = as_table(works())
     latency = table.macs / 1e6
-    latency[3] /= 100  # one measurement gone wrong
+    latency[3] /= 100  # one wrong measurement
     peaks = Peaks.of(table, latency)
     assert peaks.macs_per_ms == pytest.approx(1e6)
     assert peaks.bytes_per_ms < (table.total_bytes / latency).max()
@@ -93,7 +93,7 @@ def test_equal_graphs_have_no_changes_and_names_do_not_matter() -> None:
     assert list(unified([same])) == ["  ... 5 equal ops"]
 
 
-def test_changes_are_told_in_place() -> None:
+def test_changes_are_listed_at_their_place() -> None:
     changes = diff_graphs(net(), net(relu=False))
     assert [(change.side, len(change.ops)) for change in changes] == [
         ("same", 1),

@@ -1,4 +1,4 @@
-"""Workloads as columns, features, analytic costs."""
+"""Tables of workloads, features and analytic costs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def conv(
     return workload(extract(graph, graph.nodes))
 
 
-def test_a_table_holds_what_the_workloads_say() -> None:
+def test_a_table_has_the_values_of_its_workloads() -> None:
     works = survey()
     table = as_table(works)
     assert len(table) == len(works)
@@ -73,7 +73,7 @@ def test_taking_rows_keeps_every_column_aligned() -> None:
 
 
 def everything(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """All that models see of a table, side by side."""
+    """All features that regressors use of a table, side by side."""
     base, ratio = np.log(roofline_ms(table)), np.log(winograd_ratio(table))
     return np.concatenate(
         [
@@ -92,7 +92,7 @@ def test_rows_taken_from_a_table_have_the_features_that_they_have_alone() -> Non
     works = survey()
     whole = as_table(works)
     rng = np.random.default_rng(0)
-    for known in (False, True):  # whether anything was worked out for the whole table before
+    for known in (False, True):  # whether columns were already computed for the whole table
         if known:
             everything(whole)
         rows = rng.integers(0, len(works), 40)
@@ -103,7 +103,7 @@ def test_rows_taken_from_a_table_have_the_features_that_they_have_alone() -> Non
     assert everything(whole.take(rows[:0])).shape == (0, alone.shape[1])
 
 
-def test_another_type_for_taken_rows_is_seen() -> None:
+def test_a_changed_type_of_taken_rows_changes_their_features() -> None:
     works = [workload(k) for k in random_kernels(np.random.default_rng(1), {"conv": 6})]
     whole = as_table(works)
     everything(whole)
@@ -129,7 +129,7 @@ def test_an_empty_table_is_a_table() -> None:
     assert tiled_work(table, Tiles())[0].shape == (0,)
 
 
-def test_identity_tells_workloads_apart_by_value() -> None:
+def test_workloads_are_compared_by_value() -> None:
     assert conv() == conv()
     assert conv() != conv(c_out=65)
 
@@ -162,7 +162,7 @@ def test_work_without_tiles_is_the_multiply_adds() -> None:
     np.testing.assert_allclose(work, table.macs)
 
 
-def test_a_transposed_convolution_is_walked_by_its_input() -> None:
+def test_a_transposed_convolution_counts_positions_of_its_input() -> None:
     b = GraphBuilder("up")
     graph = b.build([b.conv_transpose(b.input((1, 8, 7, 7)), 16, 4, stride=2, pads=1)])
     table = as_table([workload(extract(graph, graph.nodes))])
@@ -184,7 +184,7 @@ def test_a_channel_beyond_the_tile_costs_a_whole_tile() -> None:
     assert over / full == pytest.approx(72 / 48)
 
 
-def test_moves_keep_rows_and_positions_exclusive() -> None:
+def test_changed_tiles_never_have_both_rows_and_positions() -> None:
     tiles = Tiles()
     for name, size in TILE_MOVES:
         tiles = tiles.moved(name, size)
@@ -216,7 +216,7 @@ def test_quantise_rounds_up_to_the_next_multiple(value: int, tile: int) -> None:
     assert 0 <= rounded - value < tile
 
 
-def test_larger_windows_are_told_apart() -> None:
+def test_larger_windows_have_different_features() -> None:
     rng = np.random.default_rng(5)
     work = workload(random_kernel(rng, "conv"))
     sides = (1, 3, 5, 7, 8, 9, 11)
@@ -231,7 +231,7 @@ def test_two_adic_counts_factors_of_two() -> None:
     assert two_adic(np.array([2.5, 4.5, 1e18, 96.0]), cap=18).tolist() == [0, 0, 18, 5]
 
 
-def test_a_vocabulary_leaves_out_what_tells_nothing() -> None:
+def test_a_vocabulary_leaves_out_ops_that_all_or_few_rows_have() -> None:
     names = ["Conv+Relu"] * 5 + ["Conv"] * 4 + ["ConvTranspose"]
     table = as_table([conv()] * len(names))
     table = Table(tuple(names), table.families, *_columns(table))

@@ -1,4 +1,4 @@
-"""Files as exporters write them (`exported/README.md`): all read, with onnxruntime's shapes."""
+"""Files of real exporters (`exported/README.md`) are read with the shapes of onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from latfarm_predictors.graph.hash import hash_of
 
 FOLDER = Path(__file__).parent / "exported"
 FILES = sorted(path.stem for path in FOLDER.glob("*.txt"))
-# Sizes for open dimensions, where an image of 16 x 24 or a sequence of 7 does not fit.
+# Sizes for open dimensions of files that need others than an image of 16 x 24 or a sequence of 7.
 SIZES = {"torchscript_11_pools_open": (2, 3, 17, 13), "dynamo_18_causal_open": (3, 9, 8)}
 
-# Computed from shapes alone: nothing of it may be left.
+# Ops that are computed from shapes only: none of them may be left in a graph.
 CHAINS = {"Shape", "ConstantOfShape", "Constant", "Identity", "Range", "If", "NonZero", "Size"}
 
 

@@ -1,4 +1,4 @@
-"""Int8 files of onnxruntime's quantiser, in both formats, and the float network underneath."""
+"""Int8 files of onnxruntime's quantiser in both formats, and the float network of each."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def quantised(graph: Graph, folder: Path, form: str, **options: Any) -> Path:
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-def test_the_float_network_underneath(
+def test_the_float_network_of_an_int8_file_is_recovered(
     form: str, activation: Any, per_channel: bool, tmp_path: Path
 ) -> None:
-    # In the operator format the quantiser takes out every Relu, whatever it is told.
+    # In the operator format, the quantiser removes every Relu, whatever its options are.
     graph = network(relu=form == "QDQ")
     path = quantised(graph, tmp_path, form, activation_type=activation, per_channel=per_channel)
     read = read_onnx(path)
@@ -124,7 +124,7 @@ def test_scales_of_channels_zero_points_types_and_formats_make_hashes(tmp_path: 
     assert len({found for key, found in hashes.items() if key[0] == "QOperator"}) == 4
 
 
-def test_a_quantiser_that_takes_out_relus_leaves_another_network(tmp_path: Path) -> None:
+def test_a_quantiser_that_removes_relus_makes_another_network(tmp_path: Path) -> None:
     graph = network()
     found = dequantised(read_onnx(quantised(graph, tmp_path, "QOperator")))
     ops = Counter(node.op for node in graph.nodes)
@@ -144,7 +144,7 @@ def test_dynamic_quantisation_reads(tmp_path: Path) -> None:
     assert read.type_of(read.outputs[0]) == graph.type_of(graph.outputs[0])
 
 
-def test_a_float_network_is_its_own(tmp_path: Path) -> None:
+def test_a_float_network_is_returned_as_it_is(tmp_path: Path) -> None:
     graph = network()
     assert not is_quantised(graph)
     assert dequantised(graph) is graph
@@ -186,10 +186,10 @@ def scaled(folder: Path, opset: int, attributes: str = "", zero: str = "uint8 z 
     return read_onnx(written(folder, text))
 
 
-def test_one_spelling_of_a_scale_for_all(tmp_path: Path) -> None:
+def test_all_forms_of_a_single_scale_become_one(tmp_path: Path) -> None:
     plain = scaled(tmp_path, 13)
     assert hash_of(scaled(tmp_path, 13, "<axis: int = 1>")) == hash_of(plain)
-    # No zero point means one of uint8.
+    # An absent zero point means one of type uint8.
     assert hash_of(scaled(tmp_path, 13, zero="")) == hash_of(plain)
     assert hash_of(scaled(tmp_path, 21, "<output_dtype: int = 2>")) == hash_of(plain)
     assert hash_of(scaled(tmp_path, 13, zero="int8 z = {3}")) != hash_of(plain)
@@ -208,14 +208,14 @@ def test_one_spelling_of_a_scale_for_all(tmp_path: Path) -> None:
         (21, "", "int16 z = {3}", "quantisation to int16; int8 and uint8 are"),
     ],
 )
-def test_younger_forms_are_named(
+def test_unsupported_newer_forms_are_named_in_the_error(
     opset: int, attributes: str, zero: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
         scaled(tmp_path, opset, attributes, zero)
 
 
-def test_float8_is_named(tmp_path: Path) -> None:
+def test_float8_is_named_in_the_error(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         f"{HEAD.format(19)} <float s = {{0.5}}, uint8 z = {{0}}>"
         " { q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"
@@ -227,7 +227,7 @@ def test_float8_is_named(tmp_path: Path) -> None:
         read_onnx(path)
 
 
-def test_nothing_but_scaling_is_no_network(tmp_path: Path) -> None:
+def test_a_network_of_scaling_ops_only_is_refused(tmp_path: Path) -> None:
     graph = read_onnx(
         written(
             tmp_path,

@@ -28,7 +28,7 @@ from tests.predictors.frontends.op_forms import (
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_reads_as_the_builders_graph(name: str, tmp_path: Path) -> None:
+def test_a_form_of_an_op_is_read_as_the_graph_of_the_builder(name: str, tmp_path: Path) -> None:
     opset, steps, weights, make = SAME[name]
     graph, expected = read(tmp_path, opset, steps, weights), built(make)
     assert [n.op for n in graph.nodes] == [n.op for n in expected.nodes]
@@ -41,14 +41,14 @@ def test_reads_as_the_builders_graph(name: str, tmp_path: Path) -> None:
 )
 def test_any_graph_survives_writing_and_reading(graph: Graph, tmp_path: Path) -> None:
     kept = [n for n in graph.nodes if n.op != "Dropout"]
-    assume(kept)  # a network of nothing but dropout is refused
+    assume(kept)  # a network of Dropout only is refused
     again = read_onnx(write(graph, tmp_path / "model.onnx"))
     if len(kept) == len(graph.nodes):
         assert hash_of(again) == hash_of(graph)
     assert len(again.nodes) == len(kept)
 
 
-def test_noise_is_not_kept_and_constants_are(tmp_path: Path) -> None:
+def test_values_of_constants_are_kept_and_those_of_weights_are_not(tmp_path: Path) -> None:
     steps: list[Step] = [
         ("Conv", ["x", "w", "b"], ["c"], {}),
         ("Clip", ["c", "lo", "hi"], ["y"], {}),

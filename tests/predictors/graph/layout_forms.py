@@ -22,7 +22,7 @@ def reshape(*shape: int) -> Spelling:
 
 
 def island(inside: Spelling) -> Spelling:
-    """What a converter from NHWC leaves: an op between two Transposes."""
+    """An op between two Transposes, as a converter from NHWC leaves it."""
     return chain(turn(*LAST), inside, turn(*FIRST))
 
 

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def values_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Random values of all weights that have none; variances are positive."""
+    """Random values for all weights without known values; variances are positive."""
     rng = np.random.default_rng(seed)
     return {
         name: (0.5 + rng.random(weight.type.shape)).astype(weight.type.dtype)
@@ -33,7 +33,7 @@ def values_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
 
 
 def run(graph: Graph, values: Mapping[str, Array]) -> list[Array]:
-    """Outputs for one random input, in onnxruntime without its own folding."""
+    """Outputs for a random input, computed by onnxruntime without its own folding."""
     import onnxruntime
 
     model = model_of(graph)
@@ -57,7 +57,7 @@ def assert_close(found: list[Array], expected: list[Array]) -> None:
 
 
 def layers() -> Graph:
-    """Batch-norms after each kind of linear layer, and some that stay."""
+    """Batch norms behind each kind of linear layer, and some that cannot be folded."""
     b = GraphBuilder("layers")
     x = b.batch_norm(b.input((2, 4, 6, 6)))
     x = b.relu(b.batch_norm(b.conv(x, 8, 3, groups=2)))
@@ -77,7 +77,7 @@ def test_folds_what_can_be_folded() -> None:
     graph = layers()
     folded, folds = fold_batch_norms(graph)
     left = [node for node in folded.nodes if node.op == "BatchNormalization"]
-    # The first has no layer before it; one layer is read twice.
+    # Two stay: the first has no layer before it, and one has a layer that is read twice.
     assert [node.inputs[0] for node in left] == ["input", left[1].inputs[0]]
     assert len(folds) == 9
     assert macs_of(folded) == macs_of(graph)
@@ -142,7 +142,7 @@ def conv_and_norm() -> Graph:
     return b.build([b.batch_norm(b.conv(b.input((1, 3, 5, 5)), 4, 3))])
 
 
-def test_values_come_whole_or_not_at_all() -> None:
+def test_values_of_a_layer_are_given_completely_or_not_at_all() -> None:
     graph = conv_and_norm()
     folds = fold_batch_norms(graph)[1]
     assert fold_values({}, folds) == {}

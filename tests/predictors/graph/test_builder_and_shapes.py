@@ -16,7 +16,7 @@ from latfarm_predictors.testing.onnx_files import model_of
 
 X = (2, 8, 15, 13)
 
-# Every method of the builder, and the shape it makes of X.
+# Every method of the builder, and the shape of its result on X.
 METHODS: dict[str, tuple[Callable[[GraphBuilder, str], str], tuple[int, ...]]] = {
     "conv same": (lambda b, x: b.conv(x, 16, 3, 2), (2, 16, 8, 7)),
     "conv valid bias": (lambda b, x: b.conv(x, 16, (1, 3), 1, "valid", bias=True), (2, 16, 15, 11)),
@@ -153,7 +153,7 @@ def onnx_window(size: int, attrs: dict[str, Any], ceil: bool) -> int:
     graph = onnx.helper.make_graph(
         [node], "g", [value("x", 1, (1, 1, size))], [value("y", 1, None)]
     )
-    # Opset 22 wrote down what runtimes do at all opsets: no window starts in the end padding.
+    # Opset 22 states what runtimes do at all opsets: no window starts in the padding at the end.
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)])
     found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     return int(found.graph.output[0].type.tensor_type.shape.dim[2].dim_value)
@@ -216,7 +216,7 @@ def test_every_default_attribute_is_one_of_opset_13() -> None:
         (lambda b, x: b.weight((2,), values=(1.0,)), "1 values"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_operands_that_do_not_fit_are_refused(
     make: Callable[[GraphBuilder, str], str], message: str
 ) -> None:
     b = GraphBuilder("bad")

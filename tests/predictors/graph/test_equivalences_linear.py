@@ -1,4 +1,4 @@
-"""Equivalences of linear layers: spellings that share a network hash, near misses that do not."""
+"""Equivalences of linear layers: equal networks have one network hash, similar ones others."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_folding_gives_a_layer_a_kernel_of_its_own() -> None:
     assert two(shared=True, fold=shift) != two(shared=False, fold=shift)
 
 
-def test_layers_that_share_a_matrix_are_not_two_with_two() -> None:
+def test_layers_that_share_a_matrix_differ_from_layers_with_their_own() -> None:
     def two(shared: bool, transposed: bool) -> str:
         b = GraphBuilder("two")
         x = b.input((8, 8))

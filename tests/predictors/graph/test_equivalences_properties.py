@@ -1,4 +1,4 @@
-"""Properties of hash and normal form over random graphs and real ones."""
+"""Properties of hash and normal form on random and on real graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from latfarm_predictors.testing.onnx_files import model_of
 from numpy.typing import NDArray
 
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# What a weight holds as well, what a size that divides makes idle, what the result's shape says.
+# Attributes that do not change the network hash: a weight may include them, a size that divides
+# evenly makes them idle, or the shape of the result tells the same.
 IDLE = {
     *("alpha of Gemm", "beta of Gemm", "transB of Gemm", "axis of Flatten"),
     *("ceil_mode of MaxPool", "ceil_mode of AveragePool", "count_include_pad of AveragePool"),
@@ -33,7 +34,7 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 @given(mixed_graphs())
 @settings(SLOW, max_examples=150)
-def test_a_normal_form_is_its_own(graph: Graph) -> None:
+def test_the_normal_form_of_a_normal_form_is_itself(graph: Graph) -> None:
     normal = normal_form(graph)
     assert hash_of(normal) == network_hash_of(graph)
     assert hash_of(normal_form(normal)) == hash_of(normal)
@@ -57,7 +58,7 @@ def test_names_order_and_ops_that_do_nothing_do_not_count(graph: Graph, seed: in
 
 
 def outputs_of(graph: Graph) -> list[NDArray[Any]]:
-    """Outputs for one random input, in onnxruntime as it stands."""
+    """Outputs for a random input, computed by onnxruntime with its default settings."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -81,7 +82,7 @@ def test_the_normal_form_computes_the_same(graph: Graph) -> None:
     if len(found) == len(expected):
         for one, other in zip(found.values(), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-    else:  # two outputs were one: each is still there
+    else:  # equal outputs were merged: each original one is still among them
         for other in expected:
             assert any(np.allclose(one, other, 1e-3, 1e-4) for one in found.values())
 
@@ -131,12 +132,12 @@ def test_real_networks_keep_their_hash(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["Concat", "Pad", "HardSigmoid", "ReduceMean", "Gemm", "Mul"])
-def test_an_op_that_lacks_what_its_kind_has_is_its_own_normal_form(op: str) -> None:
+def test_a_graph_with_an_incomplete_op_is_its_own_normal_form(op: str) -> None:
     kind = TensorType("float32", (1, 4, 6, 6))
     node = Node("n", op, ("x",), ("y",))
     graph = Graph("g", ("x",), ("y",), (node,), {}, {"x": kind, "y": kind})
     assert hash_of(normal_form(graph)) == network_hash_of(graph)
-    if op != "Concat":  # of one it does nothing
+    if op != "Concat":  # a Concat of one tensor does nothing
         assert network_hash_of(graph) == hash_of(graph)
 
 
@@ -170,8 +171,8 @@ def test_weights_do_not_count(tmp_path: Path) -> None:
     assert {network for _, network in hashes} == {network_hash_of(graph)}
 
 
-def test_every_rule_is_told() -> None:
-    told = (Path(__file__).parents[3] / "docs" / "hashing.md").read_text(encoding="utf-8")
+def test_the_documentation_lists_every_rule() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "hashing.md").read_text(encoding="utf-8")
     for rule in equivalences.rules():
         assert rule.__doc__, rule
-        assert f"`{rule.__name__}`" in told, rule.__name__
+        assert f"`{rule.__name__}`" in page, rule.__name__

@@ -91,7 +91,7 @@ def test_hash_sees_constants_but_not_noise() -> None:
     assert hash_of(clipped(6)) == hash_of(clipped(6.0))
 
 
-def test_hash_tells_a_shared_node_from_its_duplicate() -> None:
+def test_the_hash_distinguishes_a_shared_node_from_its_duplicate() -> None:
     b = GraphBuilder("shared")
     x = b.input((1, 4))
     r = b.relu(x)
@@ -102,7 +102,7 @@ def test_hash_tells_a_shared_node_from_its_duplicate() -> None:
     assert hash_of(shared) != hash_of(twice)
 
 
-def test_hash_tells_a_shared_input_and_weight_from_two() -> None:
+def test_the_hash_distinguishes_shared_inputs_and_weights_from_separate_ones() -> None:
     def two(inputs: int, weights: int) -> Graph:
         b = GraphBuilder("two")
         xs = [b.input((1, 4)) for _ in range(inputs)]

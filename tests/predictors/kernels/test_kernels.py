@@ -75,7 +75,7 @@ def test_wrong_groups_are_refused() -> None:
         extract(graph, graph.nodes[:2][::-1])
 
 
-def test_equal_work_is_one_kernel() -> None:
+def test_kernels_with_equal_work_have_one_id() -> None:
     b = GraphBuilder("twins")
     x = b.input((1, 4, 8, 8))
     y = b.conv(b.conv(x, 4, 3), 4, 3)

@@ -122,7 +122,7 @@ def test_the_main_op_is_the_one_that_multiplies() -> None:
     assert (found.family, found.fused_ops) == ("eltwise", 0)
 
 
-def test_a_window_over_channels_tells_kernels_apart() -> None:
+def test_kernels_differ_by_their_window_over_channels() -> None:
     three = work(lambda b, x: b.lrn(x, 3), (1, 8, 6, 6))
     five = work(lambda b, x: b.lrn(x, 5), (1, 8, 6, 6))
     assert (five.kernel_h, five.kernel_w) == (5, 1)
