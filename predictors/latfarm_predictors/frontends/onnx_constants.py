@@ -104,7 +104,7 @@ def tensor_constant(proto: Any) -> Constant:
         UnsupportedError: its element type is not supported.
     """
     if not isinstance(proto, onnx.TensorProto):
-        raise GraphError(f"{str(proto)[:40]!r} is no tensor")
+        raise GraphError(f"{str(proto)[:40]!r} is not a tensor")
     dtype = CAST_CODES.get(proto.data_type)
     if proto.data_location == onnx.TensorProto.EXTERNAL or proto.external_data:
         raise GraphError(f"tensor {proto.name!r} keeps its data in another file (external_data)")

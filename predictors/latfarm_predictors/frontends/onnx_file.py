@@ -87,15 +87,17 @@ def open_model(file: Path) -> ModelFile:
         model.ParseFromString(skeleton.data)
     except (DecodeError, WireError) as error:
         raise ModelFileError(
-            f"{file}: is no ONNX model, or is cut off; export or copy it again"
+            f"{file}: is not an ONNX model, or is cut off; export or copy it again"
         ) from error
     if not model.graph.node:
-        raise ModelFileError(f"{file}: is no ONNX model: it holds no graph; export the model again")
+        raise ModelFileError(
+            f"{file}: is not an ONNX model: it has no graph; export the model again"
+        )
     # protobuf returns text that is not UTF-8 as bytes.
     sound = all(isinstance(text, str) for text in _texts(model))
     if not sound or not all(node.op_type.isidentifier() for node in model.graph.node):
         raise ModelFileError(
-            f"{file}: is damaged: a name in it is no text; export or copy it again"
+            f"{file}: is damaged: a name in it is not text; export or copy it again"
         )
     nodes = _nodes_inlined(file, model)
     if nodes > NODE_LIMIT:

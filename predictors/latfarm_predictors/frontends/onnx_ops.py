@@ -219,7 +219,7 @@ def _per_channel(em: Emitter, x: str, channels: int, spatial: int) -> str:
     """Scale or bias of GroupNormalization as [channels, 1, ...]; in opset 18 it is per group."""
     kind = em.type_of(x)
     if not em.is_constant(x) or len(kind.shape) != 1 or channels % kind.shape[0]:
-        raise UnsupportedError("GroupNormalization whose scale or bias is no constant vector")
+        raise UnsupportedError("GroupNormalization whose scale or bias is not a constant vector")
     shape, source = (channels, *((1,) * spatial)), em.full(x)
     share = channels // kind.shape[0]
     return em.weight(

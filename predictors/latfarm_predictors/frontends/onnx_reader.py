@@ -145,7 +145,7 @@ class Reader:
             kind = value.type
             if kind.WhichOneof("value") != "tensor_type":
                 raise UnsupportedOpError(
-                    f"{self._file}: input {value.name!r} is no tensor; export it as one"
+                    f"{self._file}: input {value.name!r} is not a tensor; export it as one"
                 )
             code = kind.tensor_type.elem_type
             if code not in CAST_CODES:

@@ -91,7 +91,7 @@ def tidy_float(value: float) -> float:
         GraphError: the value is infinite or not a number.
     """
     if not math.isfinite(value):
-        raise GraphError(f"{value} is no finite number")
+        raise GraphError(f"{value} is not a finite number")
     if -1e6 < value < 1e6 and value == int(value):  # a whole number of few digits needs no rounding
         return float(int(value))
     return float(f"{value:.7g}")

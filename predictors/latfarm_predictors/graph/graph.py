@@ -271,5 +271,5 @@ def _type(data: Mapping[str, Any]) -> TensorType:
 
 def _names(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
-        raise GraphError(f"not a graph: {data!r} is no list of names")
+        raise GraphError(f"not a graph: {data!r} is not a list of names")
     return tuple(data)

@@ -72,7 +72,7 @@ class FusionRules:
                 )
         for pair, verdict in self.pairs.items():
             if not (len(pair) == 2 and all(isinstance(op, str) and op for op in pair)):
-                raise FusionRulesError(f"{pair!r} is no pair of ops")
+                raise FusionRulesError(f"{pair!r} is not a pair of ops")
             if verdict not in get_args(Verdict):
                 raise FusionRulesError(
                     f"{'+'.join(pair)} is fused, separate or undecided, not {verdict!r}"
@@ -165,7 +165,7 @@ class FusionRules:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise FusionRulesError(f"fusion rules are no JSON: {error}") from error
+            raise FusionRulesError(f"fusion rules are not JSON: {error}") from error
         return FusionRules.from_json(data)
 
 

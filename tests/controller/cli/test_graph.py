@@ -120,7 +120,7 @@ def test_hash_names_bad_files_and_prints_the_rest(latfarm: Latfarm, tmp_path: Pa
     bad.write_bytes(b"no model")
     ended = latfarm("graph", "hash", bad, good)
     assert ended.code == 2
-    assert ended.line.startswith(f"latfarm: {bad}: is no ONNX model")
+    assert ended.line.startswith(f"latfarm: {bad}: is not an ONNX model")
     assert ended.out.split()[1] == str(good)
     assert latfarm("graph", "hash", bad, "--json").out.strip() == "null"
 

@@ -47,7 +47,7 @@ def test_empty_and_foreign_files(tmp_path: Path) -> None:
     assert "is empty" in error_of(path)
     for data in (b"PK\x03\x04 a zip", b"hello, world", b"\x80\x02 pickle", bytes(range(256))):
         path.write_bytes(data)
-        assert "no ONNX model" in error_of(path)
+        assert "not an ONNX model" in error_of(path)
     path.write_bytes(onnx.ModelProto(ir_version=8).SerializeToString())
     assert "no graph" in error_of(path)
 
@@ -142,7 +142,7 @@ def test_blocks_and_control_flow_are_unsupported_not_damaged(tmp_path: Path) -> 
         ([node("Reshape", "x", "shape")], "damaged"),
         ([node("Transpose", perm=[0, 1])], "perm"),
         ([node("Concat", "x", "x", axis=7)], "out of range"),
-        ([node("LeakyRelu", alpha=float("nan"))], "no finite number"),
+        ([node("LeakyRelu", alpha=float("nan"))], "not a finite number"),
         ([node("MaxPool", kernel_shape=[0, 0])], "at least 1"),
         ([node("Gemm", "x", "x")], "matrices"),
         ([node("Sub", "x", "", "x")], "operand 1 is missing"),
@@ -156,7 +156,7 @@ def test_contradictions_name_the_node(nodes: list[Any], message: str, tmp_path: 
 
 def test_inputs_that_are_not_float_tensors(tmp_path: Path) -> None:
     sequence = onnx.helper.make_tensor_sequence_value_info("x", 1, (1, 4))
-    assert "no tensor" in error_of(saved(tmp_path, model_with([node("Relu")], [sequence])))
+    assert "not a tensor" in error_of(saved(tmp_path, model_with([node("Relu")], [sequence])))
     text = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, (1, 4))
     assert "string" in error_of(saved(tmp_path, model_with([node("Relu")], [text])))
 

@@ -113,7 +113,7 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
     """The shape that a Reshape of `x` gives; 0 keeps a size, and one -1 takes what is left.
 
     Raises:
-        GraphError: the numbers of elements differ, or `wanted` is no shape.
+        GraphError: the numbers of elements differ, or `wanted` is not a shape.
     """
     sizes: list[int] = []
     for axis, size in enumerate(wanted):
@@ -121,7 +121,7 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
             raise GraphError(f"Reshape: nothing to keep at axis {axis} of {list(x.shape)}")
         sizes.append(x.shape[axis] if size == 0 else size)
     if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
-        raise GraphError(f"Reshape: {list(wanted)} is no shape")
+        raise GraphError(f"Reshape: {list(wanted)} is not a shape")
     if -1 in sizes:
         known = -math.prod(sizes)
         sizes[sizes.index(-1)] = x.elements // known if known else 0
@@ -133,7 +133,7 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
 def _transpose(call: ShapeCall) -> tuple[TensorType, ...]:
     x, perm = call.type(0), call.attr_ints("perm")
     if sorted(perm) != list(range(len(x.shape))):
-        raise GraphError(f"{call.op}: {list(perm)} is no permutation of {len(x.shape)} axes")
+        raise GraphError(f"{call.op}: {list(perm)} is not a permutation of {len(x.shape)} axes")
     return (TensorType(x.dtype, tuple(x.shape[axis] for axis in perm)),)
 
 

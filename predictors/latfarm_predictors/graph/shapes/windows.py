@@ -17,7 +17,7 @@ def _conv(call: ShapeCall) -> tuple[TensorType, ...]:
     if len(w.shape) != len(x.shape):
         raise GraphError(f"{call.op}: weight {list(w.shape)} does not fit input {list(x.shape)}")
     if w.shape[2:] != kernel:
-        raise GraphError(f"{call.op}: weight {list(w.shape)} is no {list(kernel)} kernel")
+        raise GraphError(f"{call.op}: weight {list(w.shape)} is not a {list(kernel)} kernel")
     if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise GraphError(
             f"{call.op}: weight {list(w.shape)} in {group} groups does not fit"
