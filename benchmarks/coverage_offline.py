@@ -20,7 +20,7 @@ import numpy as np
 from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.kernel_models import KernelModels
+from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
 from latfarm_predictors.learned.network_correction import figures
 from latfarm_predictors.samples import Training
 
@@ -65,7 +65,7 @@ def judge(
         padding_ms=np.zeros(count),
         networks=("",) * count,
     )
-    models = KernelModels.fit(training, floor_ms=1e-6, seed=0, report=lambda *_: None)
+    models = KernelModels.fit(training, floor_ms=1e-6, seed=0, on_progress=ignore_progress)
     sums = []
     for layers in networks:
         told = models.predict(as_table(layers))

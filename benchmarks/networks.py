@@ -45,13 +45,15 @@ from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
 from latfarm_controller.zoo.draws import dataset
 from latfarm_controller.zoo.draws.variants import variant
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError, NoBaselineError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks import simulated_boards
 from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
@@ -164,7 +166,7 @@ def baseline_scores(
     rows = {}
     for name in BASELINES:
         try:
-            rows[name] = scores([predictor.predict_baseline(g, name) for g in graphs], measured)
+            rows[name] = scores([baseline_ms(predictor, g, name) for g in graphs], measured)
         except NoBaselineError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
     for name in sorted({name for told in vendor.values() for name in told}):

@@ -41,6 +41,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
@@ -170,13 +171,15 @@ def predictors(
             if s.insight != "single"
         ]
         print(f"training on {name} times", file=sys.stderr)
-        made[name] = PlatformPredictor.fit(
-            platform,
-            rules,
-            list(samples[name].values()),
-            [],
-            call_overhead_ms=overhead_ms,
-            transfer_ms_per_mb=transfer_beside_pads(beside, overhead_ms),
+        made[name] = fit_predictor(
+            PlatformSamples(
+                platform,
+                rules,
+                list(samples[name].values()),
+                [],
+                call_overhead_ms=overhead_ms,
+                transfer_ms_per_mb=transfer_beside_pads(beside, overhead_ms),
+            )
         )
     return made
 

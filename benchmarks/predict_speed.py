@@ -41,6 +41,7 @@ from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import load_bundle, save_bundle
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.predict.answer import Answer
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard
 
@@ -73,8 +74,8 @@ def train(folder: Path, kernels: int) -> tuple[Path, float]:
         board.network_sample(variant(name, 9000 + index), rng) for index, name in enumerate(chosen)
     ]
     begun = time.monotonic()
-    fitted = PlatformPredictor.fit(
-        "synthetic-1t", RULES, samples, networks, call_overhead_ms=board.call_ms
+    fitted = fit_predictor(
+        PlatformSamples("synthetic-1t", RULES, samples, networks, call_overhead_ms=board.call_ms)
     )
     took_s = time.monotonic() - begun
     save_bundle(fitted, folder / "bundle.zip")

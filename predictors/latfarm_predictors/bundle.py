@@ -33,7 +33,7 @@ from latfarm_predictors.files.bundle_state import DAMAGE, as_json, packed, state
 from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.predict.state import BASELINES_PART, predictor_of
+from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
 
 FORMAT = "latfarm-bundle"
 VERSION = 2
@@ -155,7 +155,7 @@ def _name(platform: str, sums: bytes) -> str:
 
 def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[str, bytes]:
     """All files of a bundle by name, the digests last."""
-    state = predictor.state()
+    state = state_of(predictor)
     beside = state.parts[BASELINES_PART]
     others = {name: part for name, part in state.parts.items() if name != BASELINES_PART}
     texts: dict[str, str] = {}

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import GraphError, NotEnoughDataError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph, Node, TensorType, Weight
 from latfarm_predictors.predict.answer import Answer
-from latfarm_predictors.predict.predictor import BASELINES, LEAST_FLOOR_MS, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
+from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_network
 
@@ -37,8 +41,9 @@ def sound(answer: Answer) -> None:
 
 
 def fit(kernels: Samples, networks: list[NetworkSample] | None = None) -> PlatformPredictor:
-    return PlatformPredictor.fit(
-        "p", RULES, kernels, networks or [], call_overhead_ms=BOARD.call_ms, baselines=False
+    return fit_predictor(
+        PlatformSamples("p", RULES, kernels, networks or [], call_overhead_ms=BOARD.call_ms),
+        baselines=False,
     )
 
 
@@ -73,7 +78,7 @@ def test_latencies_that_are_none_are_left_out_and_counted(
     assert fitted.left_out == fitted.explain()["left_out"] == 33
     assert clean.left_out == 0
     assert fitted.predict_many(GRAPHS) == clean.predict_many(GRAPHS)
-    assert PlatformPredictor.from_state(fitted.state()).left_out == 33
+    assert predictor_of(state_of(fitted)).left_out == 33
     with pytest.raises(NotEnoughDataError, match=r"5 distinct .*; 30 more have no usable latency"):
         fit(kernel_samples[30:35] + broken)
 
@@ -99,19 +104,21 @@ def test_a_spread_that_is_none_makes_a_row_count_less(
 def test_costs_that_are_none_are_refused(name: str, bad: float, kernel_samples: Samples) -> None:
     named: dict[str, Any] = {"call_overhead_ms": 0.0, "transfer_ms_per_mb": 0.0, name: bad}
     with pytest.raises(ValueError, match=r"overhead of|transfers of"):
-        PlatformPredictor.fit("p", RULES, kernel_samples[:20], [], **named, baselines=False)
+        fit_predictor(
+            PlatformSamples("p", RULES, kernel_samples[:20], [], **named), baselines=False
+        )
 
 
 @pytest.mark.parametrize("latency_ms", [1e-9, 0.25, 1e9])
 def test_latencies_that_are_all_the_same(latency_ms: float, kernel_samples: Samples) -> None:
     same = [replace(s, latency_ms=latency_ms, mad_ms=0.0) for s in kernel_samples[::3]]
     networks = [NetworkSample(graph, latency_ms) for graph in GRAPHS]
-    fitted = PlatformPredictor.fit("p", RULES, same, networks)
+    fitted = fit_predictor(PlatformSamples("p", RULES, same, networks))
     for answer in fitted.predict_many(GRAPHS):
         sound(answer)
     for name in BASELINES:
         if name not in ("nn-meter", "annette-statistical", "annette-mixed"):  # slow to fit
-            latency = fitted.predict_baseline(GRAPHS[0], name)
+            latency = baseline_ms(fitted, GRAPHS[0], name)
             assert math.isfinite(latency)
             assert latency > 0
     known = fitted.predict(kernel_samples[3].kernel.graph).kernels[0]
@@ -190,7 +197,7 @@ def test_sizes_that_no_board_could_run_are_refused(
         predictor.predict(graph)
     for name in ("sum", "operators", "forest", "lookup", "roofline", "mnn_cost", "flops"):
         with pytest.raises(GraphError, match="no board could run it"):
-            predictor.predict_baseline(graph, name)
+            baseline_ms(predictor, graph, name)
     absurd = replace(kernel_samples[0], kernel=replace(kernel_samples[0].kernel, graph=graph))
     with pytest.raises(GraphError, match="no board could run it"):
         fit([*kernel_samples[:20], absurd])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import zipfile
 from dataclasses import replace
@@ -14,13 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.errors import BundleError, NoBaselineError, PredictorsError
 from latfarm_predictors.files.bundle_files import read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import packed
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.published.per_type import PerType
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import state_of
 from latfarm_predictors.testing.synthetic import random_network
 
 PROVENANCE = {"campaign": "c-1", "made_at": "2026-01-01T00:00:00Z", "versions": {"numpy": "2"}}
@@ -47,9 +51,7 @@ def test_a_loaded_predictor_predicts_the_same_bits(
     slow = ("nn-meter", "annette-statistical", "annette-mixed")  # forests, fitted when asked for
     for baseline in [name for name in BASELINES if name not in slow]:
         for graph in GRAPHS:
-            assert loaded.predict_baseline(graph, baseline) == predictor.predict_baseline(
-                graph, baseline
-            )
+            assert baseline_ms(loaded, graph, baseline) == baseline_ms(predictor, graph, baseline)
     assert replace_bundle(loaded.explain()) == predictor.explain()
     assert loaded.rules == predictor.rules
 
@@ -109,13 +111,8 @@ def nobody_looks(*_: object, **__: object) -> object:
 def refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle is refused, and nothing in it was looked at before."""
     with monkeypatch.context() as patch:
-        for name in (
-            "bundle.json.loads",
-            "bundle_state.np.load",
-            "bundle.predictor_of",
-            "bundle.Baselines.later",
-        ):
-            patch.setattr(f"latfarm_predictors.{name}", nobody_looks)
+        patch.setattr(json, "loads", nobody_looks)
+        patch.setattr(np, "load", nobody_looks)
         with pytest.raises(BundleError, match=bundle.name.replace(".", r"\.")):
             load_bundle(bundle)
 
@@ -268,14 +265,12 @@ def test_baselines_are_read_when_first_asked_for(
         read.append(1)
         return numpy_load(*given, **named)
 
-    monkeypatch.setattr("latfarm_predictors.files.bundle_state.np.load", counted)
+    monkeypatch.setattr(np, "load", counted)
     loaded = load_bundle(stored / "one.zip")
     loaded.predict(GRAPHS[0])
     assert len(read) == 1
     for name in ("forest", "annette-refined"):
-        assert loaded.predict_baseline(GRAPHS[0], name) == predictor.predict_baseline(
-            GRAPHS[0], name
-        )
+        assert baseline_ms(loaded, GRAPHS[0], name) == baseline_ms(predictor, GRAPHS[0], name)
     assert len(read) == 2
 
 
@@ -287,7 +282,7 @@ def test_fits_are_kept_for_all_who_load_the_same_bundle(
     loaded = load_bundle(path, tmp_path / "fits")
     # What was loaded counts, whatever the file is by the time that something is fitted.
     path.unlink()
-    told = loaded.predict_baseline(GRAPHS[0], "annette-mixed")
+    told = baseline_ms(loaded, GRAPHS[0], "annette-mixed")
     assert len(list((tmp_path / "fits").iterdir())) == 1
 
     def never(*_: object, **__: object) -> object:
@@ -295,9 +290,9 @@ def test_fits_are_kept_for_all_who_load_the_same_bundle(
 
     monkeypatch.setattr(PerType, "fit", never)
     again = load_bundle(stored / "one.zip", tmp_path / "fits")
-    assert again.predict_baseline(GRAPHS[0], "annette-mixed") == told
+    assert baseline_ms(again, GRAPHS[0], "annette-mixed") == told
     with pytest.raises(AssertionError, match="second time"):
-        load_bundle(stored / "one.zip").predict_baseline(GRAPHS[0], "annette-mixed")
+        baseline_ms(load_bundle(stored / "one.zip"), GRAPHS[0], "annette-mixed")
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"kind":"","values":{},"arrays":["x"]}'])
@@ -308,16 +303,16 @@ def test_baselines_that_are_none_are_refused_when_asked_for(
     loaded = load_bundle(tmp_path / "odd")
     assert loaded.predict(GRAPHS[0]).latency_ms == predictor.predict(GRAPHS[0]).latency_ms
     with pytest.raises(BundleError, match="odd: its baselines are not usable"):
-        loaded.predict_baseline(GRAPHS[0], "forest")
+        baseline_ms(loaded, GRAPHS[0], "forest")
     with pytest.raises(BundleError, match="not usable"):  # and again: nothing is half read
-        loaded.predict_baseline(GRAPHS[0], "forest")
+        baseline_ms(loaded, GRAPHS[0], "forest")
 
 
 def test_a_bundle_of_version_1_is_read(
     stored: Path, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     """Version 1 held forests with the models, and lookup and totals beside them."""
-    state = predictor.state()
+    state = state_of(predictor)
     held = state.parts["baselines"].parts
     forests = held["kernel-forest"]
     models = state.parts["models"]
@@ -342,11 +337,11 @@ def test_a_bundle_of_version_1_is_read(
     for graph in GRAPHS:
         assert replace(loaded.predict(graph), bundle="") == predictor.predict(graph)
         for name in ("forest", "lookup", "roofline", "sum", "operators", "flops", "flops_mac"):
-            assert loaded.predict_baseline(graph, name) == predictor.predict_baseline(graph, name)
+            assert baseline_ms(loaded, graph, name) == baseline_ms(predictor, graph, name)
     with pytest.raises(NoBaselineError, match=r"'annette-mixed'.*older version.*anew"):
-        loaded.predict_baseline(GRAPHS[0], "annette-mixed")
+        baseline_ms(loaded, GRAPHS[0], "annette-mixed")
     with pytest.raises(NoBaselineError, match=r"'mnn_cost'.*older version.*it has forest, lookup"):
-        loaded.predict_baseline(GRAPHS[0], "mnn_cost")
+        baseline_ms(loaded, GRAPHS[0], "mnn_cost")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +388,7 @@ def test_a_failed_write_leaves_the_old_one_and_no_litter(
     def fail(descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("latfarm_predictors.files.bundle_files.os.fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         save_bundle(predictor, tmp_path / name, {"n": 2})
     assert read_provenance(tmp_path / name) == {"n": 1}

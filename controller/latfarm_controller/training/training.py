@@ -18,6 +18,7 @@ from latfarm_controller.training.energy import fit_energy
 from latfarm_controller.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
+    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 OnProgress = Callable[[str, int, int], None]
@@ -47,7 +48,6 @@ def train(
     import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
     import scipy.linalg  # noqa: F401
     from latfarm_predictors.bundle import load_bundle, save_bundle
-    from latfarm_predictors.predict.predictor import PlatformPredictor
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     from latfarm_controller.training.cover import gather
@@ -58,17 +58,19 @@ def train(
     try:
         # Hundreds of rows: more threads only wait for each other, by far on a busy host.
         with threadpool_limits(1):
-            predictor = PlatformPredictor.fit(
-                platform,
-                data.rules,
-                data.kernels,
-                data.networks,
-                call_overhead_ms=data.call_overhead_ms,
-                transfer_ms_per_mb=data.transfer_ms_per_mb,
+            predictor = fit_predictor(
+                PlatformSamples(
+                    platform,
+                    data.rules,
+                    data.kernels,
+                    data.networks,
+                    call_overhead_ms=data.call_overhead_ms,
+                    transfer_ms_per_mb=data.transfer_ms_per_mb,
+                    places=data.places,
+                ),
                 seed=seed,
                 on_progress=on_progress,
                 sibling=sibling,
-                places=data.places,
             )
             predictor.energy = fit_energy(
                 platform,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from latfarm_predictors.baselines.names import BASELINES, MNN
 from latfarm_predictors.confidence.evidence import Evidence
@@ -28,6 +28,7 @@ from latfarm_predictors.errors import NoBaselineError, NotEnoughDataError
 from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
+from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear, Lookup
@@ -37,9 +38,6 @@ from latfarm_predictors.models.published.network_model import NETWORK_MODELS, Ne
 from latfarm_predictors.models.published.per_type import PerType
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import NetworkSample, Training
-
-if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import FitCache
 
 __all__ = ["BASELINES", "Baselines", "KernelBaseline", "threads_of"]
 
@@ -80,7 +78,7 @@ class Baselines:
         self._seed = seed
         self._later: Callable[[], ModelState] | None = None
         self._per_type: dict[str, PerType] = {}
-        self._kept: FitCache | None = None
+        self._kept: FittedCache | None = None
         self._busy = Lock()
 
     @staticmethod
@@ -129,7 +127,7 @@ class Baselines:
         baselines._later = read
         return baselines
 
-    def keep_in(self, kept: FitCache) -> None:
+    def keep_in(self, kept: FittedCache) -> None:
         """Keep there what is fitted when first asked for, and look there before."""
         self._kept = kept
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from latfarm_predictors.confidence.layer_confidence import LEAST_ROWS, LayerConf
 from latfarm_predictors.confidence.measures import PlatformConfidence, family_rows
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
+from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.samples import Training
-
-if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import FitCache
 
 KIND = "evidence"
 TREES = 150
@@ -53,7 +50,7 @@ class Evidence:
     _fitted: dict[str, LayerConfidence] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _kept: list[FitCache] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kept: list[FittedCache] = field(default_factory=list, init=False, repr=False, compare=False)
     _fitting: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -71,9 +68,14 @@ class Evidence:
         """For pickle and copy: what was fitted can be fitted again."""
         return Evidence, (self.table, *(getattr(self, name) for name in _OWN))
 
-    def keep_in(self, kept: FitCache) -> None:
+    def keep_in(self, kept: FittedCache) -> None:
         """Keep there what is fitted when first asked for, and look there before."""
         self._kept[:] = [kept]
+
+    @property
+    def fitted_families(self) -> frozenset[str]:
+        """Families whose metrics are fitted already; "" stands for all kernels together."""
+        return frozenset(self._fitted)
 
     @cached_property
     def rows(self) -> dict[str, Rows]:

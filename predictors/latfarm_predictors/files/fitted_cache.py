@@ -13,9 +13,9 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import DAMAGE, packed, state_of_files
 from latfarm_predictors.models.base import ModelState
 
@@ -23,18 +23,6 @@ FORMAT = "latfarm-fitted"
 VERSION = 1
 """Another version is fitted anew: to be raised where the same measurements give other models."""
 MOST_BYTES = 256 * 2**20
-
-
-class FitCache(Protocol):
-    """Keeps what was fitted, by name. Thread-safe; may forget anything at any time."""
-
-    def get(self, name: str) -> ModelState | None:
-        """What was kept under that name; None where there is nothing, or nothing readable."""
-        ...
-
-    def put(self, name: str, state: ModelState) -> None:
-        """Keep it, if that is possible."""
-        ...
 
 
 class FittedCache:
@@ -55,9 +43,7 @@ class FittedCache:
         self._most_bytes = most_bytes
 
     def get(self, name: str) -> ModelState | None:
-        """See `FitCache.get`."""
-        from latfarm_predictors.files.bundle_files import read_files
-
+        """What was kept under that name; None where there is nothing, or nothing readable."""
         path = self._path(name)
         if not path.is_file():
             return None
@@ -73,9 +59,7 @@ class FittedCache:
         return state
 
     def put(self, name: str, state: ModelState) -> None:
-        """See `FitCache.put`; a folder that cannot be written to keeps nothing."""
-        from latfarm_predictors.files.bundle_files import SUMS, sums_of, write_files
-
+        """Keep a fitted model under that name; a folder that cannot be written to keeps nothing."""
         texts: dict[str, str] = {}
         tree, arrays = packed(state, texts)
         if texts:  # boosted trees are a bundle's own

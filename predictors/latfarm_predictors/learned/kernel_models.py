@@ -22,13 +22,17 @@ from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import Training
 
-__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "Report"]
+__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "OnProgress"]
 
-Report = Callable[[str, int, int], None]
-"""Called with a stage, how many of its steps are done, and how many there are."""
+OnProgress = Callable[[str, int, int], None]
+"""Called with a stage of training, how many of its steps are done, and how many there are."""
 
 _TOKEN_DOUBT = 0.1
 _MOST_NOISE = 0.3**2
+
+
+def ignore_progress(stage: str, done: int, total: int) -> None:
+    """An `OnProgress` that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,8 @@ class KernelModels:
         *,
         floor_ms: float,
         seed: int,
-        report: Report,
-        sibling: KernelModels | None = None,
+        on_progress: OnProgress,
+        sibling: Sibling | None = None,
         forests: bool = True,
     ) -> KernelModels:
         """Fit every group's stack, and record how each row fared out of fold.
@@ -102,16 +106,15 @@ class KernelModels:
         models = KernelModels(floor_ms=floor_ms)
         router, groups = Router.of(table, training.devices)
         models.router = replace(router, free=training.free)
-        elder = None if sibling is None else Sibling.of(sibling)
-        models.overall = fit_roofline(table, training.latency_ms, training.noise, elder)
+        models.overall = fit_roofline(table, training.latency_ms, training.noise, sibling)
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
         summaries, labels = [], [""] * len(table)
         for done, name in enumerate(names):
-            report("kernels", done, len(names))
+            on_progress("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
-            summaries.append(models._fit_group(name, rows, training, seed, elder, forests))
+            summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
                 labels[row] = models._label(name, float(models.unseen_ms[row]))
@@ -126,7 +129,7 @@ class KernelModels:
         models.scores = Mondrian.of(
             error[sound] / models.unseen_sigma[sound], [labels[row] for row in sound]
         )
-        report("kernels", len(names), len(names))
+        on_progress("kernels", len(names), len(names))
         return models
 
     def predict(self, table: Table) -> KernelEstimates:
@@ -198,10 +201,14 @@ class KernelModels:
         labels = [str(label) for label in values["labels"]]
         return KernelModels(
             router=Router.from_json(values["router"]),
-            overall=Roofline.from_state(parts["overall"]),
-            stacks={n: Stack.from_state(parts[f"stack-{n}"]) for n in values["stacks"]},
+            overall=Roofline.from_state(parts["overall"], Sibling.from_state),
+            stacks={
+                n: Stack.from_state(parts[f"stack-{n}"], Sibling.from_state)
+                for n in values["stacks"]
+            },
             images={  # bundles of old know none
-                n: Stack.from_state(parts[f"images-{n}"]) for n in values.get("images", ())
+                n: Stack.from_state(parts[f"images-{n}"], Sibling.from_state)
+                for n in values.get("images", ())
             },
             scaled={name: Scaled(**given) for name, given in values["scaled"].items()},
             middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
@@ -219,19 +226,19 @@ class KernelModels:
         rows: Rows,
         training: Training,
         seed: int,
-        elder: Sibling | None,
+        sibling: Sibling | None,
         forests: bool,
     ) -> GroupSummary:
         table = training.table.take(rows)
-        known = None if elder is None else elder.within(table)
+        near = None if sibling is None else sibling.within(table)
         latency, noise = training.latency_ms[rows], training.noise[rows]
         forest_scores = None
         if len(rows) >= LEAST_ROWS:
             sources = [training.networks[row] for row in rows]
-            stack = self.stacks[name] = Stack(seed=seed, sibling=known)
+            stack = self.stacks[name] = Stack(seed=seed, sibling=near)
             stack.fit(table, latency, noise, sources)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
-            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=known)
+            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=near)
             if two is not None:
                 stack = self.stacks[name] = two.others
                 self.images[name] = two.images

@@ -15,7 +15,7 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.models.base import mean_size
-from latfarm_predictors.models.roofline import Elder
+from latfarm_predictors.models.roofline import SiblingLatency
 from latfarm_predictors.models.stack import Stack
 
 FEW_CHANNELS = 4
@@ -56,7 +56,7 @@ def learn(
     together_ms: Array,
     *,
     seed: int,
-    sibling: Elder | None = None,
+    sibling: SiblingLatency | None = None,
 ) -> Apart | None:
     """Two models of a group; None where one of all tells kernels that it did not see better.
 

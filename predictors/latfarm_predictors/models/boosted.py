@@ -13,7 +13,7 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, out_of_fold, robust_sigma
-from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.roofline import ReadSibling, Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 
 _MOST_ROUNDS, _MOST_LEAVES = 400, 31
@@ -96,10 +96,15 @@ class Boosted:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """Fitted trees from their state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         model = cls(sigma=float(state.values["sigma"]))
-        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.roofline = Roofline.from_state(state.parts["roofline"], read_sibling)
         model.vocabulary = Vocabulary(
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )

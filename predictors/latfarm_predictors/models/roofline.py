@@ -10,9 +10,9 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +35,24 @@ _LEAST_GAIN = 2e-4
 _FLOOR_SHARE = 1e-3
 
 
-class Elder(Protocol):
-    """A board that was measured before (see `models.sibling`)."""
+class SiblingLatency(Protocol):
+    """The latencies of a sibling platform, as far as a roofline needs them.
+
+    A roofline knows no more of a sibling platform than this, because a sibling platform (class
+    `models.sibling.Sibling`) is itself made of rooflines.
+    """
 
     def latency_ms(self, table: Table) -> Array:
-        """Its latencies, shape (n,)."""
+        """Latencies in ms of n kernels on the sibling platform, shape (n,)."""
         ...
 
     def state(self) -> ModelState:
-        """As plain data."""
+        """What is known of the sibling platform, as plain data."""
         ...
+
+
+ReadSibling = Callable[[ModelState], SiblingLatency]
+"""Makes a sibling platform from its state. The product has one: `Sibling.from_state`."""
 
 
 class Roofline:
@@ -66,7 +74,7 @@ class Roofline:
         *,
         search: bool = True,
         tiles: Tiles | None = None,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         scaled: bool = False,
     ) -> None:
         self._scaled = scaled and sibling is not None
@@ -136,9 +144,21 @@ class Roofline:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
-        sibling = _sibling(state.parts["sibling"]) if "sibling" in state.parts else None
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted roofline from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+
+        Raises:
+            ValueError: the roofline builds on a sibling platform, and `read_sibling` is None.
+        """
+        sibling = None
+        if "sibling" in state.parts:
+            if read_sibling is None:
+                raise ValueError("the roofline builds on a sibling platform that was not read")
+            sibling = read_sibling(state.parts["sibling"])
         model = cls(
             search=False,
             tiles=Tiles(**state.values["tiles"]),
@@ -154,14 +174,14 @@ class Roofline:
     def _columns(self, table: Table, tiles: Tiles) -> Array:
         """All columns, shape (n, 12 + ops); bundles of old have the first 9 + ops alone."""
         if self._scaled:
-            return np.concatenate([np.ones((len(table), 1)), self._elder(table)], axis=1)
+            return np.concatenate([np.ones((len(table), 1)), self._sibling_column(table)], axis=1)
         work, blocks = tiled_work(table, tiles)
         return np.concatenate(
             [
                 self._fixed(table),
                 np.stack([work, work * winograd_ratio(table), blocks], axis=1),
                 work[:, None] * table.once(_regimes),
-                self._elder(table),
+                self._sibling_column(table),
             ],
             axis=1,
         )
@@ -171,7 +191,7 @@ class Roofline:
         per_op = Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None]
         return np.concatenate([table.once(_plain), per_op], axis=1)
 
-    def _elder(self, table: Table) -> Array:
+    def _sibling_column(self, table: Table) -> Array:
         """The sibling's latency as a column, or none."""
         if self.sibling is None:
             return np.zeros((len(table), 0))
@@ -184,12 +204,14 @@ class Roofline:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
         fixed, ratio = self._fixed(part), winograd_ratio(part)
-        regimes, elder = _regimes(part), self._elder(part)
+        regimes, sibling_column = _regimes(part), self._sibling_column(part)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
             tiled = np.stack([work, work * ratio, blocks], axis=1)
-            columns = np.concatenate([fixed, tiled, work[:, None] * regimes, elder], axis=1)
+            columns = np.concatenate(
+                [fixed, tiled, work[:, None] * regimes, sibling_column], axis=1
+            )
             _, error = _relative_nnls(columns, times, weights)
             return error
 
@@ -230,12 +252,6 @@ def _regimes(table: Table) -> Array:
     small = table.once(winograd_3x3).min(axis=1)
     windows = table.area > 1
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
-
-
-def _sibling(state: ModelState) -> Any:
-    from latfarm_predictors.models.sibling import Sibling  # it is made of rooflines
-
-    return Sibling.from_state(state)
 
 
 def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:

@@ -25,7 +25,7 @@ from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.models.gaussian.search import search
-from latfarm_predictors.models.roofline import Elder, Roofline
+from latfarm_predictors.models.roofline import ReadSibling, Roofline, SiblingLatency
 
 _STRANGE_SIGMA = 0.15
 _STRANGE_CAP = 2.0
@@ -58,7 +58,7 @@ class RooflineGP:
         search_rows: int = 500,
         most_rows: int = 3000,
         seed: int = 0,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         scaled: bool = False,
         windows: bool = False,
     ) -> None:
@@ -214,11 +214,16 @@ class RooflineGP:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted process from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         values, arrays = state.values, state.arrays
         model = cls(windows=bool(values.get("windows", False)))
-        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.roofline = Roofline.from_state(state.parts["roofline"], read_sibling)
         model.vocabulary = Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"]))
         model._signal = float(values["signal"])
         model._noise = float(values["noise"])

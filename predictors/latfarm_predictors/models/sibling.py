@@ -24,7 +24,7 @@ from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import LEAST_HELP, Stack
 
 
-class Known(Protocol):
+class PlatformRegressors(Protocol):
     """The regressors of a platform, as far as a sibling needs them (see `KernelModels`)."""
 
     router: Router
@@ -51,13 +51,13 @@ class Sibling:
         self.processes = dict(processes)
 
     @classmethod
-    def of(cls, known: Known) -> Self:
+    def of(cls, platform: PlatformRegressors) -> Self:
         """What a platform's regressors know."""
         return cls(
-            known.router,
-            known.overall,
-            {name: stack.gp.mean_only() for name, stack in known.stacks.items()}
-            | {_images(name): stack.gp.mean_only() for name, stack in known.images.items()},
+            platform.router,
+            platform.overall,
+            {name: stack.gp.mean_only() for name, stack in platform.stacks.items()}
+            | {_images(name): stack.gp.mean_only() for name, stack in platform.images.items()},
         )
 
     def within(self, table: Table) -> Self:
@@ -111,8 +111,11 @@ class Sibling:
         names: Iterable[str] = state.values["groups"]
         return cls(
             Router.from_json(state.values["router"]),
-            Roofline.from_state(state.parts["overall"]),
-            {name: RooflineGP.from_state(state.parts[f"gp-{name}"]) for name in names},
+            Roofline.from_state(state.parts["overall"], cls.from_state),
+            {
+                name: RooflineGP.from_state(state.parts[f"gp-{name}"], cls.from_state)
+                for name in names
+            },
         )
 
     def _names(self) -> list[str]:

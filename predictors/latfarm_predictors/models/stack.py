@@ -18,7 +18,7 @@ from latfarm_predictors.models.base import (
     robust_sigma,
 )
 from latfarm_predictors.models.boosted import Boosted
-from latfarm_predictors.models.roofline import Elder
+from latfarm_predictors.models.roofline import ReadSibling, SiblingLatency
 from latfarm_predictors.models.roofline_gp import RooflineGP
 
 _LEAST_BOOSTED_ROWS = 80
@@ -54,7 +54,7 @@ class Stack:
         *,
         folds: int = 5,
         seed: int = 0,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         windows: bool = False,
     ) -> None:
         self._folds = folds
@@ -111,7 +111,7 @@ class Stack:
         best, best_gp = self._unseen(table, latency, noise), self.gp
         if sibling is None:
             return best
-        chosen: tuple[Elder | None, bool] = (None, False)
+        chosen: tuple[SiblingLatency | None, bool] = (None, False)
         least = LEAST_HELP * mean_size(best[0], latency)
         for scaled in (True, False):
             self.gp = RooflineGP(
@@ -190,13 +190,18 @@ class Stack:
         return ModelState(self.kind, values={"gp_weight": self.gp_weight}, parts=parts)
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted stack from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         model = cls()
-        model.gp = RooflineGP.from_state(state.parts["gp"])
+        model.gp = RooflineGP.from_state(state.parts["gp"], read_sibling)
         model.gp_weight = float(state.values["gp_weight"])
         if "boosted" in state.parts:
-            model.boosted = Boosted.from_state(state.parts["boosted"])
+            model.boosted = Boosted.from_state(state.parts["boosted"], read_sibling)
             if _alike(*(state.parts[name].parts["roofline"] for name in ("gp", "boosted"))):
                 model.boosted.roofline = model.gp.roofline  # one roofline, as it was fitted
         return model

@@ -17,7 +17,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernels
 
@@ -42,7 +42,7 @@ def bundled(home: Path) -> None:
     rng = np.random.default_rng(0)
     kernels = random_kernels(rng, {"conv": 30, "eltwise": 10, "pool": 6, "fc": 6})
     samples = [board.kernel_sample(kernel, rng) for kernel in kernels]
-    predictor = PlatformPredictor.fit(PLATFORM, RULES, samples, [])
+    predictor = fit_predictor(PlatformSamples(PLATFORM, RULES, samples, []))
     folder = load_config().bundles_dir
     folder.mkdir(parents=True)
     save_bundle(predictor, next_path(folder, PLATFORM), {})

@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 import pytest
 from latfarm_predictors.baselines import names as baseline_names
-from latfarm_predictors.baselines import sums as baseline_sums
-from latfarm_predictors.baselines.fitting import BASELINES, Baselines, threads_of
+from latfarm_predictors.baselines.fitting import Baselines, threads_of
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import NoBaselineError, NotEnoughDataError
 from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table, as_table
@@ -29,6 +29,8 @@ from latfarm_predictors.models.published.network_model import NETWORK_MODELS, Ma
 from latfarm_predictors.models.published.nn_meter import FEATURES, KernelForest, kernel_kinds
 from latfarm_predictors.models.published.per_type import RECIPES, PerType, layer_types
 from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.predict.baseline_sums import UNFUSED, baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import (
@@ -68,10 +70,10 @@ def test_each_gives_a_latency_and_the_same_again(
 ) -> None:
     again = pickle.loads(pickle.dumps(copy.deepcopy(predictor)))
     for graph in graphs[:3]:
-        latency_ms = predictor.predict_baseline(graph, name)
+        latency_ms = baseline_ms(predictor, graph, name)
         truth = BOARD.network_true_ms(graph)
         assert truth / 50 < latency_ms < truth * 50
-        assert again.predict_baseline(graph, name) == latency_ms
+        assert baseline_ms(again, graph, name) == latency_ms
 
 
 def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
@@ -84,21 +86,19 @@ def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
     conv = c.build([c.conv(c.input((1, 32, 28, 28)), 64, 3)])
     d = GraphBuilder("relu")
     relu = d.build([d.relu(d.input((1, 64, 28, 28)))])
-    alone = [predictor.predict_baseline(part, "sum") for part in (conv, relu)]
-    whole = predictor.predict_baseline(graph, "operators")
+    alone = [baseline_ms(predictor, part, "sum") for part in (conv, relu)]
+    whole = baseline_ms(predictor, graph, "operators")
     # a flattened view costs nothing, and one call is paid
     assert whole == pytest.approx(sum(alone) - predictor.call_overhead_ms)
-    assert whole > 1.02 * predictor.predict_baseline(graph, "sum")
+    assert whole > 1.02 * baseline_ms(predictor, graph, "sum")
 
 
 def test_without_fusion_rules_operators_are_the_kernels(
     predictor: PlatformPredictor, graphs: list[Graph]
 ) -> None:
-    unfused = replace(predictor, rules=baseline_sums.UNFUSED)
+    unfused = replace(predictor, rules=UNFUSED)
     for graph in graphs[:3]:
-        assert unfused.predict_baseline(graph, "operators") == unfused.predict_baseline(
-            graph, "sum"
-        )
+        assert baseline_ms(unfused, graph, "operators") == baseline_ms(unfused, graph, "sum")
 
 
 def test_nn_meter_is_the_sum_of_its_forests(
@@ -108,7 +108,7 @@ def test_nn_meter_is_the_sum_of_its_forests(
     model = PerType("nn-meter").fit(training.table, training.latency_ms)
     for graph in graphs[:3]:
         latency, _ = model.predict(table_of(graph))
-        assert predictor.predict_baseline(graph, "nn-meter") == pytest.approx(
+        assert baseline_ms(predictor, graph, "nn-meter") == pytest.approx(
             float(latency.sum()) + BOARD.call_ms
         )
     assert {"conv", "dwconv", "fc", "maxpool", "avgpool", "concat", "Relu"} <= set(model.models)
@@ -121,7 +121,7 @@ def test_a_kernels_forest_is_the_plain_one_on_its_columns(
     rows = np.flatnonzero([kind == "conv" for kind in kernel_kinds(training.table)])
     table, latency = training.table.take(rows), training.latency_ms[rows]
     model = KernelForest("conv", trees=20).fit(table, latency)
-    features = model._features(table)
+    features = model.features(table)
     assert features.shape == (len(rows), 7)
     grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
     grown.fit(features, latency)
@@ -219,8 +219,8 @@ def test_mnns_cost_needs_no_measurement_and_scaled_one_factor(
     scaled = MnnCost(cpu(1), scaled=True).fit(training.table, training.latency_ms)
     for graph in graphs[:3]:
         published = MnnCost(cpu(1)).network_ms(graph)
-        assert predictor.predict_baseline(graph, "mnn_cost") == published
-        assert predictor.predict_baseline(graph, "mnn_cost_scaled") == pytest.approx(
+        assert baseline_ms(predictor, graph, "mnn_cost") == published
+        assert baseline_ms(predictor, graph, "mnn_cost_scaled") == pytest.approx(
             scaled.factor * published + BOARD.call_ms
         )
     assert scaled.factor != 1.0
@@ -237,14 +237,14 @@ def test_threads_are_those_of_the_platforms_name(platform: str, threads: int) ->
 def test_a_predictor_without_baselines_says_so(
     kernel_samples: list[KernelSample], graphs: list[Graph]
 ) -> None:
-    fitted = PlatformPredictor.fit("p", RULES, kernel_samples[:60], [], baselines=False)
+    fitted = fit_predictor(PlatformSamples("p", RULES, kernel_samples[:60], []), baselines=False)
     for name in ("forest", "lookup", "mnn_cost"):
         with pytest.raises(NoBaselineError, match=repr(name)):
-            fitted.predict_baseline(graphs[0], name)
+            baseline_ms(fitted, graphs[0], name)
     with pytest.raises(NoBaselineError, match="train the platform anew"):
-        replace(fitted, confidence=None).predict_baseline(graphs[0], "nn-meter")
-    assert fitted.predict_baseline(graphs[0], "sum") > 0
-    assert fitted.predict_baseline(graphs[0], "flops") > 0  # no networks: the roofline's
+        baseline_ms(replace(fitted, confidence=None), graphs[0], "nn-meter")
+    assert baseline_ms(fitted, graphs[0], "sum") > 0
+    assert baseline_ms(fitted, graphs[0], "flops") > 0  # no networks: the roofline's
 
 
 class Typical:
@@ -315,7 +315,7 @@ def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
     model = Forest(trees=30).fit(works, latency)
     kept = model.state().arrays["threshold"]
     assert kept.dtype == np.float32
-    assert (kept.astype(np.float64) <= model._grown.threshold).all()
+    assert (kept.astype(np.float64) <= model.grown.threshold).all()
     asked = [workload(random_kernel(rng, "conv")) for _ in range(300)]
     again = Forest.from_state(model.state())
     np.testing.assert_array_equal(again.predict(asked)[0], model.predict(asked)[0])
@@ -324,4 +324,4 @@ def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
 def test_an_op_alone_is_a_kernel_alone() -> None:
     b = GraphBuilder("one")
     graph = b.build([b.sigmoid(b.input((1, 8, 8, 8)))])
-    assert workload(extract(graph, graph.nodes)) == workload(split(graph, baseline_sums.UNFUSED)[0])
+    assert workload(extract(graph, graph.nodes)) == workload(split(graph, UNFUSED)[0])

@@ -15,7 +15,9 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
 pytestmark = pytest.mark.slow
@@ -134,7 +136,9 @@ def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPred
         NetworkSample(graph, sum(sample.latency_ms for sample in network))
         for graph, network in zip(graphs[:12], places, strict=False)
     ]
-    return PlatformPredictor.fit("p", RULES, samples, whole, baselines=False, places=places)
+    return fit_predictor(
+        PlatformSamples("p", RULES, samples, whole, places=places), baselines=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +157,7 @@ def test_the_cost_of_writing_into_a_concatenation_is_learned(odd: PlatformPredic
     truth = np.array([sum(odd_ms(k) for k in split(g, RULES)) for g in graphs])
     ours = np.array([answer.latency_ms for answer in odd.predict_many(graphs)])
     assert np.mean(np.abs(ours / truth - 1)) < 0.15
-    without = PlatformPredictor.from_state(odd.state())
+    without = predictor_of(state_of(odd))
     without.context = None
     blind = np.array([answer.latency_ms for answer in without.predict_many(graphs)])
     assert np.mean(np.abs(ours / truth - 1)) < 0.6 * np.mean(np.abs(blind / truth - 1))
@@ -176,7 +180,7 @@ def test_latencies_of_networks_are_those_of_their_answers(odd: PlatformPredictor
 
 def test_the_context_model_is_saved_with_the_predictor(odd: PlatformPredictor) -> None:
     graphs = networks(5, 3)
-    again = PlatformPredictor.from_state(odd.state())
+    again = predictor_of(state_of(odd))
     assert again.context is not None
     assert again.predict_many(graphs) == odd.predict_many(graphs)
 
@@ -188,7 +192,7 @@ def test_predictions_are_equal_to_the_bit_without_lightgbm(
 
     graphs = networks(5, 4)
     expected = [answer.latency_ms for answer in odd.predict_many(graphs)]
-    again = PlatformPredictor.from_state(odd.state())
+    again = predictor_of(state_of(odd))
     monkeypatch.delitem(sys.modules, "lightgbm")
     assert [answer.latency_ms for answer in again.predict_many(graphs)] == expected
 

@@ -21,7 +21,9 @@ from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.published.nn_meter import kernel_kinds
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard
 
@@ -147,8 +149,9 @@ def fitted() -> PlatformPredictor:
         NetworkSample(graph, BOARD.network_true_ms(graph, RULES))
         for graph in [graph_of(name, 32, 20) for name in list(KERNELS)[::2]]
     ]
-    return PlatformPredictor.fit(
-        "all-1t", RULES, samples, networks, call_overhead_ms=BOARD.call_ms, baselines=False
+    return fit_predictor(
+        PlatformSamples("all-1t", RULES, samples, networks, call_overhead_ms=BOARD.call_ms),
+        baselines=False,
     )
 
 
@@ -209,9 +212,9 @@ def test_a_device_is_part_of_a_kernel() -> None:
             for sample in measured(graph_of(name, c, s), RULES, rng):
                 kernel = on(sample.kernel, device)
                 samples.append(KernelSample(kernel, times * sample.latency_ms))
-    fitted = PlatformPredictor.fit("npu-1t", RULES, samples, [], baselines=False)
+    fitted = fit_predictor(PlatformSamples("npu-1t", RULES, samples, []), baselines=False)
     assert {group.group for group in fitted.groups} == {"memory", "memory@cpu"}
-    again = PlatformPredictor.from_state(fitted.state())
+    again = predictor_of(state_of(fitted))
     for name, times in (("bn+relu", 1.0), ("softmax", 10.0)):
         graph = graph_of(name, 48, 18)
         truth = times * (BOARD.call_ms + BOARD.kernel_true_ms(workload(split(graph, RULES)[0])))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.learned.kernel_models import KernelModels
+from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
 from latfarm_predictors.models import apart
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
@@ -78,7 +78,9 @@ def latency_of(work: Workload) -> float:
 
 
 def fit(given: Training) -> KernelModels:
-    return KernelModels.fit(given, floor_ms=1e-6, seed=0, report=lambda *_: None, forests=False)
+    return KernelModels.fit(
+        given, floor_ms=1e-6, seed=0, on_progress=ignore_progress, forests=False
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -249,7 +249,7 @@ def test_a_roofline_prices_ops_apart() -> None:
 def test_the_forest_is_the_one_scikit_learn_grew(train: tuple[Table, Array, Array]) -> None:
     model = Forest(trees=20)
     model.fit(*train[:2])
-    features = model._features(train[0])
+    features = model.features(train[0])
     grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
     grown.fit(features, train[1])
     np.testing.assert_allclose(model.predict(train[0])[0], grown.predict(features), rtol=1e-12)
@@ -301,7 +301,11 @@ def test_trees_join_the_stack_where_they_help() -> None:
         replace(state, parts={**state.parts, "boosted": replace(trees, parts={"roofline": high})})
     )
     assert (apart.predict(table)[0] > again.predict(table)[0]).all()
-    alone, _ = out_of_fold(model._fold_gp, table, latency, np.zeros(160), folds=5)
+
+    def fold(part: Table, times: Array, noise: Array) -> RooflineGP:
+        return RooflineGP(steps=15).fit(part, times, noise)
+
+    alone, _ = out_of_fold(fold, table, latency, np.zeros(160), folds=5)
     errors = [
         float(np.minimum(np.abs(np.log(unseen / latency)), 0.5).mean())
         for unseen in (model.unseen_ms, alone)

@@ -14,6 +14,7 @@ from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernel
@@ -47,8 +48,8 @@ def convs(board: SyntheticBoard, count: int, seed: int) -> tuple[Table, Array]:
 
 @pytest.fixture(scope="module")
 def elder() -> PlatformPredictor:
-    return PlatformPredictor.fit(
-        "elder", RULES, samples(ELDER, 150, 1), [], call_overhead_ms=ELDER.call_ms
+    return fit_predictor(
+        PlatformSamples("elder", RULES, samples(ELDER, 150, 1), [], call_overhead_ms=ELDER.call_ms)
     )
 
 
@@ -92,7 +93,7 @@ def test_a_board_that_is_none_does_no_harm() -> None:
         replace(sample, latency_ms=float(np.exp(rng.normal(0.0, 2.0))))
         for sample in samples(ELDER, 45, 2)
     ]
-    stranger = PlatformPredictor.fit("stranger", RULES, told, [])
+    stranger = fit_predictor(PlatformSamples("stranger", RULES, told, []))
     judge = convs(YOUNGER, 200, 50)
     table, latency = convs(YOUNGER, 40, 52)
     alone = Stack().fit(table, latency)
@@ -101,12 +102,10 @@ def test_a_board_that_is_none_does_no_harm() -> None:
 
 
 def test_a_bundle_holds_what_it_started_from(elder: PlatformPredictor, tmp_path: Path) -> None:
-    young = PlatformPredictor.fit(
-        "younger",
-        RULES,
-        samples(YOUNGER, 36, 3),
-        [],
-        call_overhead_ms=YOUNGER.call_ms,
+    young = fit_predictor(
+        PlatformSamples(
+            "younger", RULES, samples(YOUNGER, 36, 3), [], call_overhead_ms=YOUNGER.call_ms
+        ),
         sibling=elder,
     )
     assert any(model.from_sibling for model in young.models.stacks.values())

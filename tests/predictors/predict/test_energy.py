@@ -15,12 +15,10 @@ from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.measurement import Measurement, Outcome, Settings, request_id
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.energy import (
-    EnergyPredictor,
-    KernelEnergySample,
-    NetworkEnergySample,
-)
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.energy import EnergyUnit, KernelEnergySample, NetworkEnergySample
+from latfarm_predictors.predict.energy_fitting import EnergySamples, fit_energy_predictor
+from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.testing.synthetic import (
     RULES,
     SyntheticBoard,
@@ -60,15 +58,17 @@ def fitted() -> EnergyPredictor:
         graph = random_network(rng, f"cal{index}")
         measured_mj = network_mj(graph) * float(np.exp(NOISE * rng.standard_normal()))
         networks.append(NetworkEnergySample(graph, measured_mj, NOISE * measured_mj))
-    return EnergyPredictor.fit(
-        "synthetic-1t",
-        RULES,
-        kernels,
-        networks,
-        call_overhead_mj=CALL_MJ,
-        call_overhead_ms=BOARD.call_ms,
-        rail="ina3221:VDD_IN",
-        idle_mw=1234.5,
+    return fit_energy_predictor(
+        EnergySamples(
+            "synthetic-1t",
+            RULES,
+            kernels,
+            networks,
+            call_overhead_mj=CALL_MJ,
+            call_overhead_ms=BOARD.call_ms,
+            rail="ina3221:VDD_IN",
+            idle_mw=1234.5,
+        )
     )
 
 
@@ -139,20 +139,20 @@ def test_a_reader_that_knows_no_energies_reads_the_rest(
     both: PlatformPredictor, predictor: PlatformPredictor
 ) -> None:
     """The energies are a part of their own: without it the state is what it always was."""
-    state = both.state()
-    assert state.values == predictor.state().values
-    assert set(state.parts) - set(predictor.state().parts) == {"energy"}
+    state = state_of(both)
+    assert state.values == state_of(predictor).values
+    assert set(state.parts) - set(state_of(predictor).parts) == {"energy"}
     parts = {name: part for name, part in state.parts.items() if name != "energy"}
     plain = ModelState(state.kind, state.values, state.arrays, state.texts, parts)
     graph = random_network(np.random.default_rng(5), "net")
-    again = PlatformPredictor.from_state(plain)
+    again = predictor_of(plain)
     assert again.predict(graph).latency_ms == both.predict(graph).latency_ms
 
 
 def test_only_the_unit_differs(fitted: EnergyPredictor) -> None:
     """Ten times the energy is ten times the answer, with the same relative interval."""
     graph = random_network(np.random.default_rng(8), "net")
-    stronger = EnergyPredictor(fitted.inner, 10 * fitted.reference_mw)
+    stronger = EnergyPredictor(fitted.inner, EnergyUnit(10 * fitted.unit.reference_mw))
     (weak,) = fitted.predict_many([graph], 0.9, "")
     (strong,) = stronger.predict_many([graph], 0.9, "")
     assert strong.energy_mj == pytest.approx(10 * weak.energy_mj)
@@ -168,8 +168,8 @@ def test_too_few_energies_make_no_predictor(fitted: EnergyPredictor) -> None:
         [KernelEnergySample(kernel, float("nan"), 0.1, 1.0)] * 20,
     ):
         with pytest.raises(NotEnoughDataError):
-            EnergyPredictor.fit(
-                "p", RULES, samples, [], call_overhead_mj=None, call_overhead_ms=0.01
+            fit_energy_predictor(
+                EnergySamples("p", RULES, samples, [], call_overhead_mj=None, call_overhead_ms=0.01)
             )
 
 

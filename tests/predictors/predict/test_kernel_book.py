@@ -19,6 +19,7 @@ from latfarm_predictors.learned.network_correction import NetworkCorrection, Net
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.testing.graphs import renamed
 from latfarm_predictors.testing.synthetic import random_network
 
@@ -30,7 +31,7 @@ def networks(count: int, seed: int = 21) -> list[Graph]:
 
 def fresh(predictor: PlatformPredictor) -> PlatformPredictor:
     """The same predictor as it is when just loaded: nothing is remembered."""
-    return PlatformPredictor.from_state(predictor.state())
+    return predictor_of(state_of(predictor))
 
 
 def test_an_answer_depends_on_nothing_else_that_was_asked(predictor: PlatformPredictor) -> None:

@@ -24,8 +24,9 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.predictor import KernelSample, PlatformPredictor
-from latfarm_predictors.samples import prepare
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
+from latfarm_predictors.samples import KernelSample, prepare
 from latfarm_predictors.testing.graphs import renamed, reordered
 from latfarm_predictors.testing.synthetic import RULES, random_network
 from latfarm_predictors.trust.network_trust import (
@@ -230,10 +231,10 @@ def test_predicting_fits_no_metrics(predictor: PlatformPredictor, tmp_path: Path
     loaded = load_bundle(tmp_path / "b.zip")
     loaded.predict(network(3))
     assert loaded.confidence is not None
-    assert loaded.confidence._fitted == {}
+    assert not loaded.confidence.fitted_families
     trust(loaded, conv_net(32, 32))
-    assert set(loaded.confidence._fitted) == {"conv"}
-    assert pickle.loads(pickle.dumps(loaded.confidence))._fitted == {}
+    assert loaded.confidence.fitted_families == {"conv"}
+    assert not pickle.loads(pickle.dumps(loaded.confidence)).fitted_families
 
 
 def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredictor) -> None:
@@ -244,10 +245,10 @@ def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredicto
     )
     with pytest.raises(ValueError, match="lacks rows"):
         Evidence.from_state(fewer)
-    whole = predictor.state()
+    whole = state_of(predictor)
     broken = ModelState(whole.kind, whole.values, parts={**whole.parts, "confidence": fewer})
     with pytest.raises(ValueError, match="lacks rows"):
-        PlatformPredictor.from_state(broken)
+        predictor_of(broken)
     assert issubclass(BundleError, Exception)
 
 

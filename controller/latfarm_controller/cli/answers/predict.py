@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from latfarm_predictors.baselines.names import BASELINES
+from latfarm_predictors.predict.baseline_sums import baseline_ms
 
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
@@ -83,7 +84,7 @@ def predict(
             trust(predictor, graph, coverage, model=str(file))
             for (file, _), graph in zip(graphs, asked, strict=True)
         ]
-    others = [{name: predictor.predict_baseline(graph, name) for name in wanted} for graph in asked]
+    others = [{name: baseline_ms(predictor, graph, name) for name in wanted} for graph in asked]
     code = 2 if len(graphs) < len(files) else 0
     if as_json:
         data = [

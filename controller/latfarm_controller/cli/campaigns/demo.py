@@ -24,6 +24,7 @@ from latfarm_controller.errors import ControllerError, FarmError
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.measurement import Measurement
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
     from latfarm_predictors.predict.predictor import PlatformPredictor
     from latfarm_protos.v1 import controller_pb2 as pb
 
@@ -187,7 +188,7 @@ def _rows(
                 passes_ms=[m.latency_ms for m in mine if m.latency_ms is not None],
                 answer=answers[graph.name],
                 baseline_ms={
-                    "forest": predictor.predict_baseline(graph, "forest"),
+                    "forest": baseline_ms(predictor, graph, "forest"),
                     **vendor_baselines(mine),
                 },
             )

@@ -26,6 +26,7 @@ from latfarm_predictors.samples import NetworkSample
 from latfarm_predictors.trust.network_trust import layers_of
 
 if TYPE_CHECKING:
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 FOLDS = 4
@@ -90,7 +91,7 @@ def network_sums(
             times[seen] = unseen_ms[places[seen]]
             sums[name] = float(times.sum()) + fixed_ms
         # One factor of hundreds of kernels, or nothing at all, was fitted of these.
-        sums |= {name: predictor.predict_baseline(graph, name) for name in MNN if name in sums}
+        sums |= {name: baseline_ms(predictor, graph, name) for name in MNN if name in sums}
         others = [*networks[:number], *networks[number + 1 :]]
         sums |= _by_networks(whole, graph, others)
         found.append({name: sums[name] for name in BASELINES if name in sums})

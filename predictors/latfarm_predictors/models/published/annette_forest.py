@@ -35,13 +35,10 @@ class _RawForest(Forest):
 
     def votes(self, table: Table) -> Array:
         """What each tree says, shape (trees, n)."""
-        return self._grown.votes(self._features(table))
+        return self.grown.votes(self.features(table))
 
     def features(self, table: Table) -> Array:
-        """What it looks at, shape (n, f)."""
-        return self._features(table)
-
-    def _features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
         columns = np.concatenate([raw_features(table), self.vocabulary.columns(table)], axis=1)
         return columns.astype(np.float32).astype(np.float64)
 

@@ -106,7 +106,7 @@ class KernelForest(Forest):
         table = as_table(workloads)  # type: ignore[arg-type]
         other = type(self)(self.kernel_kind, trees=self._trees, seed=self._seed)
         other.feature_share = self.feature_share
-        other._grow(other._features(table), latency_ms)
+        other._grow(other.features(table), latency_ms)
         return other
 
     def state(self) -> ModelState:
@@ -123,7 +123,8 @@ class KernelForest(Forest):
         model.kernel_kind = str(state.values["kernel_kind"])
         return model
 
-    def _features(self, table: Table) -> Array:
+    def features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
         columns = _columns(table)
         names = FEATURES.get(self.kernel_kind, _SIZES)
         # single precision: thresholds are halfway points of it

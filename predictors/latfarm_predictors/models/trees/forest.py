@@ -40,7 +40,7 @@ class Forest:
         self._seed = seed
         self.feature_share = 0.6
         self.vocabulary = Vocabulary()
-        self._grown = Trees.none()
+        self.grown = Trees.none()
         self.out_of_bag_ms: Array = np.zeros(0)
         """Each training row's latency by the trees that did not see it, shape (n,). Empty after a
         `refit`, of few trees, and of a bundle that an older version made."""
@@ -55,7 +55,7 @@ class Forest:
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         self.vocabulary = Vocabulary.of(table)
-        features = self._features(table)
+        features = self.features(table)
         if len(table) >= 40:
             self.feature_share = self._tune(features, latency)
         self._grow(features, latency, judge=True)
@@ -67,13 +67,13 @@ class Forest:
         table = as_table(workloads)
         other = type(self)(trees=self._trees, seed=self._seed)
         other.vocabulary, other.feature_share = self.vocabulary, self.feature_share
-        other._grow(other._features(table), latency_ms)
+        other._grow(other.features(table), latency_ms)
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Regressor.predict`; the deviation is that of the trees' log latencies."""
         table = as_table(workloads)
-        votes = self._grown.votes(self._features(table))
+        votes = self.grown.votes(self.features(table))
         mean = votes.mean(axis=0)
         return mean, np.log(np.maximum(votes, 1e-12)).std(axis=0)
 
@@ -88,12 +88,12 @@ class Forest:
                 "appended_ops": list(self.vocabulary.appended),
             },
             arrays={
-                "roots": self._grown.roots,
-                "feature": self._grown.feature.astype(np.int16),
-                "threshold": _single_below(self._grown.threshold),
-                "left": self._grown.left.astype(np.int32),
-                "right": self._grown.right.astype(np.int32),
-                "value": self._grown.value,
+                "roots": self.grown.roots,
+                "feature": self.grown.feature.astype(np.int16),
+                "threshold": _single_below(self.grown.threshold),
+                "left": self.grown.left.astype(np.int32),
+                "right": self.grown.right.astype(np.int32),
+                "value": self.grown.value,
                 **({"out_of_bag_ms": self.out_of_bag_ms} if len(self.out_of_bag_ms) else {}),
             },
         )
@@ -107,7 +107,7 @@ class Forest:
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )
         arrays = state.arrays
-        model._grown = Trees(
+        model.grown = Trees(
             arrays["roots"].astype(np.int64),
             arrays["feature"].astype(np.int64),
             arrays["threshold"].astype(np.float64),
@@ -118,7 +118,8 @@ class Forest:
         model.out_of_bag_ms = arrays.get("out_of_bag_ms", model.out_of_bag_ms)
         return model
 
-    def _features(self, table: Table) -> Array:
+    def features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
         # single precision: thresholds are halfway points of it
         columns = np.concatenate([table6(table), self.vocabulary.columns(table)], axis=1)
         return columns.astype(np.float32).astype(np.float64)
@@ -137,11 +138,11 @@ class Forest:
         return _FEATURE_SHARES[int(np.argmin(errors))]
 
     def _grow(self, features: Array, latency: Array, *, judge: bool = False) -> None:
-        self._grown, seen = grow(
+        self.grown, seen = grow(
             features, latency, trees=self._trees, share=self.feature_share, seed=self._seed
         )
         if judge:
-            self._judge(self._grown.votes(features), seen)
+            self._judge(self.grown.votes(features), seen)
 
     def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
         """Keep what the trees say of training rows that they did not see."""
