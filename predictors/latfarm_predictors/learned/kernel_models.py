@@ -13,8 +13,8 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
-from latfarm_predictors.models import apart
-from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.models.base import ModelState, Observations
+from latfarm_predictors.models.image_split import fit_apart, predict_apart
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled, scale
 from latfarm_predictors.models.sibling import Sibling, fit_roofline
@@ -106,7 +106,8 @@ class KernelModels:
         models = KernelModels(floor_ms=floor_ms)
         router, groups = Router.of(table, training.devices)
         models.router = replace(router, free=training.free)
-        models.overall = fit_roofline(table, training.latency_ms, training.noise, sibling)
+        seen = Observations(table, training.latency_ms, training.noise)
+        models.overall = fit_roofline(seen, sibling)
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
@@ -238,7 +239,8 @@ class KernelModels:
             stack = self.stacks[name] = Stack(seed=seed, sibling=near)
             stack.fit(table, latency, noise, sources)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
-            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=near)
+            seen = Observations(table, latency, noise, sources)
+            two = fit_apart(seen, predicted, seed=seed, sibling=near)
             if two is not None:
                 stack = self.stacks[name] = two.others
                 self.images[name] = two.images
@@ -274,7 +276,7 @@ class KernelModels:
     def _ask(self, group: str, table: Table) -> tuple[Array, Array]:
         if group in self.stacks:
             stack, images = self.stacks[group], self.images.get(group)
-            return stack.predict(table) if images is None else apart.ask(images, stack, table)
+            return stack.predict(table) if images is None else predict_apart(images, stack, table)
         latency, sigma = self.overall.predict(table)
         own = self.scaled.get(group)
         if own is None:

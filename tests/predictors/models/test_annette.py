@@ -40,7 +40,7 @@ def convs(count: int, seed: int) -> Table:
 
 
 def true_ms(table: Table, unrolling: Unrolling) -> Array:
-    """An array that does nothing but what the refined roofline says."""
+    """Latencies of an array that does exactly what the refined roofline says."""
     compute = operations(table) / OPS_PER_MS / unrolling.utilisation(table)
     return np.maximum(compute, table.total_bytes / BYTES_PER_MS)
 
@@ -66,7 +66,7 @@ def test_utilisation_by_hand() -> None:
     assert Unrolling(filters=16, channels=8).utilisation(layer)[0] == pytest.approx(
         20 / 32 * 12 / 16
     )
-    # half of the loss is paid: 1 / (0.5 + 0.5 * 32 / 20)
+    # half of the loss counts: 1 / (0.5 + 0.5 * 32 / 20)
     assert Unrolling(filters=16, filters_alpha=0.5).utilisation(layer)[0] == pytest.approx(1 / 1.3)
     assert Unrolling(filters=16, filters_alpha=0.0).utilisation(layer)[0] == pytest.approx(1.0)
 
@@ -132,7 +132,7 @@ def test_alpha_is_found_on_a_sweep_of_one_dimension() -> None:
     model = RefinedRoofline().fit(table, true_ms(table, truth) + 0.002)
     assert model.unrolling.filters == 32
     assert model.unrolling.filters_alpha == pytest.approx(0.6, abs=0.05)
-    assert model.unrolling.channels == model.unrolling.height == 1  # never varied: nothing to see
+    assert model.unrolling.channels == model.unrolling.height == 1  # these never varied
 
 
 def test_few_compute_bound_rows_refine_nothing() -> None:

@@ -217,7 +217,7 @@ def test_equation_4_sums_equation_5_over_ops() -> None:
     assert sum(schemes.counts().values()) == 5
 
 
-def test_it_is_a_model_like_the_others() -> None:
+def test_it_is_a_regressor_like_the_others() -> None:
     model: Regressor = MnnCost(cpu(2, [2000, 2000]), scaled=True)
     works = [workload(k) for k in random_kernels(np.random.default_rng(0), USUAL_COUNTS)]
     before, sigma = model.predict(works)
