@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil
 from statistics import NormalDist
 
 import numpy as np
@@ -104,27 +104,6 @@ def _lineage(label: str) -> list[str]:
     """The label, its parents, and the root: "a/b" gives "a/b", "a", ""."""
     parts = label.split("/") if label else []
     return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]
-
-
-def network_sigma(latency_ms: Array, sigma: Array, rho: float, tau: float) -> float:
-    """Log-sigma of a sum of kernels whose errors share a cause.
-
-    sigma^2 = (1 - rho) sum s_i^2 + rho (sum s_i)^2, relative to the sum, plus tau^2; with
-    s_i = latency_i * sigma_i. rho = 0 is the independent convolution of the literature, rho = 1
-    means that all kernels err together.
-
-    Args:
-        latency_ms: predicted latency of each kernel, shape (n,).
-        sigma: log-sigma of each kernel, shape (n,).
-        rho: correlation between kernels' errors, 0 to 1.
-        tau: log-sigma of what the sum of kernels leaves out.
-    """
-    spread = latency_ms * sigma
-    total = float(latency_ms.sum())
-    if total <= 0.0:
-        return tau
-    variance = (1.0 - rho) * float(spread @ spread) + rho * float(spread.sum()) ** 2
-    return sqrt(variance / total**2 + tau**2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.graph.graph import Graph
@@ -15,11 +15,12 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.energy import KernelEnergySample, NetworkEnergySample
-from latfarm_predictors.predict.energy_fitting import EnergySamples, fit_energy_predictor
-from latfarm_predictors.predict.predictor import EnergyPredictor
 
 from latfarm_controller.campaigns.networks.energy import energy_sample_of, network_energy
 from latfarm_controller.campaigns.profiles.insight import layout_share
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predict.predictor import EnergyPredictor
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +113,9 @@ def fit_energy(
     """A predictor of energies; None, with a warning, where too few were measured."""
     if not data.asked:
         return None
+    # Commands that train nothing need not wait for the regressors.
+    from latfarm_predictors.predict.energy_fitting import EnergySamples, fit_energy_predictor
+
     try:
         return fit_energy_predictor(
             EnergySamples(

@@ -18,7 +18,6 @@ from latfarm_controller.training.energy import fit_energy
 from latfarm_controller.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
-    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 OnProgress = Callable[[str, int, int], None]
@@ -48,6 +47,7 @@ def train(
     import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
     import scipy.linalg  # noqa: F401
     from latfarm_predictors.bundle import load_bundle, save_bundle
+    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     from latfarm_controller.training.cover import gather

@@ -18,8 +18,8 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
-from latfarm_predictors.learned.context_model import ContextModel, Placed
-from latfarm_predictors.learned.isolation import settled
+from latfarm_predictors.learned.context_model import ContextModel, PlacedKernels
+from latfarm_predictors.learned.isolation import corrected_for_isolation
 from latfarm_predictors.learned.kernel_models import KernelModels, OnProgress, ignore_progress
 from latfarm_predictors.learned.network_correction import (
     NetworkCorrection,
@@ -91,7 +91,7 @@ def fit_predictor(
         raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
     report = on_progress or ignore_progress
     overhead_ms = max(samples.call_overhead_ms, 0.0)
-    training = settled(prepare(samples.kernels, overhead_ms), seed)
+    training = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
     models = KernelModels.fit(
         training,
         floor_ms=max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS),
@@ -119,7 +119,7 @@ def fit_predictor(
     )
     unseen = _unseen(training, models)
     if samples.places:
-        in_networks = Placed.of(samples.places, samples.rules)
+        in_networks = PlacedKernels.of(samples.places, samples.rules)
         predictor.context = ContextModel.fit(in_networks, models, unseen, seed=seed)
     _calibrate(predictor, usable, unseen, report)
     return predictor

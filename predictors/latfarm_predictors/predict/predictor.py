@@ -31,7 +31,7 @@ from latfarm_predictors.learned.kernel_models import (
     KernelModels,
 )
 from latfarm_predictors.learned.network_correction import (
-    COLUMNS,
+    KERNEL_COLUMNS,
     NetworkCorrection,
     NetworkFigures,
     boundary_mb,
@@ -124,7 +124,9 @@ class PlatformPredictor:
         normal_quantile(coverage)
         found = self._book.find(graphs)
         columns = (
-            np.array([kernel.column for kernel in found.kernels]).reshape(-1, COLUMNS).T.copy()
+            np.array([kernel.column for kernel in found.kernels])
+            .reshape(-1, KERNEL_COLUMNS)
+            .T.copy()
         )
         networks = [
             column_figures(

@@ -31,7 +31,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
+from latfarm_predictors.trust.network_trust import evidence_of, trust, weighted_coverage
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +177,7 @@ def test_what_is_measured_adds_to_the_rest(
     better = home.train("more", 2)
     before, after = evidence_of(predictor), evidence_of(better)
     assert len(after) == len(before) + len(choice.kernels)
-    assert covered(better, network()) > covered(predictor, network())
+    assert weighted_coverage(better, network()) > weighted_coverage(predictor, network())
     assert trust(better, network()).badly_covered == ()
     exact = home.board.exact_ms(network())
 

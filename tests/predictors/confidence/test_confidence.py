@@ -17,13 +17,11 @@ from latfarm_predictors.confidence.layer_confidence import (
     outlier_scores,
 )
 from latfarm_predictors.confidence.layer_coverage import (
-    family_coverage,
     gaps,
     layer_coverage,
     network_coverage,
     outside,
     own_coverage,
-    platform_coverage,
     remedies,
 )
 from latfarm_predictors.confidence.measures import PlatformConfidence, convolve
@@ -142,16 +140,14 @@ def test_scores_are_out_of_bag_errors_over_difficulty() -> None:
 def test_padding_intervals_only_widen() -> None:
     works, latency = survey(60, 5)
     plain = LayerConfidence.of(works, latency, trees=40)
-    padded = LayerConfidence.of(
-        works, latency, low_ms=0.8 * latency, high_ms=1.2 * latency, trees=40
-    )
+    padded = LayerConfidence.of(works, latency, padding_ms=(0.8 * latency, 1.2 * latency), trees=40)
     asked, _ = survey(50, 12)
     for metric in METRICS:
         before, after = (each.intervals(asked, metric) for each in (plain, padded))
         np.testing.assert_array_equal(before.latency_ms, after.latency_ms)
         assert (after.half_ms > before.half_ms).all()
     with pytest.raises(ValueError, match="hold its median"):
-        LayerConfidence.of(works, latency, low_ms=1.1 * latency)
+        LayerConfidence.of(works, latency, padding_ms=(1.1 * latency, latency))
 
 
 def test_the_outlier_metric_flags_what_the_survey_lacks() -> None:
@@ -207,14 +203,6 @@ def test_a_network_sums_its_layers_and_says_uncalibrated(
     assert platform.network(works, metric, 0.5).relative_width < found.relative_width
 
 
-def test_the_platform_level_is_the_mean_over_all_layers(platform: PlatformConfidence) -> None:
-    one, two = survey(6, 23)[0], survey(2, 24, "eltwise")[0]
-    widths = np.concatenate([platform.layers(n, "TV").relative_width for n in (one, two)])
-    assert platform.platform_width([one, two]) == pytest.approx(widths.mean())
-    with pytest.raises(ValueError, match="no layers"):
-        platform.platform_width([])
-
-
 def test_families_without_a_model_are_named(platform: PlatformConfidence) -> None:
     works = survey(3, 25)[0] + survey(1, 26, "softmax")[0] + survey(1, 27, "lrn")[0]
     with pytest.raises(NotEnoughDataError, match="lrn, softmax"):
@@ -234,8 +222,6 @@ def test_coverage_by_hand() -> None:
     np.testing.assert_allclose(layer_coverage(measured, asked), [1.0, 0.5, 0.5, 0.0])
     assert network_coverage(measured, asked) == pytest.approx(0.5)
     assert network_coverage(measured, asked, [3, 1, 0, 0]) == pytest.approx(0.875)
-    assert family_coverage(measured, asked) == pytest.approx({"conv": 2 / 3, "eltwise": 0.0})
-    assert platform_coverage(measured, [asked, asked[:1]]) == pytest.approx(0.75)
     assert layer_coverage([], asked).tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
@@ -294,8 +280,6 @@ def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
         network_coverage(layers, layers, weights)
     with pytest.raises(ValueError, match="weights"):
         network_coverage(layers, [])
-    with pytest.raises(ValueError, match="no networks"):
-        platform_coverage(layers, [])
 
 
 POOL = [work for family in ("conv", "dwconv", "eltwise", "fc") for work in survey(8, 30, family)[0]]

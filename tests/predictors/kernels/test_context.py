@@ -13,7 +13,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed
+from latfarm_predictors.learned.context_model import LEAST_NETWORKS, ContextModel, PlacedKernels
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -143,7 +143,7 @@ def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPred
 
 @pytest.fixture(scope="module")
 def odd() -> PlatformPredictor:
-    return fitted(odd_ms, networks(LEAST_MODELS + 20, 1))
+    return fitted(odd_ms, networks(LEAST_NETWORKS + 20, 1))
 
 
 def test_the_cost_of_writing_into_a_concatenation_is_learned(odd: PlatformPredictor) -> None:
@@ -198,18 +198,18 @@ def test_predictions_are_equal_to_the_bit_without_lightgbm(
 
 
 def test_nothing_is_learned_if_neighbours_do_not_matter() -> None:
-    assert fitted(plain_ms, networks(LEAST_MODELS + 5, 5)).context is None
+    assert fitted(plain_ms, networks(LEAST_NETWORKS + 5, 5)).context is None
 
 
 def test_nothing_is_learned_from_few_networks(odd: PlatformPredictor) -> None:
-    few = Placed.of(seen(networks(LEAST_MODELS - 1, 6), odd_ms), RULES)
+    few = PlacedKernels.of(seen(networks(LEAST_NETWORKS - 1, 6), odd_ms), RULES)
     assert ContextModel.fit(few, odd.models, {}) is None
 
 
 def test_kernels_without_a_network_have_no_place() -> None:
     (graph,) = networks(1, 7)
     alone = [KernelSample(Kernel(kernel.graph), 1.0) for kernel in split(graph, RULES)]
-    assert Placed.of([alone], RULES).keys == ()
+    assert PlacedKernels.of([alone], RULES).keys == ()
 
 
 def test_marks_of_another_version_are_refused(odd: PlatformPredictor) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from latfarm_predictors.features.table import Array
-from latfarm_predictors.learned.isolation import LEAST_ROWS, settled
+from latfarm_predictors.learned.isolation import LEAST_ROWS, corrected_for_isolation
 from latfarm_predictors.samples import KernelSample, Training, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 
@@ -48,14 +48,14 @@ def training() -> Training:
 
 
 def test_times_alone_become_those_inside_networks(training: Training) -> None:
-    before, after = errors(training), errors(settled(training))
+    before, after = errors(training), errors(corrected_for_isolation(training))
     assert abs(np.median(before)) > 0.1
     assert abs(np.median(after)) < 0.04
     assert np.abs(after).mean() < 0.4 * np.abs(before).mean()
 
 
 def test_times_inside_networks_stay_and_doubt_is_added_to_the_others(training: Training) -> None:
-    found, inside = settled(training), training.in_network
+    found, inside = corrected_for_isolation(training), training.in_network
     assert np.array_equal(found.latency_ms[inside], training.latency_ms[inside])
     assert np.array_equal(found.noise[inside], training.noise[inside])
     assert (found.noise[~inside] > training.noise[~inside]).all()
@@ -65,7 +65,7 @@ def test_times_inside_networks_stay_and_doubt_is_added_to_the_others(training: T
 @pytest.mark.parametrize(("alone", "inside"), [(60, 0), (0, 60), (60, LEAST_ROWS - 1)])
 def test_too_little_of_one_kind_changes_nothing(alone: int, inside: int) -> None:
     training = prepare(samples(["conv"], alone, inside, 2), 0.0)
-    assert np.array_equal(settled(training).latency_ms, training.latency_ms)
+    assert np.array_equal(corrected_for_isolation(training).latency_ms, training.latency_ms)
 
 
 def test_each_group_has_an_effect_of_its_own() -> None:
@@ -73,7 +73,7 @@ def test_each_group_has_an_effect_of_its_own() -> None:
     level = [replace(s, network="") for s in samples(["pool"], 60, 0, 4)]
     level += [replace(s, network="n") for s in samples(["pool"], 60, 0, 5)]
     training = prepare(plain + level, 0.0)
-    found = settled(training)
+    found = corrected_for_isolation(training)
     pools = np.array([w.family == "pool" for w in training.workloads])
     change = np.abs(np.log(found.latency_ms / training.latency_ms))
     assert change[pools].max() < 0.1
@@ -92,4 +92,7 @@ def test_a_kernel_of_both_kinds_is_what_it_was_inside() -> None:
 
 def test_the_same_data_and_seed_give_the_same_times() -> None:
     training = prepare(samples(["conv"], 300, 300, 6), 0.0)
-    assert np.array_equal(settled(training, 1).latency_ms, settled(training, 1).latency_ms)
+    assert np.array_equal(
+        corrected_for_isolation(training, 1).latency_ms,
+        corrected_for_isolation(training, 1).latency_ms,
+    )

@@ -34,8 +34,8 @@ from latfarm_predictors.trust.network_trust import (
     UNSURE,
     NetworkTrust,
     badly_covered,
-    covered,
     trust,
+    weighted_coverage,
 )
 from latfarm_predictors.trust.platform_trust import WHOLE, platform_trust
 
@@ -74,7 +74,7 @@ def test_layers_are_the_prediction_s_kernels(
     weights = np.array([layer.latency_ms for layer in found.layers])
     shares = np.array([layer.coverage for layer in found.layers])
     assert found.coverage == pytest.approx(float(weights @ shares / weights.sum()))
-    assert covered(predictor, network(100)) == pytest.approx(found.coverage)
+    assert weighted_coverage(predictor, network(100)) == pytest.approx(found.coverage)
     assert found.coverage <= found.reached <= 1.0
 
 
@@ -228,13 +228,15 @@ def test_the_evidence_goes_with_the_bundle(predictor: PlatformPredictor, tmp_pat
 
 def test_predicting_fits_no_metrics(predictor: PlatformPredictor, tmp_path: Path) -> None:
     save_bundle(predictor, tmp_path / "b.zip")
-    loaded = load_bundle(tmp_path / "b.zip")
+    fits = tmp_path / "fits"
+    loaded = load_bundle(tmp_path / "b.zip", fits)
     loaded.predict(network(3))
     assert loaded.confidence is not None
-    assert not loaded.confidence.fitted_families
+    assert not fits.exists()
+    pickled = pickle.dumps(loaded.confidence)
     trust(loaded, conv_net(32, 32))
-    assert loaded.confidence.fitted_families == {"conv"}
-    assert not pickle.loads(pickle.dumps(loaded.confidence)).fitted_families
+    assert len(list(fits.iterdir())) == 1, "the metrics of convolutions alone"
+    assert pickle.dumps(loaded.confidence) == pickled
 
 
 def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredictor) -> None:

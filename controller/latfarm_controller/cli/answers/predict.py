@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from latfarm_predictors.baselines.names import BASELINES
-from latfarm_predictors.predict.baseline_sums import baseline_ms
 
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
@@ -84,7 +83,11 @@ def predict(
             trust(predictor, graph, coverage, model=str(file))
             for (file, _), graph in zip(graphs, asked, strict=True)
         ]
-    others = [{name: baseline_ms(predictor, graph, name) for name in wanted} for graph in asked]
+    others: list[dict[str, float]] = [{} for _ in asked]
+    if wanted:
+        from latfarm_predictors.predict.baseline_sums import baseline_ms
+
+        others = [{name: baseline_ms(predictor, graph, name) for name in wanted} for graph in asked]
     code = 2 if len(graphs) < len(files) else 0
     if as_json:
         data = [

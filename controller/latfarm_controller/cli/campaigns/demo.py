@@ -24,7 +24,6 @@ from latfarm_controller.errors import ControllerError, FarmError
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.measurement import Measurement
-    from latfarm_predictors.predict.baseline_sums import baseline_ms
     from latfarm_predictors.predict.predictor import PlatformPredictor
     from latfarm_protos.v1 import controller_pb2 as pb
 
@@ -168,6 +167,8 @@ def _rows(
     answers: dict[str, Any],
     predictor: PlatformPredictor,
 ) -> list[NetworkRow]:
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
+
     from latfarm_controller.reports.networks import NetworkRow, vendor_baselines
 
     rows = []

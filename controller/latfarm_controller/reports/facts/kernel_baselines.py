@@ -22,11 +22,11 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.learned.network_correction import boundary_mb
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS, NetworkModel
+from latfarm_predictors.predict.baseline_sums import baseline_ms
 from latfarm_predictors.samples import NetworkSample
 from latfarm_predictors.trust.network_trust import layers_of
 
 if TYPE_CHECKING:
-    from latfarm_predictors.predict.baseline_sums import baseline_ms
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 FOLDS = 4
