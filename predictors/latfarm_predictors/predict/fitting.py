@@ -26,6 +26,7 @@ from latfarm_predictors.learned.network_correction import (
     NetworkFigures,
     boundary_mb,
 )
+from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.predict.kernel_estimates import placed
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
@@ -133,11 +134,11 @@ def _baselines(
     seed: int,
 ) -> Baselines:
     """The predictors of the literature, fitted to the same measurements."""
+    forests = GroupForests(models.forests, models.router.joined) if models.forests else None
     return Baselines.fit(
         training,
         samples.rules,
-        models.forests,
-        models.router.joined,
+        forests,
         networks,
         platform=samples.platform,
         seed=seed,

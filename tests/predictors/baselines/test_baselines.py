@@ -282,12 +282,12 @@ def test_a_predictor_of_whole_networks_is_added_in_one_place(
     more = {**NETWORK_MODELS, "typical": Maker(lambda _: Typical(), Typical.from_state)}
     monkeypatch.setattr("latfarm_predictors.baselines.fitting.NETWORK_MODELS", more)
     training = prepare(kernel_samples[:20], BOARD.call_ms)
-    fitted = Baselines.fit(training, RULES, {}, {}, network_samples)
+    fitted = Baselines.fit(training, RULES, None, network_samples)
     again = Baselines.from_state(fitted.state())
     graph = network_samples[0].graph
     middle = np.median([network.latency_ms for network in network_samples])
     assert again.network("typical").predict([graph])[0].tolist() == [middle]
-    few = Baselines.fit(training, RULES, {}, {}, network_samples[:4])
+    few = Baselines.fit(training, RULES, None, network_samples[:4])
     assert few.names == ("lookup", "mnn_cost", "mnn_cost_scaled", "flops", "flops_mac")
     with pytest.raises(NoBaselineError, match="measured too little"):
         few.network("typical")
