@@ -1,4 +1,4 @@
-"""Bad input gives a clear error or a wider, labelled answer: never a silent zero, never NaN."""
+"""Bad input gives a clear error or a labelled answer with a wider interval, never zero or NaN."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Samples = list[KernelSample]
 
 
 def sound(answer: Answer) -> None:
-    """Every figure is finite and positive, and every interval holds its own estimate."""
+    """Check that figures are finite and positive and that intervals hold their estimates."""
     for middle, (low, high) in [
         (answer.latency_ms, answer.interval_ms),
         *((kernel.latency_ms, kernel.interval_ms) for kernel in answer.kernels),
@@ -53,7 +53,7 @@ def test_too_few_rows_are_refused_and_counted(count: int, kernel_samples: Sample
         fit(kernel_samples[:count])
 
 
-def test_the_fewest_rows_that_will_do_are_told_apart_from_many(
+def test_the_smallest_number_of_rows_gives_wider_intervals_than_many(
     kernel_samples: Samples, predictor: PlatformPredictor
 ) -> None:
     few = fit(kernel_samples[::21][:8])
@@ -67,7 +67,7 @@ def test_the_fewest_rows_that_will_do_are_told_apart_from_many(
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_latencies_that_are_none_are_left_out_and_counted(
+def test_unusable_latencies_are_left_out_and_counted(
     bad: float, kernel_samples: Samples, network_samples: list[NetworkSample]
 ) -> None:
     broken = [replace(sample, latency_ms=bad) for sample in kernel_samples[:30]]
@@ -85,7 +85,7 @@ def test_latencies_that_are_none_are_left_out_and_counted(
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 @pytest.mark.parametrize("field", ["mad_ms", "cold_ms"])
-def test_a_spread_that_is_none_makes_a_row_count_less(
+def test_an_unusable_spread_makes_a_row_count_less(
     field: str, bad: float, kernel_samples: Samples
 ) -> None:
     changed: dict[str, Any] = {field: bad}
@@ -101,7 +101,7 @@ def test_a_spread_that_is_none_makes_a_row_count_less(
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("name", ["call_overhead_ms", "transfer_ms_per_mb"])
-def test_costs_that_are_none_are_refused(name: str, bad: float, kernel_samples: Samples) -> None:
+def test_unusable_costs_are_refused(name: str, bad: float, kernel_samples: Samples) -> None:
     named: dict[str, Any] = {"call_overhead_ms": 0.0, "transfer_ms_per_mb": 0.0, name: bad}
     with pytest.raises(ValueError, match=r"overhead of|transfers of"):
         fit_predictor(
@@ -201,12 +201,12 @@ def test_sizes_that_no_board_could_run_are_refused(
     absurd = replace(kernel_samples[0], kernel=replace(kernel_samples[0].kernel, graph=graph))
     with pytest.raises(GraphError, match="no board could run it"):
         fit([*kernel_samples[:20], absurd])
-    # nothing of it is remembered
+    # the predictor remembers nothing of it
     sound(predictor.predict(GRAPHS[0]))
 
 
 def by_hand(op: str, shapes: list[tuple[int, ...]], dtype: str, window: tuple[int, ...]) -> Graph:
-    """A node as no builder would make it: any op on any shapes."""
+    """A graph of one node with any op on any shapes, as no builder would make it."""
     names = tuple(f"x{index}" for index in range(len(shapes)))
     types = {name: TensorType(dtype, shape) for name, shape in zip(names, shapes, strict=True)}
     node = Node("n", op, names, ("y",), {"kernel_shape": window, "strides": window, "group": 3})
@@ -237,7 +237,7 @@ OPS = st.sampled_from(
     window=st.lists(st.integers(1, 50), max_size=3).map(tuple),
     coverage=st.floats(0.01, 0.99),
 )
-def test_no_shape_type_or_coverage_yields_nonsense(
+def test_no_shape_type_or_coverage_gives_nonsense(
     op: str,
     shapes: list[tuple[int, ...]],
     dtype: str,
@@ -262,7 +262,7 @@ def test_no_shape_type_or_coverage_yields_nonsense(
     stride=st.integers(1, 9),
     inner=st.integers(1, 10**6),
 )
-def test_no_size_yields_nonsense(
+def test_no_size_gives_nonsense(
     batch: int,
     channels: int,
     size: int,
@@ -289,7 +289,7 @@ def sound_or_refused(ask: Callable[[], Answer]) -> None:
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_no_measurements_yield_nonsense(data: st.DataObject, kernel_samples: Samples) -> None:
+def test_no_measurements_give_nonsense(data: st.DataObject, kernel_samples: Samples) -> None:
     latencies = st.floats(1e-7, 1e7) | st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0])
     spreads = st.floats(0, 1e6) | st.sampled_from([math.nan, math.inf, 0.0])
     count = data.draw(st.integers(8, 24))

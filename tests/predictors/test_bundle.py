@@ -1,4 +1,4 @@
-"""Bundles: the same bits back, damage found, nothing half written."""
+"""Bundles give the same bits back, damage is found, and no bundle is half written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_a_loaded_predictor_predicts_the_same_bits(
         ours, theirs = (p.predict_many(GRAPHS, level) for p in (predictor, loaded))
         assert [replace(answer, bundle="") for answer in theirs] == ours
         assert all(answer.bundle == loaded.bundle for answer in theirs)
-    slow = ("nn-meter", "annette-statistical", "annette-mixed")  # forests, fitted when asked for
+    # these are fitted when they are needed, which takes long
+    slow = ("nn-meter", "annette-statistical", "annette-mixed")
     for baseline in [name for name in BASELINES if name not in slow]:
         for graph in GRAPHS:
             assert baseline_ms(loaded, graph, baseline) == baseline_ms(predictor, graph, baseline)
@@ -104,15 +105,15 @@ def test_files_are_open_formats(stored: Path) -> None:
     assert (header["format"], header["version"]) == ("latfarm-bundle", 2)
 
 
-def nobody_looks(*_: object, **__: object) -> object:
-    raise AssertionError("a file was looked into before its digest was known to be right")
+def fail_if_parsed(*_: object, **__: object) -> object:
+    raise AssertionError("a file was parsed before its digest was known to be right")
 
 
 def refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundle is refused, and nothing in it was looked at before."""
+    """Check that the bundle is refused before anything in it is parsed."""
     with monkeypatch.context() as patch:
-        patch.setattr(json, "loads", nobody_looks)
-        patch.setattr(np, "load", nobody_looks)
+        patch.setattr(json, "loads", fail_if_parsed)
+        patch.setattr(np, "load", fail_if_parsed)
         with pytest.raises(BundleError, match=bundle.name.replace(".", r"\.")):
             load_bundle(bundle)
 
@@ -125,7 +126,7 @@ def test_any_flipped_byte_of_an_archive_is_found(
     data: st.DataObject, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bytearray((stored / "one.zip").read_bytes())
-    # names, dates and the seal are at the end: half of all draws go there
+    # half of all draws are at the end, where names, dates and the seal are
     last = data.draw(st.sampled_from([len(content), min(2000, len(content))]))
     place = len(content) - data.draw(st.integers(1, last))
     content[place] ^= data.draw(st.integers(1, 255))
@@ -220,7 +221,7 @@ def test_a_stray_file_is_not_taken_along(stored: Path, tmp_path: Path) -> None:
 
 
 def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
-    """A bundle with other contents and matching digests: written by another version, or by hand."""
+    """Write a bundle with other contents and digests that match them."""
     shutil.copytree(stored / "tree", target)
     for name, content in changes.items():
         (target / f"{name}.json").write_bytes(content)
@@ -228,7 +229,7 @@ def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
 
 
 def sign(target: Path) -> None:
-    """Make the list of digests that of the files."""
+    """Write the list of digests of the files."""
     lines = [
         f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(target).as_posix()}\n"
         for p in sorted(target.rglob("*"))
@@ -255,7 +256,7 @@ def test_a_header_of_another_platform_is_refused(stored: Path, tmp_path: Path) -
         load_bundle(tmp_path / "new")
 
 
-def test_baselines_are_read_when_first_asked_for(
+def test_baselines_are_read_when_they_are_first_needed(
     stored: Path, predictor: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -274,13 +275,13 @@ def test_baselines_are_read_when_first_asked_for(
     assert len(read) == 2
 
 
-def test_fits_are_kept_for_all_who_load_the_same_bundle(
+def test_fits_are_kept_for_everyone_who_loads_the_same_bundle(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "one.zip"
     shutil.copyfile(stored / "one.zip", path)
     loaded = load_bundle(path, tmp_path / "fits")
-    # What was loaded counts, whatever the file is by the time that something is fitted.
+    # the content that was loaded counts, even if the file is gone when something is fitted
     path.unlink()
     told = baseline_ms(loaded, GRAPHS[0], "annette-mixed")
     assert len(list((tmp_path / "fits").iterdir())) == 1
@@ -296,7 +297,7 @@ def test_fits_are_kept_for_all_who_load_the_same_bundle(
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"kind":"","values":{},"arrays":["x"]}'])
-def test_baselines_that_are_none_are_refused_when_asked_for(
+def test_damaged_baselines_are_refused_when_they_are_needed(
     content: bytes, stored: Path, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     rewrite(stored, tmp_path / "odd", baselines=content)
@@ -304,7 +305,7 @@ def test_baselines_that_are_none_are_refused_when_asked_for(
     assert loaded.predict(GRAPHS[0]).latency_ms == predictor.predict(GRAPHS[0]).latency_ms
     with pytest.raises(BundleError, match="odd: its baselines are not usable"):
         baseline_ms(loaded, GRAPHS[0], "forest")
-    with pytest.raises(BundleError, match="not usable"):  # and again: nothing is half read
+    with pytest.raises(BundleError, match="not usable"):  # the second time too
         baseline_ms(loaded, GRAPHS[0], "forest")
 
 
@@ -347,13 +348,13 @@ def test_a_bundle_of_version_1_is_read(
 @pytest.mark.parametrize(
     "tree", [b"[]", b"{", b"{}", b'{"kind": 1}', b'{"kind":"","values":{},"arrays":["x"]}']
 )
-def test_a_tree_that_is_none_is_refused(tree: bytes, stored: Path, tmp_path: Path) -> None:
+def test_a_damaged_tree_of_models_is_refused(tree: bytes, stored: Path, tmp_path: Path) -> None:
     rewrite(stored, tmp_path / "odd", predictor=tree)
     with pytest.raises(BundleError, match="odd"):
         load_bundle(tmp_path / "odd")
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such"):
         load_bundle(tmp_path / "missing")
     (tmp_path / "empty").mkdir()
@@ -369,7 +370,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tree", "one.zip"])
-def test_saving_again_replaces_the_old_one(
+def test_saving_again_replaces_the_old_bundle(
     name: str, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     first = save_bundle(predictor, tmp_path / name, {"n": 1})
@@ -380,7 +381,7 @@ def test_saving_again_replaces_the_old_one(
 
 
 @pytest.mark.parametrize("name", ["tree", "one.zip"])
-def test_a_failed_write_leaves_the_old_one_and_no_litter(
+def test_a_failed_write_leaves_the_old_bundle_and_no_other_files(
     name: str, predictor: PlatformPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_bundle(predictor, tmp_path / name, {"n": 1})

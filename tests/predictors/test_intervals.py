@@ -1,4 +1,4 @@
-"""Finite-sample quantiles, Mondrian calibration, network deviations."""
+"""Conformal quantiles, calibration by label, and how errors of kernels add up."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_mondrian_covers_each_label_where_one_quantile_does_not() -> None:
         assert abs(np.mean(fresh[rows] <= pooled) - 0.9) > 0.05
 
 
-def test_a_rare_label_is_served_by_its_parent_and_at_last_by_all() -> None:
+def test_a_rare_label_uses_the_scores_of_its_parent_or_else_all_scores() -> None:
     scores = np.concatenate([np.full(30, 1.0), np.full(5, 9.0), np.full(40, 3.0)])
     labels = ["conv/small"] * 30 + ["conv/large"] * 5 + ["pool"] * 40
     fitted = Mondrian.of(scores, labels)
@@ -106,7 +106,7 @@ def test_a_rare_label_is_served_by_its_parent_and_at_last_by_all() -> None:
 def test_high_coverage_needs_more_scores_than_the_label_has() -> None:
     fitted = Mondrian.of(np.arange(60.0), ["a"] * 25 + ["b"] * 35)
     assert fitted.multiplier("a", 0.9)[0] <= 24.0
-    assert fitted.multiplier("a", 0.97)[0] > 35.0  # 33 needed: all 60 serve
+    assert fitted.multiplier("a", 0.97)[0] > 35.0  # 33 are needed, so all 60 are used
     assert fitted.multiplier("a", 0.995)[1] is False
 
 

@@ -274,7 +274,7 @@ class Baselines:
         if name not in held:
             raise NoBaselineError(
                 f"this predictor has no baseline {name!r}: it was made by an older version or "
-                f"from too few measurements; it has {', '.join(held) or 'none of this kind'}"
+                f"measured too little for it; it has {', '.join(held) or 'none of this kind'}"
             )
         return held[name]
 

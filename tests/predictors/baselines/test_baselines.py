@@ -1,4 +1,4 @@
-"""Predictors of the literature: each is what its paper says, and survives a bundle."""
+"""Baselines of the literature: each does what its paper says, and is the same after a bundle."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_gives_a_latency_and_the_same_again(
         assert baseline_ms(again, graph, name) == latency_ms
 
 
-def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
+def test_operators_are_predicted_one_by_one_where_the_sum_predicts_kernels(
     predictor: PlatformPredictor,
 ) -> None:
     b = GraphBuilder("fused")
@@ -88,7 +88,7 @@ def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
     relu = d.build([d.relu(d.input((1, 64, 28, 28)))])
     alone = [baseline_ms(predictor, part, "sum") for part in (conv, relu)]
     whole = baseline_ms(predictor, graph, "operators")
-    # a flattened view costs nothing, and one call is paid
+    # a view takes no time, and the call counts once
     assert whole == pytest.approx(sum(alone) - predictor.call_overhead_ms)
     assert whole > 1.02 * baseline_ms(predictor, graph, "sum")
 
@@ -180,7 +180,7 @@ def test_annettes_models_are_of_one_layer_type_each(kernel_samples: list[KernelS
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_kind_with_few_rows_is_answered_by_the_roofline_over_all(recipe: str) -> None:
+def test_a_kind_with_few_rows_is_predicted_by_the_roofline_over_all(recipe: str) -> None:
     rng = np.random.default_rng(0)
     works = [workload(random_kernel(rng, "conv")) for _ in range(20)]
     works += [workload(random_kernel(rng, "softmax")) for _ in range(4)]
@@ -244,11 +244,11 @@ def test_a_predictor_without_baselines_says_so(
     with pytest.raises(NoBaselineError, match="train the platform anew"):
         baseline_ms(replace(fitted, confidence=None), graphs[0], "nn-meter")
     assert baseline_ms(fitted, graphs[0], "sum") > 0
-    assert baseline_ms(fitted, graphs[0], "flops") > 0  # no networks: the roofline's
+    assert baseline_ms(fitted, graphs[0], "flops") > 0  # without networks, that of the roofline
 
 
 class Typical:
-    """A predictor of whole networks that says the same of all: what a new one has to bring."""
+    """A network model that predicts the same for all; it has all that a new model needs."""
 
     kind = "typical"
 
@@ -308,7 +308,7 @@ def test_network_models_keep_their_protocol(
         maker.make(RULES).fit(network_samples[:2])
 
 
-def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
+def test_a_forest_kept_in_single_precision_predicts_the_same() -> None:
     rng = np.random.default_rng(4)
     works = [workload(random_kernel(rng, "conv")) for _ in range(60)]
     latency = np.array([BOARD.kernel_true_ms(work) for work in works])

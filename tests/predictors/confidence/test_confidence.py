@@ -1,4 +1,4 @@
-"""CM_TV, CM_LV, CM_O, the paper's convolution, and coverage with what would raise it."""
+"""The paper's metrics CM_TV, CM_LV and CM_O and their convolution; coverage and its remedies."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_difficulty_is_scaled_over_the_calibration_rows() -> None:
     np.testing.assert_allclose(
         scale.sigma(np.array([2.0, 4.0, 6.0])), [BETA, 0.5 + BETA, 1.0 + BETA]
     )
-    # easier than anything known counts as the easiest, harder goes on growing
+    # easier than all known rows counts as the easiest; harder goes on growing
     np.testing.assert_allclose(scale.sigma(np.array([0.0, 10.0])), [BETA, 2.0 + BETA])
     np.testing.assert_allclose(Difficulty.of(np.array([3.0, 3.0])).sigma(np.array([3.0])), [BETA])
 
@@ -171,7 +171,7 @@ def test_too_little_data_is_refused() -> None:
 
 def test_convolution_of_two_layers_by_hand() -> None:
     rng = np.random.default_rng(0)
-    # every error is +-3 and +-1: the sum takes four values, each as often
+    # errors are +-3 and +-1, so the sum has four values of equal frequency
     values, counts = np.unique(
         convolve(np.array([3.0, 1.0]), np.ones(5), 4000, rng), return_counts=True
     )
@@ -218,7 +218,7 @@ def test_families_without_a_model_are_named(platform: PlatformConfidence) -> Non
 def test_coverage_by_hand() -> None:
     measured = [conv(16, 32), conv(64, 64)]
     asked = [conv(16, 32), conv(32, 32), conv(32, 64), relu(16)]
-    # the same; twice the channels; half the channels of the second; a kind never measured
+    # a measured one; twice the channels; half the channels of the second; an unmeasured kind
     np.testing.assert_allclose(layer_coverage(measured, asked), [1.0, 0.5, 0.5, 0.0])
     assert network_coverage(measured, asked) == pytest.approx(0.5)
     assert network_coverage(measured, asked, [3, 1, 0, 0]) == pytest.approx(0.875)
@@ -254,7 +254,7 @@ def test_gaps_are_ranked_by_what_they_cost() -> None:
     assert gaps(asked, asked) == ()
 
 
-def test_remedies_take_what_helps_most_first_and_keep_their_word() -> None:
+def test_remedies_take_what_helps_most_first_and_reach_what_they_promise() -> None:
     measured = [conv(16, 16)]
     layers = [conv(16, 16), conv(256, 256), conv(256, 256), conv(256, 128), relu(64)]
     found = remedies(measured, layers, 10)
@@ -274,7 +274,7 @@ def test_remedies_take_what_helps_most_first_and_keep_their_word() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [float("nan"), 1.0]], ids=str)
-def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
+def test_unusable_weights_are_refused(weights: list[float]) -> None:
     layers = [conv(16, 16), conv(16, 32)]
     with pytest.raises(ValueError, match="weights"):
         network_coverage(layers, layers, weights)
@@ -300,7 +300,7 @@ def test_another_measurement_never_lowers_coverage(
         outside(before, layers), outside(after, layers), strict=True
     ):
         assert names_before == ("family",) or set(names_after) <= set(names_before)
-    # features scale with what was measured, and still no neighbour gets farther away
+    # features are scaled by what was measured, and still no neighbour gets farther away
     features = np.array([[work.in_channels, work.in_h] for work in POOL], dtype=np.float64)
     near, nearer = (
         Neighbourhood.of(features[rows]).distance(features[asked], 1)
@@ -318,7 +318,7 @@ def test_outlier_scores_are_the_difficulty_of_cm_o(convs: LayerConfidence) -> No
         outlier_scores(works, asked), convs.reach_ms(as_table(asked), "O"), rtol=1e-9
     )
     known = outlier_scores(works, works, k=1)
-    assert (known < 1.0).all()  # each is at no distance from itself
+    assert (known < 1.0).all()  # each has distance 0 to itself
     far = outlier_scores(works, [conv(64, 64), conv(2048, 2048), relu(16)])
     assert far[0] < 1.0 < far[1]
     assert far[2] == UNSEEN

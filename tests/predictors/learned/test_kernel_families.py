@@ -172,7 +172,7 @@ def test_kernels_of_all_kinds_are_predicted_well(fitted: PlatformPredictor) -> N
     works = [workload(kernel) for graph in graphs for kernel in split(graph, RULES)]
     truth = [BOARD.kernel_true_ms(work) for work in works]
     shown = [k.latency_ms for answer in fitted.predict_many(graphs) for k in answer.kernels]
-    kept = [i for i, ms in enumerate(truth) if ms > 0]  # views take nothing
+    kept = [i for i, ms in enumerate(truth) if ms > 0]  # views take no time
     scores = evaluate(np.array(shown)[kept], np.array(truth)[kept])
     assert scores.within10 > 0.8
 
@@ -184,7 +184,7 @@ def test_a_batch_is_part_of_a_kernel(name: str, fitted: PlatformPredictor) -> No
     assert [k.configuration for k in one.kernels] != [k.configuration for k in four.kernels]
 
 
-def test_a_block_that_a_runtime_makes_one_kernel_of_is_one_kind_of_nn_meters() -> None:
+def test_a_block_that_is_one_kernel_is_one_kind_of_nn_meter() -> None:
     kinds = {}
     for name in ("se", "hswish", "channelshuffle", "bn+relu", "add+relu", "concat", "maxpool"):
         found = split(graph_of(name, 48, 18), SE_RULES)
@@ -204,7 +204,7 @@ def on(kernel: Kernel, device: str) -> Kernel:
 
 
 def test_a_device_is_part_of_a_kernel() -> None:
-    """A delegate that leaves softmax to a CPU ten times as slow: each device is learned apart."""
+    """A delegate leaves softmax to a CPU ten times as slow; each device has models of its own."""
     rng = np.random.default_rng(1)
     samples = []
     for c, s in SIZES:

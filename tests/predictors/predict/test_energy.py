@@ -1,4 +1,4 @@
-"""Energies of a synthetic board, predicted as its latencies are."""
+"""Predicted energies of a synthetic board."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOISE = 0.02
 
 
 def kernel_mj(work: Workload) -> float:
-    """What a kernel takes: leakage while it runs, its arithmetic, and its traffic."""
+    """Energy of a kernel in mJ: leakage while it runs, its arithmetic, its memory traffic."""
     moved = work.input_bytes + work.output_bytes + work.weight_bytes
     static_mj = STATIC_W * BOARD.kernel_true_ms(work)
     return static_mj + (MAC_PJ * work.macs + BYTE_PJ * moved) * 1e-9
@@ -135,10 +135,10 @@ def test_a_bundle_without_energies_says_how_to_get_them(
         loaded.predict_energy(graph)
 
 
-def test_a_reader_that_knows_no_energies_reads_the_rest(
+def test_a_state_without_the_part_of_energies_can_be_read(
     both: PlatformPredictor, predictor: PlatformPredictor
 ) -> None:
-    """The energies are a part of their own: without it the state is what it always was."""
+    """Energies are a part of their own; without it the state is that of an older version."""
     state = state_of(both)
     assert state.values == state_of(predictor).values
     assert set(state.parts) - set(state_of(predictor).parts) == {"energy"}
@@ -173,8 +173,8 @@ def test_too_few_energies_make_no_predictor(fitted: EnergyPredictor) -> None:
             )
 
 
-def test_a_question_without_energy_keeps_the_name_it_always_had() -> None:
-    """Literals of the version before: stored campaigns must find their measurements again."""
+def test_a_request_without_energy_keeps_its_name() -> None:
+    """The names are those of an older version, so that stored campaigns find their measurements."""
     plain = request_id("g", "p", "kernel", Settings(), 0)
     assert plain == "5c6eb20fd3fbb0dce573460af93c1472"
     asked = request_id("g", "p", "kernel", Settings(energy_ms=1000.0), 0)

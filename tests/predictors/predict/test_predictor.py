@@ -1,4 +1,4 @@
-"""The predictor end to end, on a board whose truth is known."""
+"""The predictor as a whole, on a synthetic board whose latencies are known."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def networks(count: int, seed: int = 7) -> list[Graph]:
 
 
 def single(op: str) -> Graph:
-    """A conv, an op that the survey never measured, and a conv."""
+    """A convolution, an op that was never measured, and a convolution."""
     b = GraphBuilder(op)
     x = b.conv(b.input((1, 16, 28, 28)), 32, 3)
     y = {
@@ -105,7 +105,7 @@ def test_an_answer_names_every_kernel(predictor: PlatformPredictor) -> None:
     json.dumps(answer.to_json(), allow_nan=False)
 
 
-def test_asking_for_many_is_asking_for_each(predictor: PlatformPredictor) -> None:
+def test_many_networks_at_once_get_the_answers_of_each_alone(predictor: PlatformPredictor) -> None:
     graphs = networks(5)
     together = predictor.predict_many(graphs)
     for graph, answer in zip(graphs, together, strict=True):
@@ -115,7 +115,7 @@ def test_asking_for_many_is_asking_for_each(predictor: PlatformPredictor) -> Non
     assert predictor.predict_many([]) == []
 
 
-def test_more_coverage_is_wider_and_beyond_the_networks_uncalibrated(
+def test_more_coverage_is_wider_and_uncalibrated_with_too_few_networks(
     predictor: PlatformPredictor,
 ) -> None:
     graph = networks(1)[0]
@@ -146,7 +146,7 @@ def test_a_measured_kernel_is_answered_by_its_measurement(
     assert np.median(np.abs(np.log(ratios))) < 0.03
 
 
-def test_the_forest_is_worse_here_and_stands_beside(predictor: PlatformPredictor) -> None:
+def test_the_forest_has_larger_errors_here(predictor: PlatformPredictor) -> None:
     graphs = networks(25)
     truth = [BOARD.network_true_ms(graph) for graph in graphs]
     errors = {
@@ -173,7 +173,7 @@ def test_an_unknown_baseline_is_refused(predictor: PlatformPredictor) -> None:
         ("Transpose", "fallback:nearest:concat"),
     ],
 )
-def test_an_unmeasured_op_is_stood_in_for_with_doubt(
+def test_an_unmeasured_op_is_predicted_by_others_with_a_wider_interval(
     predictor: PlatformPredictor, op: str, source: str
 ) -> None:
     rules = FusionRules.none() if op == "BatchNormalization" else RULES
@@ -189,7 +189,7 @@ def test_an_unmeasured_op_is_stood_in_for_with_doubt(
     assert answer.unsupported == ()
 
 
-def test_what_nothing_resembles_is_named_with_its_node(predictor: PlatformPredictor) -> None:
+def test_an_op_like_no_other_is_named_with_its_node(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("mystery")
     x = b.conv(b.input((1, 16, 28, 28)), 32, 3)
     graph = b.build([x])
@@ -208,7 +208,7 @@ def test_what_nothing_resembles_is_named_with_its_node(predictor: PlatformPredic
     )
 
 
-def test_views_cost_next_to_nothing(predictor: PlatformPredictor) -> None:
+def test_views_take_nearly_no_time(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("view")
     x = b.reshape(b.input((1, 64, 28, 28)), (1, 64, 784))
     answer = predictor.predict(b.build([x]))
@@ -217,7 +217,7 @@ def test_views_cost_next_to_nothing(predictor: PlatformPredictor) -> None:
     assert answer.unsupported == ()
 
 
-def test_measured_views_are_learned_as_nearly_free() -> None:
+def test_measured_views_are_learned_to_take_nearly_no_time() -> None:
     rng = np.random.default_rng(0)
     samples = [
         BOARD.kernel_sample(kernel, rng)
@@ -234,7 +234,7 @@ def test_measured_views_are_learned_as_nearly_free() -> None:
     assert {"view", "conv", "memory"} == {group.group for group in fitted.groups}
 
 
-def test_a_group_with_few_rows_leans_on_the_roofline_of_all() -> None:
+def test_a_group_with_few_rows_builds_on_the_roofline_over_all() -> None:
     rng = np.random.default_rng(0)
     kernels = random_kernels(rng, {"conv": 30, "fc": 3})
     fitted = fit_predictor(
@@ -290,7 +290,7 @@ def test_networks_made_of_training_kernels_do_not_look_easier() -> None:
     assert np.mean(inside) >= 0.8
 
 
-def test_progress_is_told_in_order(kernel_samples: list[KernelSample]) -> None:
+def test_progress_is_reported_in_order(kernel_samples: list[KernelSample]) -> None:
     told: list[tuple[str, int, int]] = []
     rng = np.random.default_rng(0)
     measured = [BOARD.network_sample(g, rng) for g in networks(3)]
@@ -311,7 +311,9 @@ def test_too_few_kernels_are_refused(kernel_samples: list[KernelSample]) -> None
         fit_predictor(PlatformSamples("p", RULES, [kernel_samples[0]] * 30, []))
 
 
-def test_the_explanation_is_json_and_honest(predictor: PlatformPredictor) -> None:
+def test_the_explanation_is_json_with_errors_of_unseen_networks(
+    predictor: PlatformPredictor,
+) -> None:
     told = json.loads(json.dumps(predictor.explain(), allow_nan=False))
     assert told["networks"] == 20
     assert told["kernels"] == sum(group["rows"] for group in told["groups"])
@@ -356,7 +358,7 @@ def test_predicting_from_a_bundle_needs_none_of_the_training_libraries(
     assert done.stdout.strip() == f"{predictor.predict(graph).latency_ms} []"
 
 
-def test_a_network_of_no_ops_costs_one_call(predictor: PlatformPredictor) -> None:
+def test_a_network_without_ops_takes_as_long_as_a_call(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("nothing")
     answer = predictor.predict(b.build([b.input((1, 3, 8, 8))]))
     assert answer.kernels == ()
