@@ -31,6 +31,8 @@ _STRANGE_SIGMA = 0.15
 """Log-sigma of a kernel one unit beyond the range of a training feature."""
 _STRANGE_CAP = 2.0
 """Distances beyond the range of a training feature count as at most this."""
+_SEARCH_ROWS = 500
+"""Hyperparameters are searched on parts of the rows of at most this size."""
 _DEVIATION_ROWS = 600
 """Standard deviations rest on at most this many rows, so that predicting stays fast.
 
@@ -43,8 +45,6 @@ class RooflineGP:
 
     Args:
         steps: largest number of gradient steps on the hyperparameters.
-        search_rows: hyperparameters are searched on at most this many rows at once, and on up to
-            three such parts.
         most_rows: of more rows than this the process sees a subset, because its cost is cubic.
         seed: random seed of these subsets.
         sibling: a sibling platform whose latencies the roofline may build on.
@@ -59,7 +59,6 @@ class RooflineGP:
         self,
         *,
         steps: int = 25,
-        search_rows: int = 500,
         most_rows: int = 3000,
         seed: int = 0,
         sibling: SiblingLatency | None = None,
@@ -67,7 +66,6 @@ class RooflineGP:
         windows: bool = False,
     ) -> None:
         self._steps = steps
-        self._search_rows = search_rows
         self._most_rows = most_rows
         self._seed = seed
         self._windows = windows
@@ -281,7 +279,7 @@ class RooflineGP:
     def _learn(self, inputs: Array, target: Array, variance: Array) -> None:
         """Search for hyperparameters; length scales become part of the features' spread."""
         found = search(
-            inputs, target, variance, steps=self._steps, rows=self._search_rows, seed=self._seed
+            inputs, target, variance, steps=self._steps, rows=_SEARCH_ROWS, seed=self._seed
         )
         self._spread = self._spread * found.lengths
         self._signal, self._noise = found.signal, found.noise

@@ -222,7 +222,7 @@ def test_deviations_are_of_the_right_size(
 
 def test_a_process_sees_a_subset_of_many_rows() -> None:
     table, latency, _ = convs(60, seed=4)
-    model = RooflineGP(most_rows=40, search_rows=30).fit(table, latency)
+    model = RooflineGP(most_rows=40).fit(table, latency)
     assert model.state().arrays["inputs"].shape[0] <= 40
     assert evaluate(model.predict(table)[0], latency).within10 > 0.6
 
