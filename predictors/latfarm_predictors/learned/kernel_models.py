@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -118,15 +118,7 @@ class KernelModels:
             NotEnoughDataError: there are fewer than 8 distinct kernels.
         """
         table = training.table
-        if len(table) < LEAST_ROWS:
-            raise NotEnoughDataError(
-                f"{len(table)} distinct kernels measured, a predictor needs {LEAST_ROWS}"
-                + (
-                    f"; {training.left_out} more have no usable latency"
-                    if training.left_out
-                    else ""
-                )
-            )
+        _check_enough(training)
         models = KernelModels(floor_ms=floor_ms)
         router, groups = Router.of(table, training.devices)
         models.router = replace(router, free=training.free)
@@ -146,14 +138,7 @@ class KernelModels:
         if forests:
             models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
         models.summaries = tuple(summaries)
-        error = np.abs(np.log(training.latency_ms / models.unseen_ms))
-        # a latency that is mostly noise, as of a kernel as short as a call's jitter, judges nothing
-        sound = np.flatnonzero(training.noise < _MOST_NOISE)
-        if len(sound) < LEAST_ROWS:
-            sound = np.arange(len(table))
-        models.scores = Mondrian.of(
-            error[sound] / models.unseen_sigma[sound], [labels[row] for row in sound]
-        )
+        models.scores = models._conformal_scores(training, labels)
         on_progress("kernels", len(names), len(names))
         return models
 
@@ -298,6 +283,16 @@ class KernelModels:
             forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
         )
 
+    def _conformal_scores(self, training: Training, labels: Sequence[str]) -> Mondrian:
+        """Conformal scores of the training kernels, given the label of each."""
+        error = np.abs(np.log(training.latency_ms / self.unseen_ms))
+        # a latency that is mostly noise, as of a kernel as short as a call's jitter, judges nothing
+        sound = np.flatnonzero(training.noise < _MOST_NOISE)
+        if len(sound) < LEAST_ROWS:
+            sound = np.arange(len(labels))
+        scores = error[sound] / self.unseen_sigma[sound]
+        return Mondrian.of(scores, [labels[row] for row in sound.tolist()])
+
     def _predict_group(self, group: str, table: Table) -> tuple[Array, Array]:
         """Latency in ms and log-sigma of kernels of one group, each of shape (n,)."""
         if group in self.stacks:
@@ -324,3 +319,13 @@ class KernelModels:
         """Log-sigma that is added to a kernel because its type is new to the regressors."""
         unseen = self.router.unseen_tokens(family, kernel_type)
         return float(np.hypot(route.doubt, _TOKEN_SIGMA * unseen))
+
+
+def _check_enough(training: Training) -> None:
+    """Refuse a training set with too few kernels."""
+    count = len(training.table)
+    if count < LEAST_ROWS:
+        unusable = f"; {training.left_out} more have no usable latency" if training.left_out else ""
+        raise NotEnoughDataError(
+            f"{count} distinct kernels measured, a predictor needs {LEAST_ROWS}{unusable}"
+        )
