@@ -1,22 +1,22 @@
-"""Do 90 % intervals of networks hold 90 %, how wide are they, and what does the paper's hold?
+"""Measures how often 90 % intervals of networks hold, how wide they are, and the paper's beside.
 
     make bench-coverage
     python -m benchmarks.coverage --simulate npu --write
     python -m benchmarks.coverage -p local-onnxruntime1.31-fp32-1t --per-family 10 \\
         --home .cache/bench-networks
 
-As `benchmarks.networks`: characterise a platform, measure networks that it has never seen, of each
-family enough to be judged. From these, 20 drawn at random recalibrate the network correction and
-the others judge its 90 % intervals; 200 times. With the home of that benchmark and its options
-nothing is measured again.
+Like `benchmarks.networks`, it characterises a platform and measures networks that the platform's
+predictor has never seen, enough of each family to judge the family. Then, 200 times, 20 of these
+networks are drawn at random to recalibrate the network correction, and the others judge its 90 %
+intervals. With the home folder and the options of that benchmark nothing is measured again.
 
-Beside it: the paper's intervals (Wess et al., Eq. 8) for CM_TV, CM_LV and CM_O, which nothing
-calibrates to networks. And the same on real data: 140 chain networks, by ncnn on one thread
-(LATFARM_BENCH_DATA names the folder; left out where there is none).
+For comparison it prints the paper's intervals (Wess et al., Eq. 8) by CM_TV, CM_LV and CM_O, which
+are not calibrated on networks. It does the same on real data: 140 chain networks, executed by ncnn
+on one thread. LATFARM_BENCH_DATA names the folder of these data; without it they are left out.
 
-Targets: a mean of 88 to 92 %, and no family of 30 or more networks whose binomial 95 % interval
-lies below 85 %. A miss is printed as a miss and ends in exit code 1. `--write` keeps the figures in
-`coverage.json` beside this file, a platform at a time.
+The targets are a mean of 88 to 92 %, and no family of 30 or more networks whose binomial 95 %
+interval is below 85 %. A missed target is printed and ends in exit code 1. `--write` keeps the
+figures of each platform in `coverage.json` beside this file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import evidence_of
@@ -45,15 +46,16 @@ from benchmarks.networks import family_of, judged_networks, measure, simulated, 
 from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
 
+# options that are handed on to the processes of single platforms
 HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
 
 
 def judge(
     predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """All figures of a platform."""
-    known = [graph for graph in graphs if times.get(graph.hash)]
-    measured = [median(times[graph.hash]) for graph in known]
+    """All figures of one platform, from medians of its networks' latencies by graph."""
+    known = [graph for graph in graphs if times.get(hash_of(graph))]
+    measured = [median(times[hash_of(graph)]) for graph in known]
     families = [family_of(graph) for graph in known]
     found = coverage([predictor.figures(graph) for graph in known], measured, families)
     networks = [[workload(k) for k in split(graph, predictor.rules)] for graph in known]
@@ -62,7 +64,7 @@ def judge(
     by_family = judge_families(found.pop("by_family_percent"), Counter(families))
     return {
         "judged": len(known),
-        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
         "kernels": len(evidence),
         **found,
         "paper": papers(metrics, networks, measured),
@@ -72,7 +74,7 @@ def judge(
 
 
 def show(platform: str, found: dict[str, Any]) -> bool:
-    """Print a platform's figures; whether there was no miss."""
+    """Print the figures of a platform; return whether all targets are met."""
     low, high = MEAN_TARGET
     print(f"\n{platform}: {found['judged']} networks, 90 % intervals, calibrated with 20")
     print(
@@ -95,14 +97,14 @@ def show(platform: str, found: dict[str, Any]) -> bool:
 
 
 def keep(name: str, found: dict[str, Any]) -> None:
-    """Write one entry beside this file, the others as they are."""
+    """Write the figures of one platform beside this file and keep those of the others."""
     path = Path(__file__).with_name("coverage.json")
     kept = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps({**kept, name: found}, indent=1) + "\n")
 
 
 def measured_platforms(options: argparse.Namespace) -> bool:
-    """Judge the platforms of the options; whether there was no miss."""
+    """Judge the platforms of the options; return whether all targets are met."""
     graphs = judged_networks(options.per_family, options.seed)
     print(f"{len(graphs)} networks to judge by", file=sys.stderr)
     fine = True
@@ -127,8 +129,14 @@ def measured_platforms(options: argparse.Namespace) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-p", "--platform", action="append", default=[])
-    parser.add_argument("--simulate", action="append", default=[], help="npu, gpu, cpu or drawn")
-    parser.add_argument("--offline", action="store_true", help="140 real networks, from files")
+    parser.add_argument(
+        "--simulate", action="append", default=[], help="simulated board: npu, gpu, cpu or drawn"
+    )
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="judge 140 real networks, from files",
+    )
     parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
     parser.add_argument("--kernels", type=int, default=500, help="each is measured in two passes")
     parser.add_argument("--networks", type=int, default=20)

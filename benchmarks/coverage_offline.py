@@ -1,9 +1,11 @@
-"""Coverage on real data: 140 chain networks of convolutions, by ncnn on one thread.
+"""Coverage of intervals on real data: 140 chain networks of convolutions, by ncnn on one thread.
 
-The kernel models learn from measured convolutions, the network correction from 20 of the networks,
-and the others judge. Two pools of convolutions: `joint` is drawn as networks' layers are, `prior`
-by nn-Meter's independent marginals, which are no networks' layers: the paper's intervals are
-calibrated on the pool, ours on networks. The chains are drawn at random: they are of one family.
+Regressors learn from measured convolutions, the network correction learns from 20 of the networks,
+and the other networks judge the intervals. There are two pools of convolutions. Those of `joint`
+are drawn with the sizes that layers of networks have together; those of `prior` by nn-Meter's
+independent distributions of each size, which layers of networks do not follow. The paper's
+intervals are calibrated on the pool, ours on networks. The chains are drawn at random, so all are
+of one family.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.kernel_models import KernelModels
+from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
 from latfarm_predictors.learned.network_correction import figures
 from latfarm_predictors.samples import Training
 
@@ -28,9 +30,12 @@ from benchmarks.recalibration import RECALIBRATIONS, coverage, judge_families, m
 from benchmarks.regressors import conv_workload, read
 
 POOLS = {"joint": "pool_zoo_joint.csv", "prior": "pool_prior.csv"}
+"""File of each pool of measured convolutions."""
 ROWS = 500
+"""Number of convolutions of a pool that are learned from."""
 FAMILY = "chains"
 _SMALL_MS = 0.05
+"""Kernels with a smaller latency than this, in ms, count as small."""
 
 
 def read_networks(folder: Path) -> tuple[list[list[Workload]], list[float]]:
@@ -65,7 +70,7 @@ def judge(
         padding_ms=np.zeros(count),
         networks=("",) * count,
     )
-    models = KernelModels.fit(training, floor_ms=1e-6, seed=0, report=lambda *_: None)
+    models = KernelModels.fit(training, floor_ms=1e-6, seed=0, on_progress=ignore_progress)
     sums = []
     for layers in networks:
         told = models.predict(as_table(layers))

@@ -28,6 +28,7 @@ from latfarm_controller.agents import wire
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.testing import drive
+from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
@@ -119,13 +120,15 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
     def measure(request: MeasurementRequest) -> Measurement:
         model.write_bytes(builders.build(request.graph, "graph-json", "fp32"))
         result = bench.measure(
-            request_from_pb(wire.request_as_pb(request, 1, "")),
+            request_from_pb(wire.request_as_pb(Question.of(request), 1, "")),
             model,
             profile=request.profile,
             on_stage=lambda _: None,
             cancelled=lambda: False,
         )
-        told[request.request_id] = wire.measurement_from_pb(result_as_pb(result), request)
+        told[request.request_id] = wire.measurement_from_pb(
+            result_as_pb(result), Question.of(request)
+        )
         return told[request.request_id]
 
     campaign = make_campaign(

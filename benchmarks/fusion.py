@@ -31,6 +31,8 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.fusion import FusionCampaign, FusionOptions
 from latfarm_controller.errors import AgentError, BuildError
+from latfarm_controller.farm.boards.links import Question
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from benchmarks import simulated_boards
@@ -69,16 +71,16 @@ class Board:
         A graph that cannot be built is a failure of the model, as it is for a campaign.
         """
         graph = request.graph
-        if graph.hash not in self._blobs:
+        if hash_of(graph) not in self._blobs:
             try:
                 data = builders.build(graph, *self._built)
             except BuildError as error:
                 return self._unbuilt(request, str(error))
-            self._blobs[graph.hash] = hashlib.sha256(data).hexdigest()
-            await self._client.upload(self._blobs[graph.hash], data)
+            self._blobs[hash_of(graph)] = hashlib.sha256(data).hexdigest()
+            await self._client.upload(self._blobs[hash_of(graph)], data)
         for _ in range(TRIES):
             await self._client.renew(LEASE_MS)
-            answer = await self._client.measure(request, self._blobs[graph.hash])
+            answer = await self._client.measure(Question.of(request), self._blobs[hash_of(graph)])
             await self._client.acknowledge([request.request_id])
             if answer.outcome is not Outcome.INFRASTRUCTURE_ERROR:
                 break
@@ -89,7 +91,7 @@ class Board:
     def _unbuilt(self, request: MeasurementRequest, message: str) -> Measurement:
         return Measurement(
             request.request_id,
-            request.graph.hash,
+            hash_of(request.graph),
             self.name,
             request.purpose,
             Outcome.MODEL_ERROR,

@@ -31,6 +31,7 @@ from latfarm_controller.builders.tflite.build import tflite_report
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 
 from benchmarks.graph_engines import ENGINES, Arrays, Engine, EngineError, Feeds, Output, Task
 
@@ -149,12 +150,12 @@ def run(names: str, engines: list[str]) -> list[Row]:
             feeds = noise_inputs(graph, 0)
             cut = logits(graph)
             references = {
-                form.hash: running[REFERENCE].run(task_of(form, "onnx", "fp32", feeds))
-                for form in ((graph,) if cut.hash == graph.hash else (graph, cut))
+                hash_of(form): running[REFERENCE].run(task_of(form, "onnx", "fp32", feeds))
+                for form in ((graph,) if hash_of(cut) == hash_of(graph) else (graph, cut))
             }
             for engine in engines:
                 form = graph if ENGINES[engine][1] == "fp32" else cut
-                row = judge(name, form, running[engine], feeds, references[form.hash])
+                row = judge(name, form, running[engine], feeds, references[hash_of(form)])
                 rows.append(row)
                 told = row.reason or f"error {row.error:.1e}, {row.sqnr_db:.1f} dB"
                 print(f"{name:24} {engine:18} {row.verdict:10} {told}", file=sys.stderr)

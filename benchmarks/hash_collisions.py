@@ -27,6 +27,7 @@ from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.equivalences import normal_form
 from latfarm_predictors.graph.graph import Graph, Node, Weight
+from latfarm_predictors.graph.hash import hash_of
 
 COUNT = 100_000
 CHUNK = 50
@@ -142,7 +143,7 @@ def draw(job: tuple[str, int, int]) -> list[Row]:
         except GraphError:  # drawn kernels may outgrow their maps
             continue
         normal = normal_form(graph)
-        rows.append(Row(family, seed, normal.hash, told(normal)))
+        rows.append(Row(family, seed, hash_of(normal), told(normal)))
     return rows
 
 

@@ -46,12 +46,15 @@ from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
 from latfarm_controller.zoo.draws import dataset
 from latfarm_controller.zoo.draws.variants import variant
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError, NoBaselineError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks import simulated_boards
 from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
@@ -167,14 +170,14 @@ def baseline_scores(
     rows = {}
     for name in BASELINES:
         try:
-            rows[name] = scores([predictor.predict_baseline(g, name) for g in graphs], measured)
+            rows[name] = scores([baseline_ms(predictor, g, name) for g in graphs], measured)
         except NoBaselineError as error:
             print(f"baseline {name} is left out: {error}", file=sys.stderr)
     for name in sorted({name for told in vendor.values() for name in told}):
         pairs = [
-            (vendor[graph.hash][name], truth)
+            (vendor[hash_of(graph)][name], truth)
             for graph, truth in zip(graphs, measured, strict=True)
-            if name in vendor.get(graph.hash, {})
+            if name in vendor.get(hash_of(graph), {})
         ]
         if pairs:
             label = name if len(pairs) == len(graphs) else f"{name} ({len(pairs)})"
@@ -196,8 +199,8 @@ def judge(
         times: their latencies in milliseconds by graph and pass.
         vendor: latencies that a vendor's compiler estimates, by graph and name.
     """
-    known = [graph for graph in graphs if times.get(graph.hash)]
-    measured = [median(times[graph.hash]) for graph in known]
+    known = [graph for graph in graphs if times.get(hash_of(graph))]
+    measured = [median(times[hash_of(graph)]) for graph in known]
     answers = predictor.predict_many(known)
     families = [family_of(graph) for graph in known]
     ours = [answer.latency_ms for answer in answers]
@@ -206,7 +209,7 @@ def judge(
         **baseline_scores(predictor, known, measured, vendor or {}),
     }
     single_ms, per_s = _speed(predictor, known)
-    twice = [times[g.hash] for g in known if len(times[g.hash]) >= 2]
+    twice = [times[hash_of(g)] for g in known if len(times[hash_of(g)]) >= 2]
     inside = [
         answer.interval_ms[0] <= truth <= answer.interval_ms[1]
         for answer, truth in zip(answers, measured, strict=True)
@@ -214,7 +217,7 @@ def judge(
     return {
         "networks": len(known),
         "families": len(set(families)),
-        "not_measured": [graph.name for graph in graphs if not times.get(graph.hash)],
+        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
         "table": table,
         "by_family": _by_family(families, ours, measured),
         "ceiling": scores([a for a, *_ in twice], [b for _, b, *_ in twice]) if twice else None,

@@ -38,9 +38,11 @@ from latfarm_controller.campaigns.sampling.samplers import Excluded, PriorSample
 from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
@@ -170,13 +172,15 @@ def predictors(
             if s.insight != "single"
         ]
         print(f"training on {name} times", file=sys.stderr)
-        made[name] = PlatformPredictor.fit(
-            platform,
-            rules,
-            list(samples[name].values()),
-            [],
-            call_overhead_ms=overhead_ms,
-            transfer_ms_per_mb=transfer_beside_pads(beside, overhead_ms),
+        made[name] = fit_predictor(
+            PlatformSamples(
+                platform,
+                rules,
+                list(samples[name].values()),
+                [],
+                call_overhead_ms=overhead_ms,
+                transfer_ms_per_mb=transfer_beside_pads(beside, overhead_ms),
+            )
         )
     return made
 
@@ -207,10 +211,10 @@ def measure(
     samples = labels(outcome, kernels)
     overhead_ms = outcome["call_overhead_ms"]
     trained = predictors(platform, rules, overhead_ms, samples)
-    known = [graph for graph in graphs if graph.hash in measured]
+    known = [graph for graph in graphs if hash_of(graph) in measured]
     rows = {}
     for graph in known:
-        truth = measured[graph.hash]
+        truth = measured[hash_of(graph)]
         errors = {n: 100 * (p.predict(graph).latency_ms / truth - 1) for n, p in trained.items()}
         rows[label_of(graph)] = {
             "measured_ms": round(truth, 4),

@@ -1,21 +1,21 @@
-"""How fast a platform's predictor is: networks a second of one core, and one network alone.
+"""Measures how many networks a predictor predicts per second on one core, and the time for one.
 
     make bench-predict                                  measure and write predict_speed.json
-    python benchmarks/predict_speed.py --bundle FILE    of a bundle, in place of a synthetic board
+    python benchmarks/predict_speed.py --bundle FILE    measure a bundle, not a synthetic board
 
-The bundle is loaded and has predicted a few dozen other networks before a clock starts ("warm");
-all graphs are variants of one family, drawn and built before that too. Four cases, each from a
-bundle loaded anew:
+Before time is measured, the bundle is loaded and has predicted a few dozen other networks. All
+graphs are variants of one family and are built before that. There are four cases; all but `again`
+begin with a bundle that was just loaded:
 
-    fresh      a batch of variants that the predictor never saw
-    again      the same batch once more: all that is remembered is there
-    outlines   a batch in which no two networks name or wire their nodes alike, so that each must be
-               cut into kernels anew (a search over cells; `fresh` is one over widths)
-    single     one variant it never saw, in a call of its own; the median and the 9th decile
+    fresh      a batch of variants that the predictor has never seen, as in a search over widths
+    again      the same batch once more, when the predictor remembers everything of it
+    outlines   a batch in which no two networks name or wire their nodes in the same way, so that
+               each must be cut into kernels, as in a search over cells
+    single     one variant that the predictor has never seen; the median and the 9th decile
 
 Without `--bundle` the predictor is made first, from 1,500 kernels of the zoo's prior and 20 of its
-networks, measured on a synthetic board: what a platform is given at most. Seconds are those of the
-processor (`time.process_time`), with one thread; wall clocks stand beside them.
+networks, measured on a synthetic board. A real platform has at most as many. Seconds are those of
+the processor (`time.process_time`) with one thread; those of the wall clock are shown too.
 """
 
 from __future__ import annotations
@@ -41,21 +41,29 @@ from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import load_bundle, save_bundle
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.predict.answer import Answer
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard
 
 FAMILY = "mobilenet-v2"
+"""Family of all networks that are predicted."""
 KERNELS = 1500
+"""Number of kernels that the predictor learns from."""
 NETWORKS = 20
+"""Number of networks that the predictor learns from."""
 WARM_UP = 40
+"""Number of networks that are predicted before time is measured."""
 SINGLES = 60
+"""Number of networks that are predicted one by one."""
 TARGET_PER_S = 1000
+"""Networks per second that the case `fresh` should reach."""
 TARGET_SINGLE_MS = 10.0
+"""Time in ms that one network should take at most."""
 
 
 @dataclass(frozen=True)
-class Took:
-    """What a call took, in seconds of the processor and of the clock on the wall."""
+class TimedCall:
+    """Duration of a call, in seconds of the processor and of the wall clock, and its answers."""
 
     cpu_s: float
     wall_s: float
@@ -63,7 +71,7 @@ class Took:
 
 
 def train(folder: Path, kernels: int) -> tuple[Path, float]:
-    """A bundle of a synthetic board, and the wall-clock seconds that fitting it took."""
+    """Fit and save a bundle of a synthetic board; its path and the seconds of the fit."""
     board, rng = SyntheticBoard(), np.random.default_rng(0)
     drawn = KernelPrior(seed=1).draw(kernels, RULES)
     samples = [board.kernel_sample(kernel, rng, cold=True) for kernel in drawn]
@@ -73,8 +81,8 @@ def train(folder: Path, kernels: int) -> tuple[Path, float]:
         board.network_sample(variant(name, 9000 + index), rng) for index, name in enumerate(chosen)
     ]
     begun = time.monotonic()
-    fitted = PlatformPredictor.fit(
-        "synthetic-1t", RULES, samples, networks, call_overhead_ms=board.call_ms
+    fitted = fit_predictor(
+        PlatformSamples("synthetic-1t", RULES, samples, networks, call_overhead_ms=board.call_ms)
     )
     took_s = time.monotonic() - begun
     save_bundle(fitted, folder / "bundle.zip")
@@ -82,7 +90,7 @@ def train(folder: Path, kernels: int) -> tuple[Path, float]:
 
 
 def rewired(graph: Graph, number: int) -> Graph:
-    """The same network under tensor names that no other one has: nothing known fits it."""
+    """The same network under tensor names that no other network has."""
     new = {name: f"{number}/{name}" for name in (*graph.types, *graph.weights)} | {"": ""}
     return Graph(
         graph.name,
@@ -105,25 +113,25 @@ def rewired(graph: Graph, number: int) -> Graph:
     )
 
 
-def timed(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> Took:
-    """One call."""
+def timed(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> TimedCall:
+    """Predict some networks in one call and measure its time."""
     cpu, wall = time.process_time(), time.perf_counter()
     answers = predictor.predict_many(graphs)
-    return Took(time.process_time() - cpu, time.perf_counter() - wall, answers)
+    return TimedCall(time.process_time() - cpu, time.perf_counter() - wall, answers)
 
 
 def warm(bundle: Path, others: Sequence[Graph]) -> tuple[PlatformPredictor, float]:
-    """A bundle loaded and used, and the seconds of the processor that loading took."""
+    """A predictor that is loaded and has predicted, and how long loading took, in seconds."""
     cpu = time.process_time()
     predictor = load_bundle(bundle)
     load_s = time.process_time() - cpu
     predictor.predict_many(others)
-    gc.collect()  # what making graphs and loading left behind is not the predictor's to clear up
+    gc.collect()  # so that garbage of building graphs and loading is not collected later
     return predictor, load_s
 
 
-def rate(runs: Sequence[Took]) -> dict[str, float]:
-    """Networks a second: the median of some runs, and their range."""
+def rate(runs: Sequence[TimedCall]) -> dict[str, float]:
+    """Networks per second: the median of some runs, and their range."""
     per_s = sorted(len(run.answers) / run.cpu_s for run in runs)
     wall = statistics.median(len(run.answers) / run.wall_s for run in runs)
     return {
@@ -135,7 +143,7 @@ def rate(runs: Sequence[Took]) -> dict[str, float]:
 
 
 def distinct_kernels(answers: Sequence[Answer]) -> int:
-    """Kernels that differ in type, configuration or estimate."""
+    """Number of kernels that differ in type, configuration or estimate."""
     return len(
         {
             (kernel.type, *kernel.configuration.items(), kernel.latency_ms)
@@ -182,15 +190,19 @@ def measure(bundle: Path, count: int, runs: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, print and write; 1 where a target is missed."""
+    """Measure, print and write; the exit code is 1 if a target is missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bundle", type=Path, help="predict by this one")
-    parser.add_argument("--count", type=int, default=1000, help="networks of a batch")
-    parser.add_argument("--runs", type=int, default=5, help="repeats of every case")
-    parser.add_argument("--kernels", type=int, default=KERNELS, help="kernels to learn from")
-    parser.add_argument("--write", type=Path, help="where the figures go besides the terminal")
+    parser.add_argument("--bundle", type=Path, help="file of the bundle to measure")
+    parser.add_argument("--count", type=int, default=1000, help="number of networks in a batch")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="number of times that each case is measured"
+    )
+    parser.add_argument(
+        "--kernels", type=int, default=KERNELS, help="number of kernels to learn from"
+    )
+    parser.add_argument("--write", type=Path, help="file to which the figures are written too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bundle, train_s = given.bundle, None

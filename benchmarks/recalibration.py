@@ -1,4 +1,4 @@
-"""Recalibrate network intervals again and again: how often do they hold, and how wide are they?"""
+"""Recalibrates intervals of networks many times, and measures their coverage and width."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from latfarm_predictors.trust.network_trust import NAMES
 from scipy.stats import beta
 
 RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9
+"""Number of recalibrations, number of networks in each, nominal coverage of intervals."""
 MEAN_TARGET = (88.0, 92.0)
-"""Percent, the mean over all recalibrations."""
+"""Range, in percent, in which the mean coverage over all recalibrations should lie."""
 LEAST_OF_FAMILY, FAMILY_TARGET = 30, 0.85
-"""A family of so many networks or more fails where its binomial interval lies below the target."""
+"""A family with at least this many networks fails if its binomial interval is below the target."""
 
 
 def coverage(
@@ -29,13 +30,14 @@ def coverage(
     families: Sequence[str],
     recalibrations: int = RECALIBRATIONS,
 ) -> dict[str, Any]:
-    """Coverage and width of our intervals, and of the sum of independent kernel errors.
+    """Coverage and width of our intervals, and of those by independent errors of kernels.
 
     Args:
-        figures: of n networks.
-        measured: their latencies in ms.
-        families: of each.
-        recalibrations: how often 20 of them are drawn anew to calibrate, and judged by the others.
+        figures: figures of n networks.
+        measured: measured latency of each, in ms.
+        families: family of each.
+        recalibrations: number of times that 20 networks are drawn to calibrate intervals, which the
+            others judge.
     """
     truth = np.array(measured)
     draw = np.random.default_rng(0)
@@ -70,10 +72,10 @@ def coverage(
 
 
 def binomial_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share seen among so many networks.
+    """The interval of Clopper and Pearson for a share among `count` networks.
 
-    The share is a mean over recalibrations of the same networks: it may be no whole number of
-    them, and repeating them adds nothing to their number.
+    The share is a mean over recalibrations of the same networks, so it need not be a whole number
+    of networks. More recalibrations do not make more networks.
     """
     hits = share * count
     tail = (1.0 - level) / 2.0
@@ -85,11 +87,13 @@ def binomial_interval(share: float, count: int, level: float = 0.95) -> tuple[fl
 def judge_families(
     found: Mapping[str, float], counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Each family with its binomial interval and whether it misses; small ones are not judged.
+    """The binomial interval of each family, and whether it misses the target.
+
+    Families with few networks are not judged.
 
     Args:
         found: coverage of each family, in percent.
-        counts: how many networks each has.
+        counts: number of networks of each family.
     """
     out: dict[str, dict[str, Any]] = {}
     for name, percent in found.items():
@@ -123,7 +127,7 @@ def papers(
 
 
 def misses(mean_percent: float, by_family: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Whether the targets were met."""
+    """Whether the mean misses its target, and the families that miss theirs."""
     low, high = MEAN_TARGET
     return {
         "mean_miss": not low <= mean_percent <= high,

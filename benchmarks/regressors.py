@@ -1,10 +1,11 @@
-"""Compare kernel regressors on real conv timings: share within +-10 % by training rows.
+"""Compares regressors on real latencies of convolutions, by the number of training rows.
 
     python benchmarks/regressors.py --rows 150 250 500 --seeds 3
 
-Trains on random rows of `pool_prior.csv`, judges on `test_prior.csv` (which nothing is chosen on).
-The data's folder is given by the environment variable LATFARM_BENCH_DATA (default ../shared/data).
-Latency is the minimum over runs. Set OMP_NUM_THREADS=1 for timings that mean something.
+It fits each regressor to random rows of `pool_prior.csv` and judges it on `test_prior.csv`, on
+which nothing was chosen. The environment variable LATFARM_BENCH_DATA names the folder of the data
+(default ../shared/data). Latencies are minima over runs. Set OMP_NUM_THREADS=1, because times with
+several threads depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.features.table import Array, as_table, identity
+from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.boosted import Boosted
@@ -50,7 +51,7 @@ MODELS: dict[str, Callable[[], Regressor]] = {
 
 
 def conv_workload(size: int, c_in: int, c_out: int, kernel: int, stride: int) -> Workload:
-    """A float32 Conv + Relu with padding "same" on a square input."""
+    """A float32 convolution and ReLU with padding "same" on a square input."""
     out = -(-size // stride)
     return Workload(
         family="conv",
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[150, 250, 500])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="file to which the figures are written too")
     chosen = parser.parse_args(arguments)
     folder = Path(os.environ.get("LATFARM_BENCH_DATA", "../shared/data")) / "cpu_conv" / "ncnn"
     if not (folder / "pool_prior.csv").is_file():
@@ -100,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     pool, pool_ms = read(folder / "pool_prior.csv")
     judged, judged_ms = read(folder / "test_prior.csv")
-    held_out = {identity(work) for work in judged}
-    usable = np.array([i for i, work in enumerate(pool) if identity(work) not in held_out])
+    held_out = {work for work in judged}
+    usable = np.array([i for i, work in enumerate(pool) if work not in held_out])
     test = as_table(judged)
-    Stack().fit(as_table(pool[:100]), pool_ms[:100])  # imports are not what is timed
+    Stack().fit(as_table(pool[:100]), pool_ms[:100])  # so that imports are not timed
     Forest(trees=10).fit(as_table(pool[:100]), pool_ms[:100])
     results: list[dict[str, float | int | str]] = []
     for count in chosen.rows:

@@ -24,6 +24,7 @@ from latfarm_controller import builders, zoo
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Settings
@@ -73,7 +74,7 @@ async def measure(rounds: int, address: str) -> dict[str, list[tuple[float, floa
             await client.renew(LEASE_MS)
             for name, graph in models().items():
                 request = MeasurementRequest(graph, target.name, "bench", SETTINGS, repeat=number)
-                got = await client.measure(request, blobs[name])
+                got = await client.measure(Question.of(request), blobs[name])
                 await client.acknowledge([request.request_id])
                 if not got.ok or got.latency_ms is None:
                     raise SystemExit(f"{name}: {got.error_code} {got.error_message}")

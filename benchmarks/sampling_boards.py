@@ -33,10 +33,12 @@ from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.sibling import Sibling
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
@@ -156,7 +158,9 @@ def characterise(
     samples: list[KernelSample] = []
     while batch := drawn.next_batch(samples):
         samples += [board.sample(kernel) for kernel in batch]
-    return PlatformPredictor.fit(board.name, RULES, samples, [], seed=seed, sibling=sibling)
+    return fit_predictor(
+        PlatformSamples(board.name, RULES, samples, []), seed=seed, sibling=sibling
+    )
 
 
 def sibling_rows(judge: Judge, count: int, seeds: int) -> list[dict[str, Any]]:

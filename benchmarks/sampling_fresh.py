@@ -39,6 +39,7 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.sampling.samplers import Excluded, Sampler, SamplingScope
 from latfarm_controller.campaigns.sampling.sampling import SamplerName, make_sampler
+from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.evaluate import evaluate
@@ -130,7 +131,7 @@ class Bench:
         digest = hashlib.sha256(data).hexdigest()
         await self._client.upload(digest, data)
         request = MeasurementRequest(kernel.graph, self._platform.name, label, SETTINGS)
-        got: Measurement = await self._client.measure(request, digest)
+        got: Measurement = await self._client.measure(Question.of(request), digest)
         await self._client.acknowledge([request.request_id])
         self.asked += 1
         return got.latency_ms if got.ok else None

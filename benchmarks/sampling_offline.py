@@ -35,7 +35,7 @@ import numpy as np
 from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_predictors.confidence.layer_confidence import Difficulty, Neighbourhood
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.features.table import Array, as_table, identity
+from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.models.base import Regressor
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.gaussian.design import spread
@@ -67,8 +67,8 @@ class Pools:
         if judge_pool:  # what choices are made by: the test set is for the final figures alone
             judged, self.judged_ms = works[8_000:10_000], latency[8_000:10_000]
         self.judged = as_table(judged)
-        held_out = {identity(work) for work in judged}
-        kept = [i for i, work in enumerate(works) if identity(work) not in held_out]
+        held_out = {work for work in judged}
+        kept = [i for i, work in enumerate(works) if work not in held_out]
         self.table = as_table([works[i] for i in kept])
         self.latency_ms = latency[kept]
         self.prior = np.array([at for at, i in enumerate(kept) if i < 10_000])

@@ -115,6 +115,7 @@ async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
 
     from latfarm_controller.farm.boards.links import GraphName, Question
     from latfarm_predictors.graph.builder import GraphBuilder
+    from latfarm_predictors.graph.hash import hash_of
     from latfarm_predictors.measurement import Settings
 
     b = GraphBuilder("probe")
@@ -127,7 +128,7 @@ async def _measure(address: str, tls: ControllerTlsFiles | None) -> None:
         await client.acquire(30_000)
         await client.upload(sha256, data)
         question = Question(
-            f"r{time.monotonic_ns()}", platform, "query", quick, False, GraphName(graph.hash)
+            f"r{time.monotonic_ns()}", platform, "query", quick, False, GraphName(hash_of(graph))
         )
         answer = await client.measure(question, sha256)
         await client.release()

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from latfarm_controller import zoo
 from latfarm_controller.cli.main import app
-from latfarm_predictors.kernels.workload import trained_parameters
+from latfarm_predictors.graph.totals import macs_of, trained_parameters
 
 PAGE = Path(__file__).with_name("cli.md")
 ZOO_PAGE = Path(__file__).with_name("zoo.md")
@@ -83,7 +83,7 @@ def _zoo_row(family: zoo.Family) -> list[str]:
         built = ["drawn", "", "drawn", "", ""]
     else:
         graph = family.build()
-        built = [f"{trained_parameters(graph):,}", "", f"{graph.macs / 1e6:,.1f} M", "", ""]
+        built = [f"{trained_parameters(graph):,}", "", f"{macs_of(graph) / 1e6:,.1f} M", "", ""]
     said = family.published
     if said is not None:
         built[1] = _published(said.parameters, said.parameters_tolerance)

@@ -1,6 +1,6 @@
 """Latency predictors: graphs, kernels, fusion rules, models and their confidence.
 
-Imports neither the farm nor its transports: a NAS program can depend on this package alone.
+This package needs neither the farm nor its transports, so a NAS program can depend on it alone.
 
     from latfarm_predictors import load_bundle, read_onnx
     answer = load_bundle("pixel4.zip").predict(read_onnx("model.onnx"))
@@ -18,7 +18,7 @@ __all__ = ["load_bundle", "read_onnx"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the ONNX reader alone takes a second to load."""
+    """Import a name when it is first used, because the ONNX reader takes a second to load."""
     if name == "load_bundle":
         from latfarm_predictors.bundle import load_bundle
 

@@ -1,20 +1,20 @@
-"""Bundle: a platform's predictor as files in open formats, versioned, checked, written atomically.
+"""Saves and loads bundles: a platform's predictor as files in open formats.
 
 ```
 predictor.json     the tree of models: their kinds and plain values
-rules.json         the fusion rules, to be read by people (predictor.json holds them too)
+rules.json         the fusion rules, for people to read (predictor.json holds them too)
 arrays.npz         all arrays, named by their place in the tree; numpy's format without pickle
 texts/*.txt        boosted trees in LightGBM's text format
-baselines.json     the same tree for the baselines, which are read when first asked for
-baselines.npz      their arrays
-provenance.json    what it was made from, as given to `save_bundle`
-bundle.json        format version, platform, files
+baselines.json     the tree of the baselines, which is read when the first of them is needed
+baselines.npz      the arrays of the baselines
+provenance.json    what the bundle was made from, as given to `save_bundle`
+bundle.json        format, version, platform, names of the files
 SHA256SUMS         digest of every file above
 ```
 
 A bundle is a directory, or one .zip of the same files. Nothing in it is executed, and nothing is
-looked into before all digests are known to be right (`bundle_files.py`). Version 1 had baselines in
-predictor.json and arrays.npz; it is read still.
+parsed before all digests are known to be right (`files/bundle_files.py`). Version 1 had baselines
+in predictor.json and arrays.npz; it can still be read.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ from latfarm_predictors.files.bundle_state import DAMAGE, as_json, packed, state
 from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.predict.state import BASELINES_PART, predictor_of
+from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
 
 FORMAT = "latfarm-bundle"
+"""Name of the format, in every header."""
 VERSION = 2
+"""Version of the format that is written."""
 READABLE = (1, 2)
+"""Versions of the format that can be read."""
 
 _HEADER = "bundle.json"
+"""Name of the file with format, version and platform."""
 
 
 def save_bundle(
@@ -47,19 +51,19 @@ def save_bundle(
 ) -> str:
     """Write `predictor` to `path`: one file if it ends in .zip, else a directory.
 
-    What was there before is replaced at once or not at all. The same predictor and provenance give
-    the same bytes.
+    An older bundle at `path` is replaced as a whole or not at all. The same predictor and the same
+    provenance give the same bytes.
 
     Args:
-        predictor: what to save.
-        path: where to; parent directories are made.
+        predictor: the predictor to save.
+        path: file or directory of the bundle; parent directories are made.
         provenance: plain JSON values: campaign, versions, dates.
 
     Returns:
-        The bundle's name: platform and digest, as `Answer.bundle` will tell it.
+        The bundle's name, platform and digest, as in `Answer.bundle`.
 
     Raises:
-        BundleError: the provenance is no plain JSON, or `path` is something that is no bundle.
+        BundleError: the provenance is no plain JSON, or something at `path` is no bundle.
     """
     files = _files(predictor, provenance or {})
     write_files(files, Path(path))
@@ -67,15 +71,15 @@ def save_bundle(
 
 
 def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor:
-    """Read a bundle back; it predicts the same bits as what was saved.
+    """The predictor in a bundle; it predicts the same bits as the one that was saved.
 
     Args:
-        path: of its file or directory.
-        fits: folder that keeps what is fitted when first asked for, of any number of bundles; see
-            `fitted_cache`. None: such fits live as long as the predictor.
+        path: file or directory of the bundle.
+        fits: folder for files that keep what is fitted when it is first needed, of any number of
+            bundles (`files/fitted_cache.py`). None: fits are kept as long as the predictor.
 
     Raises:
-        BundleError: missing, damaged, of another format or version.
+        BundleError: the bundle is missing, damaged, or of another format or version.
     """
     files = read_files(Path(path))
     header = _header(files, path)
@@ -89,7 +93,7 @@ def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor
         later = None
         if header["version"] > 1:
             later = Baselines.later(
-                _Baselines(files["baselines.json"], files["baselines.npz"], str(path))
+                _BaselinesReader(files["baselines.json"], files["baselines.npz"], str(path))
             )
         predictor = predictor_of(state, later)
         if predictor.platform != header["platform"]:
@@ -106,10 +110,10 @@ def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """What a bundle says it was made from.
+    """What a bundle was made from, as given to `save_bundle`.
 
     Raises:
-        BundleError: as `load_bundle`.
+        BundleError: the bundle is missing, damaged, or of another format or version.
     """
     files = read_files(Path(path))
     _header(files, path)
@@ -117,11 +121,12 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
 
 
 def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
+    """The header of a bundle that this version can read, or an error that says why it cannot."""
     if _HEADER not in files:
         raise BundleError(f"{path}: not a bundle: it has no {_HEADER}")
     header = _object(files[_HEADER], path)
     version = header.get("version")
-    # a type of its own: True is 1, and 2.0 is 2
+    # the type is compared too, because True equals 1 and 2.0 equals 2
     if header.get("format") != FORMAT or type(version) is not int or version not in READABLE:
         raise BundleError(
             f"{path}: a bundle of format {header.get('format')!r} version {version!r}; this "
@@ -140,6 +145,7 @@ def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
 
 
 def _object(content: bytes, path: str | Path) -> dict[str, Any]:
+    """The JSON object that a file of a bundle holds."""
     try:
         data = json.loads(content)
     except ValueError as error:
@@ -150,12 +156,13 @@ def _object(content: bytes, path: str | Path) -> dict[str, Any]:
 
 
 def _name(platform: str, sums: bytes) -> str:
+    """Name of a bundle, given the content of its list of digests."""
     return f"{platform}@{hashlib.sha256(sums).hexdigest()[:12]}"
 
 
 def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[str, bytes]:
-    """All files of a bundle by name, the digests last."""
-    state = predictor.state()
+    """All files of a bundle by name; the list of digests is the last."""
+    state = state_of(predictor)
     beside = state.parts[BASELINES_PART]
     others = {name: part for name, part in state.parts.items() if name != BASELINES_PART}
     texts: dict[str, str] = {}
@@ -181,8 +188,8 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
     return files
 
 
-class _Baselines:
-    """Reads baselines out of a bundle's files; these are kept, for the bundle may be replaced."""
+class _BaselinesReader:
+    """Reads the baselines of a bundle from contents in memory, since its files may be replaced."""
 
     def __init__(self, tree: bytes, arrays: bytes, path: str) -> None:
         self._tree = tree
@@ -190,10 +197,10 @@ class _Baselines:
         self._path = path
 
     def __call__(self) -> ModelState:
-        """Their state.
+        """The state of the baselines.
 
         Raises:
-            BundleError: it is none.
+            BundleError: the contents are damaged.
         """
         try:
             return state_of_files(self._tree, self._arrays, {})

@@ -1,17 +1,17 @@
-"""What can go wrong in the predictors.
+"""Errors of the predictors.
 
 ```
 PredictorsError
-├── GraphError            a graph that contradicts itself
-├── ModelFileError        a file that is no usable model: names file, node and remedy
-│   ├── UnsupportedOpError    an op that we cannot express
-│   └── DynamicShapeError     a dimension is open: bind it with --batch or --shape
-├── FusionRulesError      a rules file that contradicts itself
-├── BundleError           a bundle that cannot be read, or of another format version
+├── GraphError            a graph contradicts itself
+├── ModelFileError        a file is not a usable model; names file, node and remedy
+│   ├── UnsupportedOpError    the model uses an op that a Graph cannot express
+│   └── DynamicShapeError     a dimension is open: set it with --batch or --shape
+├── FusionRulesError      fusion rules contradict themselves or their format
+├── BundleError           a bundle cannot be read, or has another format version
 ├── NoBaselineError       a bundle is asked for a baseline that was not fitted with it
-├── NoConfidenceError     a bundle that was made without its measurements is asked for trust
-├── NoEnergyError         a bundle that was made without energies is asked for one
-└── NotEnoughDataError    fewer measurements than a fit or a calibration needs
+├── NoConfidenceError     a bundle without its measurements is asked for trust
+├── NoEnergyError         a bundle that was made without energies is asked for energy
+└── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
 ```
 """
 
@@ -27,19 +27,19 @@ class GraphError(PredictorsError):
 
 
 class ModelFileError(PredictorsError):
-    """A file is no usable model; one line that names the file, the node and the remedy."""
+    """A file is not a usable model. Its text is one line with the file, the node and the remedy."""
 
 
 class UnsupportedOpError(ModelFileError):
-    """The model uses an op that cannot be expressed here."""
+    """The model uses an op, or a form of one, that a Graph cannot express."""
 
 
 class DynamicShapeError(ModelFileError):
-    """A dimension of the model's input is open and was not bound."""
+    """A dimension of an input of the model is open, and nobody has set it."""
 
 
 class FusionRulesError(PredictorsError):
-    """A fusion rules file contradicts itself or its format."""
+    """Fusion rules contradict themselves or their format."""
 
 
 class BundleError(PredictorsError):
@@ -51,12 +51,12 @@ class NoBaselineError(PredictorsError):
 
 
 class NoConfidenceError(PredictorsError):
-    """A bundle that holds no measurements is asked how far its predictions can be trusted."""
+    """A bundle without its measurements is asked how far its predictions can be trusted."""
 
 
 class NoEnergyError(PredictorsError):
-    """A bundle that was made without energies is asked for one."""
+    """A bundle that was made without energies is asked for energy."""
 
 
 class NotEnoughDataError(PredictorsError):
-    """Fewer measurements than a fit or a calibration needs."""
+    """There are fewer measurements than a fit or a calibration needs."""

@@ -1,4 +1,4 @@
-"""How good predictions are: the metrics of the field, each of them one function of arrays."""
+"""Metrics of predictions: errors, ranking, and the coverage and width of intervals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Scores:
     """Metrics of nn-Meter section 7.1 and ANNETTE; shares and errors are fractions, not percent.
 
     Attributes:
-        count: how many pairs.
+        count: number of pairs of prediction and measurement.
         rmse_ms: root mean square error.
         rmspe: root mean square relative error.
         mean_ape: mean absolute relative error.
         median_ape: median absolute relative error.
         worst_ape: largest absolute relative error.
-        within5: share within +-5 %.
-        within10: share within +-10 %.
+        within5: share of predictions within +-5 % of the measurement.
+        within10: share of predictions within +-10 % of the measurement.
         kendall: Kendall's tau-b; NaN for fewer than two pairs.
     """
 
@@ -37,7 +37,7 @@ class Scores:
     kendall: float
 
     def to_json(self) -> dict[str, float | int | None]:
-        """As plain JSON types; an undefined tau is null."""
+        """The metrics as plain JSON types; an undefined tau is null."""
         return {k: None if v != v else v for k, v in asdict(self).items()}
 
 
@@ -45,7 +45,7 @@ def evaluate(predicted_ms: npt.ArrayLike, measured_ms: npt.ArrayLike) -> Scores:
     """All metrics of predictions against measurements, both of shape (n,).
 
     Raises:
-        ValueError: shapes differ, nothing is given, or a measurement is not positive.
+        ValueError: shapes differ, there are no pairs, or a measurement is not positive.
     """
     predicted = np.asarray(predicted_ms, dtype=np.float64)
     measured = np.asarray(measured_ms, dtype=np.float64)
@@ -55,7 +55,7 @@ def evaluate(predicted_ms: npt.ArrayLike, measured_ms: npt.ArrayLike) -> Scores:
         raise ValueError("measured latencies must be positive")
     relative = predicted / measured - 1.0
     size = np.abs(relative)
-    # a boundary case such as 1.1 / 1.0 must not fall to rounding
+    # rounding must not move a case such as 1.1 / 1.0 over the boundary
     edge = 1e-12
     return Scores(
         count=len(measured),
@@ -71,15 +71,15 @@ def evaluate(predicted_ms: npt.ArrayLike, measured_ms: npt.ArrayLike) -> Scores:
 
 
 def coverage(low_ms: Array, high_ms: Array, measured_ms: Array) -> tuple[float, float]:
-    """Share of measurements inside their interval, and the median of width / measured."""
+    """Share of measurements inside their interval, and the median of width / measurement."""
     inside = (measured_ms >= low_ms) & (measured_ms <= high_ms)
     return float(inside.mean()), float(np.median((high_ms - low_ms) / measured_ms))
 
 
 def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Kendall's tau-b of two rankings, ties corrected; NaN when either is constant.
+    """Kendall's tau-b of two rankings, which corrects for ties; NaN if either is constant.
 
-    Quadratic in n.
+    It takes time and memory quadratic in n.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     upper = np.triu_indices(len(a), 1)

@@ -1,14 +1,15 @@
 """Intervals with finite-sample coverage: conformal calibration of scores |error| / sigma.
 
-All errors are in logs of latency, so an interval is [latency / f, latency * f]. METHODS of the
-field publish coverage without width or the reverse; `evaluate.py` reports both.
+All errors are errors of the logarithm of latency, so an interval is [latency / f, latency * f].
+Publications report the coverage of intervals without their width, or the reverse; `evaluate.py`
+reports both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil
 from statistics import NormalDist
 
 import numpy as np
@@ -17,7 +18,9 @@ from latfarm_predictors.features.table import Array
 
 _NORMAL = NormalDist()
 _UNSEEN_MARGIN = 1.25
+"""Factor on an interval for which there are too few scores."""
 _NO_SCORES_MARGIN = 2.0
+"""Factor on the normal quantile where there are no scores."""
 
 
 def normal_quantile(coverage: float) -> float:
@@ -32,16 +35,16 @@ def normal_quantile(coverage: float) -> float:
 
 
 def least_scores(coverage: float) -> int:
-    """Fewest calibration scores that can promise `coverage`: 9 for 0.9, 19 for 0.95."""
+    """Smallest number of calibration scores that can promise `coverage`: 9 for 0.9, 19 for 0.95."""
     normal_quantile(coverage)
-    # the rounding keeps 0.9 / (1 - 0.9), a hair above 9 in binary, at 9
+    # 0.9 / (1 - 0.9) is slightly above 9 in binary; rounding makes it 9
     return ceil(round(coverage / (1.0 - coverage), 9))
 
 
 def conformal_quantile(scores: Sequence[float] | Array, coverage: float) -> float:
-    """The ceil((n + 1) * coverage)-th smallest score; infinite when there are too few.
+    """The ceil((n + 1) * coverage)-th smallest score; infinite if there are too few scores.
 
-    Vovk et al.: an exchangeable new score is at most this with probability `coverage` or more.
+    A new exchangeable score is at most this with probability `coverage` or more (Vovk et al.).
     """
     normal_quantile(coverage)
     ordered = np.sort(np.asarray(scores, dtype=np.float64))
@@ -50,13 +53,13 @@ def conformal_quantile(scores: Sequence[float] | Array, coverage: float) -> floa
 
 
 def widened_quantile(scores: Sequence[float] | Array, coverage: float) -> tuple[float, bool]:
-    """`conformal_quantile`, or a finite, deliberately wide stand-in where that is infinite.
+    """`conformal_quantile`, or a wide but finite stand-in where that is infinite.
 
-    The stand-in scales the largest score as normal tails would, plus a quarter; without any score
-    it is twice the normal quantile.
+    The stand-in is the largest score, scaled by the ratio of normal quantiles, plus a quarter.
+    Without any score it is twice the normal quantile.
 
     Returns:
-        The multiplier, and whether the finite-sample promise stands behind it.
+        The factor on sigma, and whether there are enough scores to promise the coverage.
     """
     exact = conformal_quantile(scores, coverage)
     if np.isfinite(exact):
@@ -72,10 +75,14 @@ def widened_quantile(scores: Sequence[float] | Array, coverage: float) -> tuple[
 
 @dataclass(frozen=True)
 class Mondrian:
-    """Conformal scores by label, so that coverage holds within each label and not only on average.
+    """Conformal scores by label, so that coverage holds for each label and not only on average.
 
-    A label is a path such as "conv/small": a label with too few scores is served by its parent
-    ("conv"), at last by all scores together ("").
+    A label is a path such as "conv/small". If a label has too few scores, those of its parent
+    ("conv") are used, and if that has too few, all scores ("").
+
+    Attributes:
+        scores: the sorted scores of each label and of its parents.
+        least: smallest number of scores with which a label is used.
     """
 
     scores: Mapping[str, Array] = field(default_factory=dict)
@@ -83,7 +90,7 @@ class Mondrian:
 
     @staticmethod
     def of(scores: Array, labels: Sequence[str], least: int = 20) -> Mondrian:
-        """Sort scores, shape (n,), into their labels and all parents of these."""
+        """Scores, shape (n,), sorted by their labels and by all parents of these."""
         sets: dict[str, list[float]] = {}
         for score, label in zip(scores.tolist(), labels, strict=True):
             for name in _lineage(label):
@@ -91,7 +98,7 @@ class Mondrian:
         return Mondrian({name: np.sort(found) for name, found in sets.items()}, least)
 
     def multiplier(self, label: str, coverage: float) -> tuple[float, bool]:
-        """Factor on sigma, and whether it is backed by enough scores."""
+        """Factor on sigma, and whether there are enough scores to promise the coverage."""
         needed = max(self.least, least_scores(coverage))
         for name in _lineage(label):
             found = self.scores.get(name)
@@ -106,46 +113,36 @@ def _lineage(label: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]
 
 
-def network_sigma(latency_ms: Array, sigma: Array, rho: float, tau: float) -> float:
-    """Log-sigma of a sum of kernels whose errors share a cause.
-
-    sigma^2 = (1 - rho) sum s_i^2 + rho (sum s_i)^2, relative to the sum, plus tau^2; with
-    s_i = latency_i * sigma_i. rho = 0 is the independent convolution of the literature, rho = 1
-    means that all kernels err together.
-
-    Args:
-        latency_ms: predicted latency of each kernel, shape (n,).
-        sigma: log-sigma of each kernel, shape (n,).
-        rho: correlation between kernels' errors, 0 to 1.
-        tau: log-sigma of what the sum of kernels leaves out.
-    """
-    spread = latency_ms * sigma
-    total = float(latency_ms.sum())
-    if total <= 0.0:
-        return tau
-    variance = (1.0 - rho) * float(spread @ spread) + rho * float(spread.sum()) ** 2
-    return sqrt(variance / total**2 + tau**2)
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorShare:
-    """How kernels' errors add up in networks: see `network_sigma`."""
+    """How the errors of kernels add up in networks.
+
+    The variance of the log latency of a network is
+    ((1 - rho) sum s_i^2 + rho (sum s_i)^2) / (sum latency_i)^2 + tau^2, with
+    s_i = latency_i * sigma_i. With rho = 0 kernels err independently, as the literature assumes;
+    with rho = 1 all err together.
+
+    Attributes:
+        rho: correlation between the errors of kernels, 0 to 1.
+        tau: log-sigma of what the sum of kernels leaves out.
+    """
 
     rho: float = 0.3
     tau: float = 0.06
 
 
+# the values among which `estimate_share` chooses
 _RHO_GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 _TAU_GRID = (0.01, 0.02, 0.03, 0.045, 0.06, 0.09, 0.13, 0.2, 0.3)
 
 
 def estimate_share(residuals: Array, independent: Array, common: Array) -> ErrorShare:
-    """The share that best explains networks' residuals, pulled towards the default by a weak prior.
+    """The share that best explains the residuals of networks, with a weak prior on the default.
 
     Args:
-        residuals: log(measured / predicted) of networks, shape (n,).
-        independent: sqrt(sum s_i^2) / sum latency of each, shape (n,): its sigma at rho = 0.
-        common: sum s_i / sum latency of each, shape (n,): its sigma at rho = 1.
+        residuals: log(measured / predicted) of n networks, shape (n,).
+        independent: sigma of each at rho = 0 and tau = 0, shape (n,).
+        common: sigma of each at rho = 1 and tau = 0, shape (n,).
     """
     start = ErrorShare()
     rho, tau = (grid[..., None] for grid in np.meshgrid(_RHO_GRID, _TAU_GRID, indexing="ij"))

@@ -1,6 +1,6 @@
-"""Measurement: what a board answered to one request, with the conditions it was taken under.
+"""Measurement: the answer of a board to one request, with the conditions under which it was taken.
 
-Failure is data: a failed measurement is a value that travels the same road as a good one.
+A failed measurement is a value like a successful one: it is returned and stored, not raised.
 """
 
 from __future__ import annotations
@@ -15,35 +15,48 @@ from typing import Any
 PROTOCOL_VERSION = 1
 """Version of the measurement protocol; results of different versions are never mixed."""
 
-
 ENERGY_MS = 1000.0
-"""For so long a model runs back to back for its energy, unless asked otherwise."""
+"""Default duration of an energy measurement in milliseconds; the model runs all the time."""
 
 PUBLISH_ENERGY_MS = 10_000.0
-"""The same of a measurement to be published."""
+"""Duration of an energy measurement of the tier "publish", in milliseconds."""
 
 ENERGY_CONDITION = "energy"
-"""Of a measurement's conditions, where energy was asked for: "ok", or why there is none."""
+"""Name of the condition that tells how an energy measurement ended: "ok", or why there is none."""
 
 ENERGY_UNAVAILABLE = "ENERGY_UNAVAILABLE"
-"""How the reason begins."""
+"""How the text of `ENERGY_CONDITION` begins if there is no energy."""
 
 
 class Outcome(StrEnum):
     """How a request ended."""
 
     OK = "ok"
-    MODEL_ERROR = "model_error"  # the model's own fault: another try gives the same
-    INFRASTRUCTURE_ERROR = "infrastructure_error"  # the board's or the farm's: try again
+    MODEL_ERROR = "model_error"  # a fault of the model: another try gives the same
+    INFRASTRUCTURE_ERROR = "infrastructure_error"  # a fault of the board or the farm: try again
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: the effective settings come back with the result.
+    """How to measure. The board returns the settings that it really used with the result.
 
-    A session is one load + warm-up + timed runs; sessions repeat in fresh runtimes. Times in
-    milliseconds. `precision`: a session stops when the interval of its median is under this share.
-    `energy_ms`: for so long the model runs back to back while a power rail is read; 0: not at all.
+    A session loads the model, warms up and times runs; each session has a fresh runtime.
+
+    Attributes:
+        tier: "survey" (fast) or "publish" (precise).
+        sessions: number of sessions.
+        warmup_runs: least number of runs before timing starts.
+        warmup_ms: least duration of the warm-up.
+        min_runs: least number of timed runs in a session.
+        max_runs: largest number of timed runs in a session.
+        max_ms: largest duration of the timed part of a session.
+        cold_runs: number of runs with flushed caches; 0 for none.
+        compile_timeout_ms: longest time to load and compile the model.
+        run_timeout_ms: longest time of one run.
+        precision: a session stops when the interval of its median is narrower than this share of
+            the median; 0 to use all runs.
+        energy_ms: duration for which the model runs without pause while a power rail is read; 0 for
+            no energy measurement.
     """
 
     tier: str = "survey"
@@ -61,9 +74,11 @@ class Settings:
 
 
 SURVEY = Settings()
+"""Default settings for kernels."""
 NETWORK = Settings(
     sessions=5, warmup_runs=3, warmup_ms=100.0, min_runs=5, max_runs=100, max_ms=1200.0
 )
+"""Default settings for whole networks."""
 PUBLISH = Settings(
     tier="publish",
     sessions=5,
@@ -74,11 +89,12 @@ PUBLISH = Settings(
     max_ms=12_000.0,
     precision=0.0,
 )
+"""Settings for results that are published: long sessions that use all their runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledLayer:
-    """One layer as the runtime's own profiler reports it."""
+    """One layer as the profiler of the runtime reports it."""
 
     name: str
     op: str
@@ -88,14 +104,43 @@ class ProfiledLayer:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The answer to one request.
+    """The answer to one request. Fields that were not measured are None.
 
-    `latency_ms` is the median over sessions of each session's median; `mad_ms` the median absolute
-    deviation over all accepted runs; `session_ms` the sessions' medians in order. `cold_ms` is the
-    median of the runs made with flushed caches. Fields that were not measured are None.
-
-    `energy_mj` is what an inference adds to what the board takes at rest (`idle_mw`), by the rail
-    `energy_source`; `energy_spread_mj` its standard deviation, `energy_gross_mj` nothing taken off.
+    Attributes:
+        request_id: identity of the request (`request_id`).
+        graph_hash: exact hash of the measured graph.
+        platform: on which it was measured.
+        purpose: what it is for, for example "kernel" or "network".
+        outcome: how the request ended.
+        board_id: identity of the board.
+        fingerprint: of the platform; it changes when latencies are no longer comparable.
+        error_code: one of `latfarm_protos.error_codes`; empty for a success.
+        error_message: what happened, and the remedy.
+        latency_ms: median of the sessions' medians.
+        mad_ms: median absolute deviation over all accepted runs.
+        min_ms: least accepted run.
+        p90_ms: 90th percentile of the accepted runs.
+        p99_ms: 99th percentile of the accepted runs.
+        cold_ms: median of the runs with flushed caches.
+        runs: number of accepted runs.
+        rejected_runs: number of runs that were not used, because they were disturbed.
+        session_ms: medians of the sessions, in order.
+        load_ms: time to load the model.
+        compile_ms: the part of it that the runtime spent compiling.
+        first_run_ms: duration of the first run.
+        unstable: whether runs or sessions differ too much from each other.
+        layers: from the profiler, if a profile was asked for.
+        memory_bytes: largest resident memory of the worker; 0 if unknown.
+        board_ms: how long the board was busy with the request.
+        energy_mj: energy of one inference above what the board takes at rest.
+        energy_gross_mj: energy of one inference, with what the board takes at rest.
+        energy_spread_mj: standard deviation of `energy_mj`.
+        idle_mw: power of the board at rest.
+        energy_source: power rail that was read.
+        measured_at_s: Unix time.
+        protocol_version: of the measurement protocol.
+        settings: that the board used.
+        conditions: clocks, temperatures and so on while it was measured, by name.
     """
 
     request_id: str
@@ -135,19 +180,19 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a latency to use."""
+        """Whether it has a latency."""
         return self.outcome is Outcome.OK and self.latency_ms is not None
 
     @property
     def energy_story(self) -> str:
-        """Why there is no energy, beginning with ENERGY_UNAVAILABLE; empty where there is one.
+        """Why there is no energy; it begins with ENERGY_UNAVAILABLE.
 
-        Empty too where none was asked for.
+        Empty if there is one, or none was asked for.
         """
         return "" if self.energy_mj is not None else missing_energy(self.conditions)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types; `from_json` reads it back equal."""
+        """The measurement as plain JSON types; `from_json` reads an equal one from them."""
         data = asdict(replace(self, conditions=dict(self.conditions)))
         data["outcome"] = str(self.outcome)
         return data
@@ -164,18 +209,18 @@ class Measurement:
 
 
 def missing_energy(conditions: Mapping[str, str]) -> str:
-    """Why a measurement under these conditions has no energy; empty where nothing says so."""
-    told = conditions.get(ENERGY_CONDITION, "")
-    return told if told.startswith(ENERGY_UNAVAILABLE) else ""
+    """Why a measurement with these conditions has no energy; empty if they do not say."""
+    reason = conditions.get(ENERGY_CONDITION, "")
+    return reason if reason.startswith(ENERGY_UNAVAILABLE) else ""
 
 
 def request_id(
     graph_hash: str, platform: str, purpose: str, settings: Settings, repeat: int
 ) -> str:
-    """Identity of a request: the same question has the same id, so it is never measured twice.
+    """Identity of a request, 32 hex digits: equal requests have the same id and are measured once.
 
-    32 hex digits. A setting that came later is no part of it where it is not used: what was stored
-    before is the answer to the same question.
+    `energy_ms` is part of it only if it is not 0, since older requests did not have this setting
+    and their stored answers must still be found.
     """
     asked = asdict(settings)
     if not settings.energy_ms:

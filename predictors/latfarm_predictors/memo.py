@@ -1,4 +1,4 @@
-"""Memo: values that were asked for lately, so many of them and no more."""
+"""Memo: a cache of bounded size for values that were used recently."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Value = TypeVar("Value")
 
 
 class Memo(Generic[Key, Value]):
-    """Remembers values by key, at least the last ones that together have the size of `room`.
+    """Remembers values by key: at least those used last whose sizes together are at most `room`.
 
-    Two generations: when the new one is full it becomes the old one, and what nobody asked for
-    since then is forgotten. To find a value takes one look-up; an ordered dictionary takes two, and
-    to hash a kernel's key is most of one. Thread-safe. A copy, pickled or not, starts empty: what
-    is remembered can always be worked out again.
+    There are two generations. When the new one is full it becomes the old one, and the values of
+    the previous old one are forgotten unless they were used since. Finding a value takes one
+    look-up; in an ordered dictionary it would take two, and hashing a key takes most of that time.
+    It is thread-safe. A copy or a pickled Memo starts empty.
 
     Args:
-        room: size of a generation.
+        room: the largest sum of sizes in one generation.
     """
 
     def __init__(self, room: int) -> None:
@@ -30,15 +30,15 @@ class Memo(Generic[Key, Value]):
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many values are remembered."""
+        """Number of values that are remembered."""
         return len(self._new) + len(self._old)
 
     def __reduce__(self) -> tuple[type[Memo[Key, Value]], tuple[int]]:
-        """For pickle and copy."""
+        """For pickle and copy: an empty Memo of the same room."""
         return type(self), (self.room,)
 
     def find(self, keys: Iterable[Key]) -> list[Value | None]:
-        """The value of each key, None where it is not remembered."""
+        """The value of each key; None if it is not remembered."""
         found: list[Value | None] = []
         with self._lock:
             for key in keys:
@@ -51,7 +51,7 @@ class Memo(Generic[Key, Value]):
         return found
 
     def keep(self, values: Iterable[tuple[Key, Value]], size: int = 1) -> None:
-        """Remember values, each of this size. A key has one value: it is not replaced."""
+        """Remember values, each of this size; the value of a known key is not replaced."""
         with self._lock:
             for key, value in values:
                 if self._used + size > self.room and key in self._new:
@@ -62,7 +62,9 @@ class Memo(Generic[Key, Value]):
         if self._used + size > self.room:
             self._new, self._old, self._used = {}, self._new, 0
         count = len(self._new)
-        self._new.setdefault(key, (value, size))  # one look-up: hashing is what takes the time
+        self._new.setdefault(
+            key, (value, size)
+        )  # one look-up, since hashing takes most of the time
         if len(self._new) > count:
             self._used += size
             if self._old:

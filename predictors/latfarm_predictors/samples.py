@@ -1,4 +1,4 @@
-"""Measurements as training samples: pooled, freed of the call's overhead, with their noise."""
+"""Samples to learn from: repeats pooled, call overhead subtracted, noise estimated."""
 
 from __future__ import annotations
 
@@ -12,32 +12,42 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.table import Array, Table, as_table, identity, main_op
+from latfarm_predictors.features.table import Array, Table, as_table, main_op
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.kernels.workload_rows import Row
 
 LEAST_FREE = 3
-"""Kernels that networks ran in no time, before an op is believed to be free."""
+"""An op counts as free if networks ran at least this number of its kernels in no time."""
 
 _MAD_TO_SIGMA = 1.4826
-_MAD_OF_UNIFORM = 0.5  # of its half width
-_MEDIAN_SHARE = 0.5  # a session's median wanders by about half of what single runs do
+"""Standard deviation over median absolute deviation of a normal distribution."""
+_MAD_OF_UNIFORM = 0.5
+"""Median absolute deviation over half the width of a uniform distribution."""
+_MEDIAN_SHARE = 0.5
+"""Spread of the median of a session over the spread of its single runs; from measurements."""
 _OVERHEAD_DOUBT = 0.1
+"""Standard deviation of the call overhead, as a share of it."""
 _FLOOR_SHARE = 0.02
+"""A kernel takes at least this share of the call overhead."""
 _LEAST_MS = 1e-6
+"""The least latency of a kernel in milliseconds."""
 _MOST_VARIANCE = 4.0
+"""The largest variance of the logarithm of a latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSample:
-    """A measured kernel. Latency and median absolute deviation in ms, call overhead included.
+    """A measured kernel.
 
-    `cold_ms`: latency with flushed caches, where measured. `insight`: how the kernel was isolated:
-    a model of its own (single), smart padding (padded), or the runtime's profiler (profile). Only a
-    single time holds the call overhead. `network`: the hash of the one inside
-    which it was measured; empty for a model of its own.
+    Attributes:
+        kernel: what was measured.
+        latency_ms: its latency; of a single layer, with the overhead of the call.
+        mad_ms: median absolute deviation of the latency.
+        cold_ms: latency with flushed caches; None if it was not measured.
+        insight: how the time of the kernel was obtained: by a model of its own ("single"), by smart
+            padding ("padded"), or by the profiler of the runtime ("profile").
+        network: hash of the network inside which it was measured; empty for a model of its own.
     """
 
     kernel: Kernel
@@ -50,7 +60,7 @@ class KernelSample:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSample:
-    """A network measured whole. Latency and median absolute deviation in ms."""
+    """A network that was measured as a whole: latency and its median absolute deviation in ms."""
 
     graph: Graph
     latency_ms: float
@@ -59,19 +69,19 @@ class NetworkSample:
 
 @dataclass(frozen=True)
 class Training:
-    """Kernel samples as arrays, one row per distinct kernel.
+    """Kernel samples as arrays, with one row for each different kernel.
 
     Attributes:
         workloads: n workloads.
-        table: the same as columns.
-        latency_ms: latency of the kernel alone, call overhead taken off, shape (n,).
-        noise: variance of its logarithm, shape (n,).
-        cold_extra_ms: latency that flushed caches add; NaN where not measured, shape (n,).
-        padding_ms: half the width of the smart padding interval; 0 where there is none, shape (n,).
-        left_out: samples whose latency is no positive finite number.
-        devices: what ran each, shape (n,); empty where none is told.
-        networks: the hash of the network inside which each was measured, or "", shape (n,); of one
-            that was in several, the first.
+        table: the same workloads as columns.
+        latency_ms: latency of the kernel alone, without call overhead, shape (n,).
+        noise: variance of the logarithm of the latency, shape (n,).
+        cold_extra_ms: latency that flushed caches add; NaN if it was not measured, shape (n,).
+        padding_ms: half the width of the interval of smart padding; 0 without one, shape (n,).
+        networks: hash of the network inside which each was measured, or "", shape (n,); the first
+            one if there are several.
+        left_out: number of samples whose latency is not a positive finite number.
+        devices: the device that executed each, shape (n,); "" where it is unknown.
         free: families and main ops of which networks ran several kernels, all in no time.
     """
 
@@ -88,23 +98,23 @@ class Training:
 
     @property
     def in_network(self) -> npt.NDArray[np.bool_]:
-        """Whether each was measured inside a network, shape (n,)."""
+        """Whether each kernel was measured inside a network, shape (n,)."""
         return np.array([bool(network) for network in self.networks], dtype=np.bool_)
 
 
 def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Training:
-    """Pool repeats of a kernel (median), take the call's overhead off, tell the noise.
+    """Pool repeats of a kernel by their median, subtract the call overhead, estimate the noise.
 
-    A kernel may seem to cost less than nothing beyond the call: it gets a small positive latency
-    and a large variance, and so does one whose spread is no number. Samples that are not finite and
-    positive are left out and counted. A kernel is one on a device: a delegate's and the CPU's are
-    two. One that was measured inside networks is what it was there, and not what it was alone.
+    A kernel that seems to take less time than the call itself gets a small positive latency and a
+    large variance, and so does a kernel whose spread is not a number. Samples that are not finite
+    and positive are left out and counted. The same kernel on two devices, as a delegate and the
+    CPU, counts as two. If a kernel was measured inside networks, its other samples are ignored.
 
     Raises:
-        ValueError: the call's overhead is no number, or infinite.
+        ValueError: the call overhead is not a finite number.
     """
     if not isfinite(call_overhead_ms):
-        raise ValueError(f"a call's overhead of {call_overhead_ms} ms is no latency")
+        raise ValueError(f"a call overhead of {call_overhead_ms} ms is not a latency")
     pools: dict[tuple[str, str], list[KernelSample]] = {}
     timeless: list[KernelSample] = []
     left_out = 0
@@ -131,11 +141,11 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
 
 
 def _free(timeless: Sequence[KernelSample], table: Table) -> frozenset[tuple[str, str]]:
-    """Families and main ops that networks run in no time, and that were never seen to take any.
+    """Families and main ops that networks run in no time, and never in some time.
 
     Args:
-        timeless: kernels inside networks whose profile shows them to take no time.
-        table: those that take some.
+        timeless: kernels that take no time by the profile of their network.
+        table: kernels that take some time.
     """
     works = [workload(sample.kernel) for sample in timeless]
     counts = Counter((work.family, main_op(work.type)) for work in works)
@@ -146,10 +156,12 @@ def _free(timeless: Sequence[KernelSample], table: Table) -> frozenset[tuple[str
 def _pooled(
     pool: Sequence[KernelSample], call_overhead_ms: float
 ) -> tuple[float, float, float, float]:
-    """Net latency, variance of its log, extra cold latency (NaN when unknown) of one kernel.
+    """Pool the samples of one kernel.
 
-    And half the width of its padding interval: a padded sample's deviation is that of an interval
-    of which all is as likely.
+    Returns:
+        Latency without call overhead; variance of its logarithm; latency that flushed caches add
+        (NaN if unknown); half the width of the interval of smart padding, whose deviation is that
+        of a uniform distribution (0 without one).
     """
     totals = np.array(
         [s.latency_ms + (0.0 if s.insight == "single" else call_overhead_ms) for s in pool]
@@ -172,18 +184,18 @@ def _pooled(
 
 
 def _spread(sample: KernelSample) -> float:
-    """A sample's median absolute deviation; one that is no number may be as large as the figure."""
+    """The median absolute deviation of a sample; if it is not a number, the latency itself."""
     return max(sample.mad_ms, 0.0) if isfinite(sample.mad_ms) else sample.latency_ms
 
 
 def mad_of(sigma: float) -> float:
-    """The `mad_ms` of a sample whose figure itself has this standard deviation."""
+    """The `mad_ms` of a sample whose latency has this standard deviation, in the same unit."""
     return sigma / (_MAD_TO_SIGMA * _MEDIAN_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRange:
-    """What was measured of a family of kernels: element types, and the most work and bytes."""
+    """What was measured of a kernel family: element types, most multiply-adds, most bytes."""
 
     dtypes: frozenset[str]
     most_macs: float
@@ -191,69 +203,69 @@ class FamilyRange:
 
 
 class Measured:
-    """Kernels whose very configuration was measured: latency and log-sigma by identity."""
+    """Measured workloads, with their latency in ms and the standard deviation of its logarithm."""
 
     def __init__(self) -> None:
-        self._rows: dict[Row, tuple[float, float]] = {}
+        self._kernels: dict[Workload, tuple[float, float]] = {}
 
     @staticmethod
     def of(training: Training) -> Measured:
-        """From a training set; kernels that no predictor could tell apart are averaged."""
-        pools: dict[Row, list[int]] = {}
+        """The measured workloads of a training set; kernels with equal workloads are averaged."""
+        pools: dict[Workload, list[int]] = {}
         for row, work in enumerate(training.workloads):
-            pools.setdefault(identity(work), []).append(row)
+            pools.setdefault(work, []).append(row)
         measured = Measured()
         log_latency = np.log(training.latency_ms)
         for key, rows in pools.items():
             spread = float(log_latency[rows].std()) if len(rows) > 1 else 0.0
             noise = float(np.sqrt(training.noise[rows].mean()))
-            measured._rows[key] = (
+            measured._kernels[key] = (
                 float(np.exp(log_latency[rows].mean())),
                 float(np.hypot(noise, spread)),
             )
         return measured
 
     def __len__(self) -> int:
-        """How many distinct configurations."""
-        return len(self._rows)
+        """Number of different workloads."""
+        return len(self._kernels)
 
     def find(self, work: Workload) -> tuple[float, float] | None:
-        """Latency in ms and log-sigma of the measurement, or None."""
-        return self._rows.get(identity(work))
-
-    def find_row(self, row: Row) -> tuple[float, float] | None:
-        """The same of a workload told as a row."""
-        return self._rows.get(row)
+        """Latency in ms and log-sigma of a workload; None if it was not measured."""
+        return self._kernels.get(work)
 
     @cached_property
     def ranges(self) -> Mapping[str, FamilyRange]:
-        """What was measured, by family."""
-        families: dict[str, list[Row]] = {}
-        for row in self._rows:
-            families.setdefault(row[0], []).append(row)
+        """What was measured, by kernel family."""
+        families: dict[str, list[Workload]] = {}
+        for work in self._kernels:
+            families.setdefault(work.family, []).append(work)
         return {
             family: FamilyRange(
-                frozenset(row[2] for row in rows),
-                float(max(row[17] for row in rows)),
-                float(max(row[18] + row[19] + row[20] for row in rows)),
+                frozenset(work.dtype for work in works),
+                float(max(work.macs for work in works)),
+                float(max(work.moved_bytes for work in works)),
             )
-            for family, rows in families.items()
+            for family, works in families.items()
         }
 
     def to_json(self) -> list[list[object]]:
-        """Rows of identity, latency, log-sigma."""
-        return [[list(key), *value] for key, value in self._rows.items()]
+        """Rows of workload, latency and log-sigma, as plain JSON types."""
+        return [[list(key), *value] for key, value in self._kernels.items()]
 
     @staticmethod
     def from_json(rows: Sequence[Sequence[object]]) -> Measured:
         """Read what `to_json` wrote.
 
         Raises:
-            ValueError: a row of another form.
+            ValueError: a row has another form.
         """
         measured = Measured()
         for key, latency_ms, sigma in rows:
-            if not isinstance(key, list):
-                raise ValueError("a measured kernel has no identity")  # noqa: TRY004
-            measured._rows[tuple(key)] = (float(str(latency_ms)), float(str(sigma)))
+            measured._kernels[_workload(key)] = (float(str(latency_ms)), float(str(sigma)))
         return measured
+
+
+def _workload(values: object) -> Workload:
+    if not isinstance(values, list) or len(values) != len(Workload._fields):
+        raise ValueError("a measured kernel has no identity")
+    return Workload._make(values)

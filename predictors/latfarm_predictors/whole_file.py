@@ -1,4 +1,4 @@
-"""A file that is written whole or not at all: beside its place, then moved there in one step."""
+"""Write a file completely or not at all: beside its path, then moved there in one step."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SUFFIX = ".part"
-"""What unfinished files end in; who owns a folder may remove those that nobody writes any more."""
+"""How names of unfinished files end. The owner of a folder may remove those that are left over."""
 
 
 @contextmanager
 def written_whole(
     path: Path, *, make_folder: bool = False, durable: bool = False, mode: int | None = None
 ) -> Iterator[Path]:
-    """The name of a hidden file beside `path`, which takes its place when the block ends well.
+    """Yield the name of a hidden file beside `path`, which replaces `path` if the block succeeds.
 
-    Whoever reads `path` finds what was there before or all that was written. When the block fails,
-    and when the disk is full, `path` stays as it was and the hidden file goes; a process that is
-    killed leaves the hidden file at most. Each call has a name of its own: several may write the
-    same path, and the last one counts. A symbolic link at `path` is replaced, not followed.
+    A reader of `path` finds either the old content or the complete new one. If the block fails, or
+    the disk is full, `path` stays as it was and the hidden file is removed; a process that is
+    killed may leave the hidden file. Each call has its own hidden file, so several may write the
+    same path; the last one to end wins. A symbolic link at `path` is replaced, not followed.
 
     Args:
-        path: the file to be.
-        make_folder: make its folder, and those above, where they are missing.
-        durable: on the disk before it takes its place: no cut of power leaves an empty file.
-        mode: permissions from the first byte on, for what only some may read; None: the block makes
-            the file, as the process' umask has it.
+        path: the file to write.
+        make_folder: make missing folders above it.
+        durable: flush the file to the disk before it replaces `path`, so that a power cut cannot
+            leave an empty file.
+        mode: permissions of the hidden file, which is then made before the block, for content that
+            only some may read; None if the block makes the file with the umask of the process.
 
     Raises:
-        OSError: it cannot be written or moved; the block's own errors pass as they are.
+        OSError: the file cannot be written or moved; errors of the block are raised unchanged.
     """
     if make_folder:
         path.parent.mkdir(parents=True, exist_ok=True)

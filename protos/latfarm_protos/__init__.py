@@ -1,1 +1,1 @@
-"""Messages and stubs of latfarm, by package version."""
+"""The messages between agent and controller, their gRPC stubs, and what both sides share."""

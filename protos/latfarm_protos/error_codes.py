@@ -1,6 +1,7 @@
-"""Error codes of results, by whose fault they tell of: agents answer with them, both sides count.
+"""Error codes of results, by the outcome that they belong to.
 
-Whoever counts begins each at 0: a rate shows nothing of a series that is first seen at its height.
+Agents answer with these codes, and both sides count results by code. A counter starts every code
+at 0, because a monitoring system cannot compute the rate of a series from its first value alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ OK = "ok"
 MODEL_ERROR = "model_error"
 INFRASTRUCTURE_ERROR = "infrastructure_error"
 OUTCOMES = (OK, MODEL_ERROR, INFRASTRUCTURE_ERROR)
+"""All outcomes of a request."""
 
 MODEL_ERRORS = frozenset(
     {
@@ -24,7 +26,7 @@ MODEL_ERRORS = frozenset(
         "PROFILE_UNAVAILABLE",
     }
 )
-"""The model's own fault: another try gives the same."""
+"""Codes of faults of the model: another try gives the same."""
 
 INFRASTRUCTURE_ERRORS = frozenset(
     {
@@ -46,16 +48,16 @@ INFRASTRUCTURE_ERRORS = frozenset(
         "WORKER_FAILED",
     }
 )
-"""Not the model's fault: the board's, the agent's, or that of what was asked."""
+"""Codes of faults of the board, of the agent or of the request."""
 
 CODES: Mapping[str, frozenset[str]] = {
     OK: frozenset({""}),
     MODEL_ERROR: MODEL_ERRORS,
     INFRASTRUCTURE_ERROR: INFRASTRUCTURE_ERRORS,
 }
-"""By outcome."""
+"""The codes that belong to each outcome."""
 
 
 def outcome_of(code: str) -> str:
-    """The outcome that an error code tells of; a code that is not known is nobody's model's."""
+    """The outcome of an error code; an unknown code counts as an infrastructure error."""
     return MODEL_ERROR if code in MODEL_ERRORS else INFRASTRUCTURE_ERROR

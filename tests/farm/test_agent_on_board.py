@@ -18,6 +18,7 @@ from latfarm_controller import builders
 from latfarm_controller.agents.board import MeasuringStage
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
@@ -87,7 +88,7 @@ async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[M
 
         # After a break the client asks whether the board is there, before it asks on.
         with patch.object(client, "describe", wraps=client.describe) as asked:
-            measurement = await client.measure(request, sha256, on_stage)
+            measurement = await client.measure(Question.of(request), sha256, on_stage)
         assert not pending
         assert await client.spooled() == [request.request_id]
         await client.acknowledge([request.request_id])

@@ -18,6 +18,7 @@ from latfarm_controller.agents.client import AgentClient, Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import CertificateError
+from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
@@ -88,7 +89,7 @@ def network() -> Graph:
 async def ask(client: AgentClient, request: MeasurementRequest, data: bytes) -> Measurement:
     sha256 = hashlib.sha256(data).hexdigest()
     await client.upload(sha256, data)
-    measurement = await client.measure(request, sha256)
+    measurement = await client.measure(Question.of(request), sha256)
     assert await client.acknowledge([request.request_id]) == 1
     return measurement
 

@@ -20,8 +20,10 @@ from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import LeaseError
+from latfarm_controller.farm.boards.links import Question
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Outcome, Settings
 
 PLATFORM = "toy-sim1.0-fp32-1t"
@@ -114,13 +116,13 @@ def test_from_question_to_stored_answer(agent: LocalAgent, tmp_path: Path) -> No
             await client.acquire(30_000)
             assert await client.upload(sha256, data) == len(data)
             assert await client.upload(sha256, data) == 0
-            first = await client.measure(request, sha256, stages.append)
-            again = await client.measure(request, sha256)
+            first = await client.measure(Question.of(request), sha256, stages.append)
+            again = await client.measure(Question.of(request), sha256)
             assert again == first
             with DuckDBStore(tmp_path / "s") as store:
                 store.add_measurements("c", [(first, request.graph)])
                 assert store.training_rows(PLATFORM, "kernel") == [(first, request.graph)]
-                assert store.latest(request.graph.hash, PLATFORM) == first
+                assert store.latest(hash_of(request.graph), PLATFORM) == first
             assert request.request_id in await client.spooled()
             assert await client.acknowledge([request.request_id]) == 1
             assert request.request_id not in await client.spooled()
@@ -147,7 +149,7 @@ def test_failures_of_models_are_data(agent: LocalAgent) -> None:
                 request = ask(op)
                 sha256, data = model(request)
                 await client.upload(sha256, data)
-                measurement = await client.measure(request, sha256)
+                measurement = await client.measure(Question.of(request), sha256)
                 assert measurement.outcome is Outcome.MODEL_ERROR
                 assert measurement.error_code == code
                 assert measurement.latency_ms is None
@@ -164,7 +166,7 @@ def test_profile(agent: LocalAgent) -> None:
         async with AgentClient(agent.address, "test") as client:
             await client.acquire(30_000)
             await client.upload(sha256, data)
-            measurement = await client.measure(request, sha256)
+            measurement = await client.measure(Question.of(request), sha256)
             await client.release()
             assert measurement.outcome is Outcome.OK
             assert [layer.op for layer in measurement.layers] == ["Relu"]
@@ -201,7 +203,7 @@ def test_a_restarted_agent_still_has_what_was_measured(tmp_path: Path) -> None:
         async with AgentClient(address, "test") as client:
             await client.acquire(30_000)
             sent = await client.upload(sha256, data)
-            return (await client.measure(request, sha256)).measured_at_s, sent
+            return (await client.measure(Question.of(request), sha256)).measured_at_s, sent
 
     with LocalAgent(options) as local:
         assert local.pid is not None

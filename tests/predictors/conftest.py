@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 from latfarm_predictors.testing.synthetic import (
@@ -34,6 +35,8 @@ def network_samples() -> list[NetworkSample]:
 def predictor(
     kernel_samples: list[KernelSample], network_samples: list[NetworkSample]
 ) -> PlatformPredictor:
-    return PlatformPredictor.fit(
-        "synthetic-1t", RULES, kernel_samples, network_samples, call_overhead_ms=BOARD.call_ms
+    return fit_predictor(
+        PlatformSamples(
+            "synthetic-1t", RULES, kernel_samples, network_samples, call_overhead_ms=BOARD.call_ms
+        )
     )

@@ -1,4 +1,4 @@
-"""Bad input gives a clear error or a wider, labelled answer: never a silent zero, never NaN."""
+"""Bad input gives a clear error or a labelled answer with a wider interval, never zero or NaN."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import GraphError, NotEnoughDataError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph, Node, TensorType, Weight
 from latfarm_predictors.predict.answer import Answer
-from latfarm_predictors.predict.predictor import BASELINES, LEAST_FLOOR_MS, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
+from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_network
 
@@ -26,7 +30,7 @@ Samples = list[KernelSample]
 
 
 def sound(answer: Answer) -> None:
-    """Every figure is finite and positive, and every interval holds its own estimate."""
+    """Check that figures are finite and positive and that intervals hold their estimates."""
     for middle, (low, high) in [
         (answer.latency_ms, answer.interval_ms),
         *((kernel.latency_ms, kernel.interval_ms) for kernel in answer.kernels),
@@ -37,8 +41,9 @@ def sound(answer: Answer) -> None:
 
 
 def fit(kernels: Samples, networks: list[NetworkSample] | None = None) -> PlatformPredictor:
-    return PlatformPredictor.fit(
-        "p", RULES, kernels, networks or [], call_overhead_ms=BOARD.call_ms, baselines=False
+    return fit_predictor(
+        PlatformSamples("p", RULES, kernels, networks or [], call_overhead_ms=BOARD.call_ms),
+        baselines=False,
     )
 
 
@@ -48,7 +53,7 @@ def test_too_few_rows_are_refused_and_counted(count: int, kernel_samples: Sample
         fit(kernel_samples[:count])
 
 
-def test_the_fewest_rows_that_will_do_are_told_apart_from_many(
+def test_the_smallest_number_of_rows_gives_wider_intervals_than_many(
     kernel_samples: Samples, predictor: PlatformPredictor
 ) -> None:
     few = fit(kernel_samples[::21][:8])
@@ -62,7 +67,7 @@ def test_the_fewest_rows_that_will_do_are_told_apart_from_many(
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_latencies_that_are_none_are_left_out_and_counted(
+def test_unusable_latencies_are_left_out_and_counted(
     bad: float, kernel_samples: Samples, network_samples: list[NetworkSample]
 ) -> None:
     broken = [replace(sample, latency_ms=bad) for sample in kernel_samples[:30]]
@@ -73,14 +78,14 @@ def test_latencies_that_are_none_are_left_out_and_counted(
     assert fitted.left_out == fitted.explain()["left_out"] == 33
     assert clean.left_out == 0
     assert fitted.predict_many(GRAPHS) == clean.predict_many(GRAPHS)
-    assert PlatformPredictor.from_state(fitted.state()).left_out == 33
+    assert predictor_of(state_of(fitted)).left_out == 33
     with pytest.raises(NotEnoughDataError, match=r"5 distinct .*; 30 more have no usable latency"):
         fit(kernel_samples[30:35] + broken)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 @pytest.mark.parametrize("field", ["mad_ms", "cold_ms"])
-def test_a_spread_that_is_none_makes_a_row_count_less(
+def test_an_unusable_spread_makes_a_row_count_less(
     field: str, bad: float, kernel_samples: Samples
 ) -> None:
     changed: dict[str, Any] = {field: bad}
@@ -96,22 +101,24 @@ def test_a_spread_that_is_none_makes_a_row_count_less(
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("name", ["call_overhead_ms", "transfer_ms_per_mb"])
-def test_costs_that_are_none_are_refused(name: str, bad: float, kernel_samples: Samples) -> None:
+def test_unusable_costs_are_refused(name: str, bad: float, kernel_samples: Samples) -> None:
     named: dict[str, Any] = {"call_overhead_ms": 0.0, "transfer_ms_per_mb": 0.0, name: bad}
     with pytest.raises(ValueError, match=r"overhead of|transfers of"):
-        PlatformPredictor.fit("p", RULES, kernel_samples[:20], [], **named, baselines=False)
+        fit_predictor(
+            PlatformSamples("p", RULES, kernel_samples[:20], [], **named), baselines=False
+        )
 
 
 @pytest.mark.parametrize("latency_ms", [1e-9, 0.25, 1e9])
 def test_latencies_that_are_all_the_same(latency_ms: float, kernel_samples: Samples) -> None:
     same = [replace(s, latency_ms=latency_ms, mad_ms=0.0) for s in kernel_samples[::3]]
     networks = [NetworkSample(graph, latency_ms) for graph in GRAPHS]
-    fitted = PlatformPredictor.fit("p", RULES, same, networks)
+    fitted = fit_predictor(PlatformSamples("p", RULES, same, networks))
     for answer in fitted.predict_many(GRAPHS):
         sound(answer)
     for name in BASELINES:
         if name not in ("nn-meter", "annette-statistical", "annette-mixed"):  # slow to fit
-            latency = fitted.predict_baseline(GRAPHS[0], name)
+            latency = baseline_ms(fitted, GRAPHS[0], name)
             assert math.isfinite(latency)
             assert latency > 0
     known = fitted.predict(kernel_samples[3].kernel.graph).kernels[0]
@@ -190,16 +197,16 @@ def test_sizes_that_no_board_could_run_are_refused(
         predictor.predict(graph)
     for name in ("sum", "operators", "forest", "lookup", "roofline", "mnn_cost", "flops"):
         with pytest.raises(GraphError, match="no board could run it"):
-            predictor.predict_baseline(graph, name)
+            baseline_ms(predictor, graph, name)
     absurd = replace(kernel_samples[0], kernel=replace(kernel_samples[0].kernel, graph=graph))
     with pytest.raises(GraphError, match="no board could run it"):
         fit([*kernel_samples[:20], absurd])
-    # nothing of it is remembered
+    # the predictor remembers nothing of it
     sound(predictor.predict(GRAPHS[0]))
 
 
 def by_hand(op: str, shapes: list[tuple[int, ...]], dtype: str, window: tuple[int, ...]) -> Graph:
-    """A node as no builder would make it: any op on any shapes."""
+    """A graph of one node with any op on any shapes, as no builder would make it."""
     names = tuple(f"x{index}" for index in range(len(shapes)))
     types = {name: TensorType(dtype, shape) for name, shape in zip(names, shapes, strict=True)}
     node = Node("n", op, names, ("y",), {"kernel_shape": window, "strides": window, "group": 3})
@@ -230,7 +237,7 @@ OPS = st.sampled_from(
     window=st.lists(st.integers(1, 50), max_size=3).map(tuple),
     coverage=st.floats(0.01, 0.99),
 )
-def test_no_shape_type_or_coverage_yields_nonsense(
+def test_no_shape_type_or_coverage_gives_nonsense(
     op: str,
     shapes: list[tuple[int, ...]],
     dtype: str,
@@ -255,7 +262,7 @@ def test_no_shape_type_or_coverage_yields_nonsense(
     stride=st.integers(1, 9),
     inner=st.integers(1, 10**6),
 )
-def test_no_size_yields_nonsense(
+def test_no_size_gives_nonsense(
     batch: int,
     channels: int,
     size: int,
@@ -282,7 +289,7 @@ def sound_or_refused(ask: Callable[[], Answer]) -> None:
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_no_measurements_yield_nonsense(data: st.DataObject, kernel_samples: Samples) -> None:
+def test_no_measurements_give_nonsense(data: st.DataObject, kernel_samples: Samples) -> None:
     latencies = st.floats(1e-7, 1e7) | st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0])
     spreads = st.floats(0, 1e6) | st.sampled_from([math.nan, math.inf, 0.0])
     count = data.draw(st.integers(8, 24))

@@ -1,9 +1,10 @@
-"""Bundles: the same bits back, damage found, nothing half written."""
+"""Bundles give the same bits back, damage is found, and no bundle is half written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import zipfile
 from dataclasses import replace
@@ -12,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.errors import BundleError, NoBaselineError, PredictorsError
-from latfarm_predictors.files.bundle_files import read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import packed
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.published.per_type import PerType
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import state_of
 from latfarm_predictors.testing.synthetic import random_network
 
 PROVENANCE = {"campaign": "c-1", "made_at": "2026-01-01T00:00:00Z", "versions": {"numpy": "2"}}
@@ -44,12 +45,11 @@ def test_a_loaded_predictor_predicts_the_same_bits(
         ours, theirs = (p.predict_many(GRAPHS, level) for p in (predictor, loaded))
         assert [replace(answer, bundle="") for answer in theirs] == ours
         assert all(answer.bundle == loaded.bundle for answer in theirs)
-    slow = ("nn-meter", "annette-statistical", "annette-mixed")  # forests, fitted when asked for
+    # these are fitted when they are needed, which takes long
+    slow = ("nn-meter", "annette-statistical", "annette-mixed")
     for baseline in [name for name in BASELINES if name not in slow]:
         for graph in GRAPHS:
-            assert loaded.predict_baseline(graph, baseline) == predictor.predict_baseline(
-                graph, baseline
-            )
+            assert baseline_ms(loaded, graph, baseline) == baseline_ms(predictor, graph, baseline)
     assert replace_bundle(loaded.explain()) == predictor.explain()
     assert loaded.rules == predictor.rules
 
@@ -102,128 +102,8 @@ def test_files_are_open_formats(stored: Path) -> None:
     assert (header["format"], header["version"]) == ("latfarm-bundle", 2)
 
 
-def nobody_looks(*_: object, **__: object) -> object:
-    raise AssertionError("a file was looked into before its digest was known to be right")
-
-
-def refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundle is refused, and nothing in it was looked at before."""
-    with monkeypatch.context() as patch:
-        for name in (
-            "bundle.json.loads",
-            "bundle_state.np.load",
-            "bundle.predictor_of",
-            "bundle.Baselines.later",
-        ):
-            patch.setattr(f"latfarm_predictors.{name}", nobody_looks)
-        with pytest.raises(BundleError, match=bundle.name.replace(".", r"\.")):
-            load_bundle(bundle)
-
-
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_any_flipped_byte_of_an_archive_is_found(
-    data: st.DataObject, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = bytearray((stored / "one.zip").read_bytes())
-    # names, dates and the seal are at the end: half of all draws go there
-    last = data.draw(st.sampled_from([len(content), min(2000, len(content))]))
-    place = len(content) - data.draw(st.integers(1, last))
-    content[place] ^= data.draw(st.integers(1, 255))
-    damaged = tmp_path / "damaged.zip"
-    damaged.write_bytes(content)
-    refused(damaged, monkeypatch)
-
-
-def test_no_byte_of_an_archives_seal_may_change(
-    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = (stored / "one.zip").read_bytes()
-    damaged = tmp_path / "damaged.zip"
-    for place in range(len(content) - 135, len(content)):
-        damaged.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        refused(damaged, monkeypatch)
-    for cut in (1, 113, 135):
-        damaged.write_bytes(content[:-cut])
-        refused(damaged, monkeypatch)
-    damaged.write_bytes(content + b"x")
-    refused(damaged, monkeypatch)
-
-
-FILES = (
-    *("predictor.json", "arrays.npz", "baselines.json", "baselines.npz", "rules.json"),
-    *("bundle.json", "provenance.json", "SHA256SUMS"),
-)
-
-
-@pytest.fixture
-def copy(stored: Path, tmp_path: Path) -> Path:
-    shutil.copytree(stored / "tree", tmp_path / "copy")
-    return tmp_path / "copy"
-
-
-@pytest.mark.parametrize("name", FILES)
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_any_flipped_byte_of_a_directory_is_found(
-    name: str, data: st.DataObject, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = (copy / name).read_bytes()
-    place = data.draw(st.integers(0, len(content) - 1))
-    flipped = bytes([content[place] ^ data.draw(st.integers(1, 255))])
-    (copy / name).write_bytes(content[:place] + flipped + content[place + 1 :])
-    try:
-        refused(copy, monkeypatch)
-    finally:
-        (copy / name).write_bytes(content)
-
-
-def test_no_byte_of_the_list_of_digests_may_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "small"
-    write_files({"a.json": b"{}", "texts/b.txt": b"x", "SHA256SUMS": b""}, copy)
-    content = sums_of({"a.json": b"{}", "texts/b.txt": b"x"})
-    (copy / "SHA256SUMS").write_bytes(content)
-    assert set(read_files(copy)) == {"a.json", "texts/b.txt", "SHA256SUMS"}
-    for place in range(len(content)):
-        changed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-        (copy / "SHA256SUMS").write_bytes(changed)
-        refused(copy, monkeypatch)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_or_truncated_file_is_found(
-    name: str, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = (copy / name).read_bytes()
-    (copy / name).write_bytes(content[:-1])
-    refused(copy, monkeypatch)
-    (copy / name).unlink()
-    refused(copy, monkeypatch)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
-def test_a_truncated_archive_is_found(share: float, stored: Path, tmp_path: Path) -> None:
-    content = (stored / "one.zip").read_bytes()
-    (tmp_path / "cut.zip").write_bytes(content[: int(share * len(content))])
-    with pytest.raises(BundleError, match=r"cut\.zip"):
-        load_bundle(tmp_path / "cut.zip")
-
-
-def test_a_stray_file_is_not_taken_along(stored: Path, tmp_path: Path) -> None:
-    shutil.copytree(stored / "tree", tmp_path / "copy")
-    (tmp_path / "copy" / "extra.bin").write_bytes(b"x")
-    with pytest.raises(BundleError, match="digests list"):
-        load_bundle(tmp_path / "copy")
-
-
 def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
-    """A bundle with other contents and matching digests: written by another version, or by hand."""
+    """Write a bundle with other contents and digests that match them."""
     shutil.copytree(stored / "tree", target)
     for name, content in changes.items():
         (target / f"{name}.json").write_bytes(content)
@@ -231,7 +111,7 @@ def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
 
 
 def sign(target: Path) -> None:
-    """Make the list of digests that of the files."""
+    """Write the list of digests of the files."""
     lines = [
         f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(target).as_posix()}\n"
         for p in sorted(target.rglob("*"))
@@ -258,7 +138,7 @@ def test_a_header_of_another_platform_is_refused(stored: Path, tmp_path: Path) -
         load_bundle(tmp_path / "new")
 
 
-def test_baselines_are_read_when_first_asked_for(
+def test_baselines_are_read_when_they_are_first_needed(
     stored: Path, predictor: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -268,26 +148,24 @@ def test_baselines_are_read_when_first_asked_for(
         read.append(1)
         return numpy_load(*given, **named)
 
-    monkeypatch.setattr("latfarm_predictors.files.bundle_state.np.load", counted)
+    monkeypatch.setattr(np, "load", counted)
     loaded = load_bundle(stored / "one.zip")
     loaded.predict(GRAPHS[0])
     assert len(read) == 1
     for name in ("forest", "annette-refined"):
-        assert loaded.predict_baseline(GRAPHS[0], name) == predictor.predict_baseline(
-            GRAPHS[0], name
-        )
+        assert baseline_ms(loaded, GRAPHS[0], name) == baseline_ms(predictor, GRAPHS[0], name)
     assert len(read) == 2
 
 
-def test_fits_are_kept_for_all_who_load_the_same_bundle(
+def test_fits_are_kept_for_everyone_who_loads_the_same_bundle(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "one.zip"
     shutil.copyfile(stored / "one.zip", path)
     loaded = load_bundle(path, tmp_path / "fits")
-    # What was loaded counts, whatever the file is by the time that something is fitted.
+    # the content that was loaded counts, even if the file is gone when something is fitted
     path.unlink()
-    told = loaded.predict_baseline(GRAPHS[0], "annette-mixed")
+    told = baseline_ms(loaded, GRAPHS[0], "annette-mixed")
     assert len(list((tmp_path / "fits").iterdir())) == 1
 
     def never(*_: object, **__: object) -> object:
@@ -295,29 +173,29 @@ def test_fits_are_kept_for_all_who_load_the_same_bundle(
 
     monkeypatch.setattr(PerType, "fit", never)
     again = load_bundle(stored / "one.zip", tmp_path / "fits")
-    assert again.predict_baseline(GRAPHS[0], "annette-mixed") == told
+    assert baseline_ms(again, GRAPHS[0], "annette-mixed") == told
     with pytest.raises(AssertionError, match="second time"):
-        load_bundle(stored / "one.zip").predict_baseline(GRAPHS[0], "annette-mixed")
+        baseline_ms(load_bundle(stored / "one.zip"), GRAPHS[0], "annette-mixed")
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"kind":"","values":{},"arrays":["x"]}'])
-def test_baselines_that_are_none_are_refused_when_asked_for(
+def test_damaged_baselines_are_refused_when_they_are_needed(
     content: bytes, stored: Path, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     rewrite(stored, tmp_path / "odd", baselines=content)
     loaded = load_bundle(tmp_path / "odd")
     assert loaded.predict(GRAPHS[0]).latency_ms == predictor.predict(GRAPHS[0]).latency_ms
     with pytest.raises(BundleError, match="odd: its baselines are not usable"):
-        loaded.predict_baseline(GRAPHS[0], "forest")
-    with pytest.raises(BundleError, match="not usable"):  # and again: nothing is half read
-        loaded.predict_baseline(GRAPHS[0], "forest")
+        baseline_ms(loaded, GRAPHS[0], "forest")
+    with pytest.raises(BundleError, match="not usable"):  # the second time too
+        baseline_ms(loaded, GRAPHS[0], "forest")
 
 
 def test_a_bundle_of_version_1_is_read(
     stored: Path, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     """Version 1 held forests with the models, and lookup and totals beside them."""
-    state = predictor.state()
+    state = state_of(predictor)
     held = state.parts["baselines"].parts
     forests = held["kernel-forest"]
     models = state.parts["models"]
@@ -342,23 +220,23 @@ def test_a_bundle_of_version_1_is_read(
     for graph in GRAPHS:
         assert replace(loaded.predict(graph), bundle="") == predictor.predict(graph)
         for name in ("forest", "lookup", "roofline", "sum", "operators", "flops", "flops_mac"):
-            assert loaded.predict_baseline(graph, name) == predictor.predict_baseline(graph, name)
+            assert baseline_ms(loaded, graph, name) == baseline_ms(predictor, graph, name)
     with pytest.raises(NoBaselineError, match=r"'annette-mixed'.*older version.*anew"):
-        loaded.predict_baseline(GRAPHS[0], "annette-mixed")
+        baseline_ms(loaded, GRAPHS[0], "annette-mixed")
     with pytest.raises(NoBaselineError, match=r"'mnn_cost'.*older version.*it has forest, lookup"):
-        loaded.predict_baseline(GRAPHS[0], "mnn_cost")
+        baseline_ms(loaded, GRAPHS[0], "mnn_cost")
 
 
 @pytest.mark.parametrize(
     "tree", [b"[]", b"{", b"{}", b'{"kind": 1}', b'{"kind":"","values":{},"arrays":["x"]}']
 )
-def test_a_tree_that_is_none_is_refused(tree: bytes, stored: Path, tmp_path: Path) -> None:
+def test_a_damaged_tree_of_models_is_refused(tree: bytes, stored: Path, tmp_path: Path) -> None:
     rewrite(stored, tmp_path / "odd", predictor=tree)
     with pytest.raises(BundleError, match="odd"):
         load_bundle(tmp_path / "odd")
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such"):
         load_bundle(tmp_path / "missing")
     (tmp_path / "empty").mkdir()
@@ -374,7 +252,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tree", "one.zip"])
-def test_saving_again_replaces_the_old_one(
+def test_saving_again_replaces_the_old_bundle(
     name: str, predictor: PlatformPredictor, tmp_path: Path
 ) -> None:
     first = save_bundle(predictor, tmp_path / name, {"n": 1})
@@ -385,7 +263,7 @@ def test_saving_again_replaces_the_old_one(
 
 
 @pytest.mark.parametrize("name", ["tree", "one.zip"])
-def test_a_failed_write_leaves_the_old_one_and_no_litter(
+def test_a_failed_write_leaves_the_old_bundle_and_no_other_files(
     name: str, predictor: PlatformPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_bundle(predictor, tmp_path / name, {"n": 1})
@@ -393,7 +271,7 @@ def test_a_failed_write_leaves_the_old_one_and_no_litter(
     def fail(descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("latfarm_predictors.files.bundle_files.os.fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         save_bundle(predictor, tmp_path / name, {"n": 2})
     assert read_provenance(tmp_path / name) == {"n": 1}

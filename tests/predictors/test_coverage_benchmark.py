@@ -1,4 +1,4 @@
-"""The figures of `make bench-coverage`, on networks whose truth is drawn."""
+"""The figures of `make bench-coverage`, on networks whose latencies are drawn at random."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from benchmarks.regressors import conv_workload
 
 
 def drawn(count: int, seed: int) -> tuple[list[NetworkFigures], list[float]]:
-    """Networks whose error has a common cause, so that independent kernel errors are too few."""
+    """Networks whose kernels err together; intervals of independent errors are too narrow."""
     rng = np.random.default_rng(seed)
     sums, measured = [], []
     for _ in range(count):
@@ -50,7 +50,7 @@ def drawn(count: int, seed: int) -> tuple[list[NetworkFigures], list[float]]:
     return sums, measured
 
 
-def test_ours_holds_what_it_says_and_independent_errors_do_not() -> None:
+def test_our_intervals_hold_and_those_of_independent_errors_do_not() -> None:
     sums, measured = drawn(150, 0)
     families = ["even" if i % 2 == 0 else "odd" for i in range(150)]
     found = coverage(sums, measured, families, recalibrations=30)
@@ -64,11 +64,11 @@ def test_ours_holds_what_it_says_and_independent_errors_do_not() -> None:
 
 
 def test_binomial_intervals_by_the_book() -> None:
-    # Clopper and Pearson's for 24 of 30 and for 30 of 30
+    # the interval of Clopper and Pearson for 24 of 30 and for 30 of 30
     assert binomial_interval(0.8, 30) == pytest.approx((0.6143, 0.9229), abs=1e-4)
     assert binomial_interval(1.0, 30) == pytest.approx((0.8843, 1.0), abs=1e-4)
     assert binomial_interval(0.0, 30) == pytest.approx((0.0, 0.1157), abs=1e-4)
-    low, high = binomial_interval(0.777, 30)  # a mean over recalibrations is no whole number
+    low, high = binomial_interval(0.777, 30)  # a mean over recalibrations, not a whole number
     assert low < 0.777 < high
 
 
@@ -108,7 +108,7 @@ def test_a_miss_is_printed_as_a_miss(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def survey(count: int, seed: int) -> tuple[list[Workload], Array]:
-    """Convolutions at 20 multiply-adds a nanosecond, measured with some noise."""
+    """Convolutions at 20 multiply-adds per nanosecond, measured with some noise."""
     rng = np.random.default_rng(seed)
     works = [
         conv_workload(

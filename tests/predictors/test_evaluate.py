@@ -1,4 +1,4 @@
-"""Metrics."""
+"""Metrics of predictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_kendall_agrees_with_scipy_ties_included() -> None:
 @pytest.mark.parametrize(
     ("predicted", "measured"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0]), ([[1.0]], [[1.0]])]
 )
-def test_what_is_no_pair_is_refused(predicted: list[float], measured: list[float]) -> None:
+def test_unpaired_arrays_are_refused(predicted: list[float], measured: list[float]) -> None:
     with pytest.raises(ValueError, match=r"pairs|positive"):
         evaluate(predicted, measured)
 

@@ -1,4 +1,4 @@
-"""Finite-sample quantiles, Mondrian calibration, network deviations."""
+"""Conformal quantiles, calibration by label, and how errors of kernels add up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from latfarm_predictors.intervals import (
     conformal_quantile,
     estimate_share,
     least_scores,
-    network_sigma,
     normal_quantile,
     widened_quantile,
 )
@@ -93,7 +92,7 @@ def test_mondrian_covers_each_label_where_one_quantile_does_not() -> None:
         assert abs(np.mean(fresh[rows] <= pooled) - 0.9) > 0.05
 
 
-def test_a_rare_label_is_served_by_its_parent_and_at_last_by_all() -> None:
+def test_a_rare_label_uses_the_scores_of_its_parent_or_else_all_scores() -> None:
     scores = np.concatenate([np.full(30, 1.0), np.full(5, 9.0), np.full(40, 3.0)])
     labels = ["conv/small"] * 30 + ["conv/large"] * 5 + ["pool"] * 40
     fitted = Mondrian.of(scores, labels)
@@ -107,28 +106,8 @@ def test_a_rare_label_is_served_by_its_parent_and_at_last_by_all() -> None:
 def test_high_coverage_needs_more_scores_than_the_label_has() -> None:
     fitted = Mondrian.of(np.arange(60.0), ["a"] * 25 + ["b"] * 35)
     assert fitted.multiplier("a", 0.9)[0] <= 24.0
-    assert fitted.multiplier("a", 0.97)[0] > 35.0  # 33 needed: all 60 serve
+    assert fitted.multiplier("a", 0.97)[0] > 35.0  # 33 are needed, so all 60 are used
     assert fitted.multiplier("a", 0.995)[1] is False
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.01, 10.0), st.floats(0.0, 0.5)), min_size=1, max_size=30),
-    st.floats(0.0, 1.0),
-    st.floats(0.0, 0.3),
-)
-def test_network_sigma_lies_between_independent_and_common(
-    kernels: list[tuple[float, float]], rho: float, tau: float
-) -> None:
-    latency, sigma = (np.array(column) for column in zip(*kernels, strict=True))
-    low, found, high = (network_sigma(latency, sigma, r, tau) for r in (0.0, rho, 1.0))
-    assert low - 1e-9 <= found <= high + 1e-9
-    assert found >= tau - 1e-12
-    common = float((latency * sigma).sum() / latency.sum())
-    assert high == pytest.approx(float(np.hypot(common, tau)))
-
-
-def test_a_network_of_nothing_has_the_remainder_alone() -> None:
-    assert network_sigma(np.zeros(0), np.zeros(0), 0.3, 0.07) == 0.07
 
 
 def test_the_share_is_found_from_residuals() -> None:

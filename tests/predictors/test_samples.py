@@ -1,4 +1,4 @@
-"""From measurements to training rows."""
+"""Samples of kernels become rows of a training set."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def reshape_kernel() -> Kernel:
     return extract(graph, graph.nodes)
 
 
-def test_repeats_of_a_kernel_become_one_row_their_median() -> None:
+def test_repeats_of_a_kernel_become_one_row_with_their_median() -> None:
     samples = [KernelSample(kernel(), ms, 0.01) for ms in (1.0, 1.2, 9.0)]
     training = prepare([*samples, KernelSample(kernel(1), 2.0, 0.02)], 0.1)
     assert len(training.table) == 2
     assert training.latency_ms.tolist() == pytest.approx([1.1, 1.9])
-    # the repeats disagree, and that is noise too
+    # the repeats differ, which is noise too
     assert training.noise[0] > 10 * training.noise[1]
 
 
-def test_the_call_is_taken_off_except_from_profiled_times() -> None:
+def test_the_call_overhead_is_subtracted_except_from_profiled_times() -> None:
     alone = prepare([KernelSample(kernel(), 1.0)], 0.25)
     profiled = prepare([KernelSample(kernel(), 1.0, insight="profile")], 0.25)
     assert alone.latency_ms[0] == pytest.approx(0.75)
@@ -38,19 +38,19 @@ def test_the_call_is_taken_off_except_from_profiled_times() -> None:
 
 
 @pytest.mark.parametrize("latency_ms", [0.004, 0.0101, 0.01])
-def test_a_kernel_cheaper_than_the_call_is_kept_and_distrusted(latency_ms: float) -> None:
+def test_a_kernel_cheaper_than_the_call_is_kept_with_a_large_variance(latency_ms: float) -> None:
     training = prepare([KernelSample(reshape_kernel(), latency_ms, 0.0005)], 0.01)
     assert 0 < training.latency_ms[0] <= 0.0005
     assert training.noise[0] > 0.5
 
 
-def test_what_is_no_latency_is_left_out() -> None:
+def test_samples_without_a_valid_latency_are_left_out() -> None:
     samples = [KernelSample(kernel(i), ms) for i, ms in enumerate((float("nan"), -1.0, 0.0, 2.0))]
     assert prepare(samples, 0.0).latency_ms.tolist() == [2.0]
     assert prepare([], 0.0).latency_ms.shape == (0,)
 
 
-def test_cold_extra_is_told_where_measured() -> None:
+def test_the_latency_that_cold_caches_add_is_known_where_measured() -> None:
     training = prepare(
         [KernelSample(kernel(0), 1.0, cold_ms=1.5), KernelSample(kernel(1), 1.0)], 0.2
     )
@@ -58,7 +58,7 @@ def test_cold_extra_is_told_where_measured() -> None:
     assert np.isnan(training.cold_extra_ms[1])
 
 
-def test_measured_configurations_are_found_again_also_after_json() -> None:
+def test_measured_workloads_are_found_again_also_after_json() -> None:
     training = prepare([KernelSample(kernel(i), 1.0 + i, 0.01) for i in range(5)], 0.0)
     measured = Measured.of(training)
     again = Measured.from_json(measured.to_json())
@@ -71,7 +71,7 @@ def test_measured_configurations_are_found_again_also_after_json() -> None:
     assert measured.find(workload(kernel(99))) is None
 
 
-def test_rows_of_another_form_are_no_measured_kernels() -> None:
+def test_rows_of_another_form_are_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
         Measured.from_json([["conv", 1.0, 0.1]])
 
@@ -88,13 +88,13 @@ def test_ops_that_networks_run_in_no_time_are_free() -> None:
     assert found.left_out == 0
 
 
-def test_an_op_that_took_time_once_or_is_hardly_known_is_not_free() -> None:
+def test_an_op_that_took_time_once_or_was_seen_rarely_is_not_free() -> None:
     several = [timeless(seed, "lrn") for seed in range(LEAST_FREE)]
     assert not prepare([KernelSample(kernel(9, "lrn"), 0.2), *several], 0.0).free
     assert not prepare([KernelSample(kernel(), 1.0), *several[1:]], 0.0).free
 
 
-def test_no_time_outside_a_network_is_no_measurement() -> None:
+def test_a_latency_of_0_outside_a_network_is_left_out() -> None:
     alone = [timeless(seed, "lrn", network="") for seed in range(LEAST_FREE)]
     found = prepare([KernelSample(kernel(), 1.0), *alone], 0.0)
     assert not found.free

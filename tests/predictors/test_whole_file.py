@@ -20,7 +20,7 @@ FULL = """
 import errno, sys
 from pathlib import Path
 from latfarm_predictors.whole_file import written_whole
-path = Path(sys.argv[1]) / "told.json"
+path = Path(sys.argv[1]) / "data.json"
 path.write_text("before")
 try:
     with written_whole(path) as part:
@@ -36,17 +36,17 @@ def _content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_it_is_there_when_the_block_ends(durable: bool, tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+def test_the_file_is_there_when_the_block_ends(durable: bool, tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
     path.write_text("before")
     with written_whole(path, durable=durable) as part:
         part.write_text("after")
         assert path.read_text() == "before"
-    assert _content(tmp_path) == {"told.json": "after"}
+    assert _content(tmp_path) == {"data.json": "after"}
 
 
-def test_a_failing_block_leaves_what_was_there_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+def test_a_failing_block_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
     path.write_text("before")
 
     def write() -> None:
@@ -56,26 +56,26 @@ def test_a_failing_block_leaves_what_was_there_and_no_litter(tmp_path: Path) -> 
 
     with pytest.raises(KeyboardInterrupt):
         write()
-    assert _content(tmp_path) == {"told.json": "before"}
+    assert _content(tmp_path) == {"data.json": "before"}
 
 
 def test_a_block_that_writes_nothing_replaces_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+    path = tmp_path / "data.json"
     path.write_text("before")
     with pytest.raises(FileNotFoundError), written_whole(path):
         pass
-    assert _content(tmp_path) == {"told.json": "before"}
+    assert _content(tmp_path) == {"data.json": "before"}
 
 
-def test_a_process_killed_in_between_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+def test_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
     path.write_text("before")
     done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_text() == "before"
-    # What it left is hidden and has another ending: nobody who lists files by theirs takes it.
+    # The left-over file is hidden and ends in another suffix, so listings by suffix ignore it.
     (left,) = [entry for entry in tmp_path.iterdir() if entry != path]
-    assert left.name.startswith(".told.json.")
+    assert left.name.startswith(".data.json.")
     assert left in tmp_path.glob(f"*{SUFFIX}")
     assert left not in tmp_path.glob("*.json")
     with written_whole(path) as part:
@@ -83,7 +83,7 @@ def test_a_process_killed_in_between_leaves_the_old_one(tmp_path: Path) -> None:
     assert path.read_text() == "after"
 
 
-def test_a_full_disk_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"'
     own_mounts = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*own_mounts, "true"], check=False, capture_output=True).returncode:
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
         [*own_mounts, "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["ENOSPC", "before", "told.json"]
+    assert done.stdout.split() == ["ENOSPC", "before", "data.json"]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
@@ -112,42 +112,42 @@ def test_a_mode_holds_from_the_first_byte_on(mode: int, tmp_path: Path) -> None:
 
 
 def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+    path = tmp_path / "data.json"
     before = os.umask(0o027)
     try:
         with written_whole(path) as part:
-            part.write_text("told")
+            part.write_text("new")
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_link_is_replaced_and_what_it_led_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("before")
-    link = tmp_path / "told.json"
+    link = tmp_path / "data.json"
     link.symlink_to(elsewhere)
     with written_whole(link) as part:
         part.write_text("after")
     assert not link.is_symlink()
-    assert _content(tmp_path) == {"elsewhere": "before", "told.json": "after"}
+    assert _content(tmp_path) == {"elsewhere": "before", "data.json": "after"}
 
 
 def test_a_missing_folder_is_made_only_where_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "told.json"
+    path = tmp_path / "a" / "b" / "data.json"
     with pytest.raises(FileNotFoundError), written_whole(path) as part:
-        part.write_text("told")
+        part.write_text("new")
     assert not path.parent.parent.exists()
     with written_whole(path, make_folder=True) as part:
-        part.write_text("told")
-    assert path.read_text() == "told"
+        part.write_text("new")
+    assert path.read_text() == "new"
 
 
-def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+def test_two_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
     with written_whole(path) as outer:
         with written_whole(path) as inner:
             outer.write_text("outer")
             inner.write_text("inner")
         assert path.read_text() == "inner"
-    assert _content(tmp_path) == {"told.json": "outer"}
+    assert _content(tmp_path) == {"data.json": "outer"}

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import (
     ENERGY_MS,
     NETWORK,
@@ -75,7 +77,7 @@ class Questions:
         if energy:
             longer_ms = PUBLISH_ENERGY_MS if tier == "publish" else ENERGY_MS
             settings = replace(settings, energy_ms=longer_ms)
-        key = (graph.network_hash, platform, settings.tier, refresh, energy)
+        key = (network_hash_of(graph), platform, settings.tier, refresh, energy)
         task = self._asked.get(key)
         if task is None:
             if self._closing:
@@ -109,10 +111,10 @@ class Questions:
         tier = settings.tier if settings.tier == PUBLISH.tier else ""
         found = [
             self._store.latest(
-                graph.hash,
+                hash_of(graph),
                 platform,
                 purpose,
-                network_hash=graph.network_hash,
+                network_hash=network_hash_of(graph),
                 tier=tier,
                 energy=settings.energy_ms > 0,
             )
@@ -120,7 +122,7 @@ class Questions:
         ]
         return max(
             (m for m in found if m),
-            key=lambda m: (not m.unstable, m.graph_hash == graph.hash, m.measured_at_s),
+            key=lambda m: (not m.unstable, m.graph_hash == hash_of(graph), m.measured_at_s),
             default=None,
         )
 

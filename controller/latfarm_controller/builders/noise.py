@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from numpy.typing import NDArray
 
 from latfarm_controller.builders import gains
@@ -88,7 +89,7 @@ class Weights:
         """
         self._graph = graph
         self._given = {} if values is None else _checked(graph, values)
-        self._base = int(graph.hash[:12], 16)
+        self._base = int(hash_of(graph)[:12], 16)
         self._readers: dict[str, tuple[Node, int, int]] = {}
         for node in graph.nodes:
             for position, tensor in enumerate(node.inputs):

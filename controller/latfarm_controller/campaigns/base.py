@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import SURVEY, Measurement, Settings, request_id
 
 
@@ -40,7 +41,7 @@ class MeasurementRequest:
         """The same question has the same id."""
         purpose = f"{self.purpose}+profile" if self.profile else self.purpose
         purpose = f"{purpose}@{self.board}" if self.board else purpose
-        return request_id(self.graph.hash, self.platform, purpose, self.settings, self.repeat)
+        return request_id(hash_of(self.graph), self.platform, purpose, self.settings, self.repeat)
 
 
 @dataclass(frozen=True, slots=True)

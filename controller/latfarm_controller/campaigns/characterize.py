@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from pydantic import Field
 
@@ -132,7 +133,7 @@ class CharacterizeCampaign(PlannedCampaign):
         super().__init__(platform)
         self._options = options
         held_out = read_graphs(self.kind, "held_out", options.held_out)
-        self._held_out = frozenset(graph.hash for graph in held_out)
+        self._held_out = frozenset(hash_of(graph) for graph in held_out)
         self._rules = None if options.rules is None else read_rules(self.kind, options.rules)
         fusion = options.fusion
         if self._rules is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Settings
 
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
@@ -57,7 +58,7 @@ class Asker:
         profile: bool = False,
     ) -> MeasurementRequest:
         """The next repetition of a question."""
-        key = (graph.hash, purpose, settings, profile)
+        key = (hash_of(graph), purpose, settings, profile)
         repeat = self._asked[key]
         self._asked[key] += 1
         return MeasurementRequest(

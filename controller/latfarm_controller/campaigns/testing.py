@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
@@ -54,13 +56,13 @@ class SimulatedPlatform:
         return self._split(graph)[0]
 
     def _split(self, graph: Graph) -> tuple[float, list[Kernel]]:
-        if graph.hash not in self._exact:
+        if hash_of(graph) not in self._exact:
             kernels = split(graph, self.rules)
-            self._exact[graph.hash] = (
+            self._exact[hash_of(graph)] = (
                 self.overhead_ms + sum(map(self._kernel_ms, kernels)),
                 kernels,
             )
-        return self._exact[graph.hash]
+        return self._exact[hash_of(graph)]
 
     def _kernel_ms(self, kernel: Kernel) -> float:
         node, graph = kernel.main, kernel.graph
@@ -88,7 +90,7 @@ class SimulatedPlatform:
         failure = self.failures(request)
         common = {
             "request_id": request.request_id,
-            "graph_hash": request.graph.hash,
+            "graph_hash": hash_of(request.graph),
             "platform": request.platform,
             "purpose": request.purpose,
             "board_id": self.boards[len(self.answered) % len(self.boards)],

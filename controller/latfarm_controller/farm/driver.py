@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
@@ -392,7 +393,7 @@ class _Run:
 def _not_offered(request: MeasurementRequest) -> Measurement:
     return Measurement(
         request_id=request.request_id,
-        graph_hash=request.graph.hash,
+        graph_hash=hash_of(request.graph),
         platform=request.platform,
         purpose=request.purpose,
         outcome=Outcome.INFRASTRUCTURE_ERROR,

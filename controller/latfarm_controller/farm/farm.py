@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.board import PlatformInfo
@@ -281,7 +282,7 @@ class Farm:
         works = []
         for request in requests:
             info = self.platform(request.platform)
-            model = ModelSpec(request.graph.hash, info.model_format, info.dtype)
+            model = ModelSpec(hash_of(request.graph), info.model_format, info.dtype)
             self._requests[request.request_id] = request
             self._asked_s.setdefault(request.request_id, self._clock_s())
             self._models.need(model, request.graph)

@@ -13,6 +13,7 @@ from types import TracebackType
 
 import duckdb
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.store import rows, snapshot, writes
@@ -57,7 +58,7 @@ class DuckDBStore:
     def put_graph(self, graph: Graph) -> None:
         """Keep a graph by its hash; a second time is no change."""
         with self._file.transaction("write a graph") as cursor:
-            writes.put_graphs(cursor, {graph.hash: graph}, self._graphs_kept)
+            writes.put_graphs(cursor, {hash_of(graph): graph}, self._graphs_kept)
 
     def get_graph(self, graph_hash: str) -> Graph | None:
         """The graph of that hash, if kept."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 
 BATCH_ROWS = 500
@@ -35,7 +36,7 @@ def network_hashes(connection: DatabaseConnection) -> None:
                 continue  # it stays findable by its own hash
             connection.execute(
                 "UPDATE graphs SET network_hash = ? WHERE hash = ?",
-                [graph.network_hash, graph_hash],
+                [network_hash_of(graph), graph_hash],
             )
 
 

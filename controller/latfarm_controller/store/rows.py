@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer, Settings
 
 from latfarm_controller.store.base import BoardEvent, BundleRecord, CampaignRecord
@@ -162,7 +163,7 @@ def graph_table(graphs: Iterable[tuple[str, Graph]]) -> Any:
         columns["graph"].append(graph.dumps())
         columns["ops"].append(len(graph.nodes))
         columns["macs"].append(graph_totals(graph).macs)
-        columns["network_hash"].append(graph.network_hash)
+        columns["network_hash"].append(network_hash_of(graph))
     return _table(columns, GRAPH_COLUMNS)
 
 

@@ -7,21 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.predict.energy import (
-    EnergyPredictor,
-    KernelEnergySample,
-    NetworkEnergySample,
-)
+from latfarm_predictors.predict.energy import KernelEnergySample, NetworkEnergySample
 
 from latfarm_controller.campaigns.networks.energy import energy_sample_of, network_energy
 from latfarm_controller.campaigns.profiles.insight import layout_share
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predict.predictor import EnergyPredictor
 
 _log = logging.getLogger(__name__)
 
@@ -125,16 +124,21 @@ def fit_energy(
     """
     if not data.asked:
         return None
+    # Commands that train nothing need not wait for the regressors.
+    from latfarm_predictors.predict.energy_fitting import EnergySamples, fit_energy_predictor
+
     try:
-        return EnergyPredictor.fit(
-            platform,
-            rules,
-            data.kernels,
-            data.networks,
-            call_overhead_mj=data.call_overhead_mj,
-            call_overhead_ms=call_overhead_ms,
-            rail=data.rail,
-            idle_mw=data.idle_mw,
+        return fit_energy_predictor(
+            EnergySamples(
+                platform,
+                rules,
+                data.kernels,
+                data.networks,
+                call_overhead_mj=data.call_overhead_mj,
+                call_overhead_ms=call_overhead_ms,
+                rail=data.rail,
+                idle_mw=data.idle_mw,
+            ),
             seed=seed,
             on_progress=on_progress,
         )

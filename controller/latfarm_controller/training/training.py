@@ -81,23 +81,21 @@ def _fit(
     # Imported before the limit below is set, because it only reaches libraries that are loaded.
     import lightgbm  # noqa: F401
     import scipy.linalg  # noqa: F401
-    from latfarm_predictors.predict.predictor import PlatformPredictor
+    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     # There are only hundreds of rows: more threads would wait for each other on a busy host.
     with threadpool_limits(1):
-        predictor = PlatformPredictor.fit(
+        samples = PlatformSamples(
             data.platform,
             data.rules,
             data.kernels,
             data.networks,
             call_overhead_ms=data.call_overhead_ms,
             transfer_ms_per_mb=data.transfer_ms_per_mb,
-            seed=seed,
-            on_progress=on_progress,
-            sibling=sibling,
             places=data.places,
         )
+        predictor = fit_predictor(samples, seed=seed, on_progress=on_progress, sibling=sibling)
         predictor.energy = fit_energy(
             data.platform,
             data.rules,

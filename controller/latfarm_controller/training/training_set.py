@@ -14,6 +14,7 @@ from typing import Any
 
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_correction import boundary_mb
@@ -199,7 +200,7 @@ def _measured_alone(
     samples: list[KernelSample] = []
     for graph, answers in found.kernels:
         kernel = Kernel(graph)
-        told = found.profiles.get(graph.hash, ())
+        told = found.profiles.get(hash_of(graph), ())
         share = layout_share(told, overhead_ms) if profiles else None
         samples += [sample_of(kernel, m, overhead_ms, share) for m in answers]
     return samples
@@ -239,7 +240,7 @@ def _transfer_ms_per_mb(
         )
     if profiles:
         return transfer_ms_per_mb(
-            [(graph, found.profiles.get(graph.hash, ())) for graph, _ in found.kernels],
+            [(graph, found.profiles.get(hash_of(graph), ())) for graph, _ in found.kernels],
             overhead_ms,
         )
     return 0.0

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from latfarm_predictors.graph.canonical import WINDOWED
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.workload import node_macs
+from latfarm_predictors.graph.op_sets import WINDOWED
+from latfarm_predictors.graph.totals import node_macs
 
 # Only these begin a stage. The four axes of attention's heads, say, are no map.
 _RESIZING = WINDOWED | {"GlobalAveragePool", "Resize", "Gemm", "Flatten"}

@@ -1,1 +1,1 @@
-"""The baselines that a predictor is compared with: their names, fitting and sums."""
+"""The baselines with which a predictor is compared: their names and their fitting."""

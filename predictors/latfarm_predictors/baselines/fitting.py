@@ -1,16 +1,20 @@
-"""Predictors of the literature, fitted to the same measurements, to stand beside ours.
+"""The fitted baselines of a platform: predictors of the literature, on the same measurements.
 
-Each is named in `BASELINES` and asked by `PlatformPredictor.predict_baseline`. Three kinds:
+`names.BASELINES` has their names, `predict.baseline_sums` predicts networks with them. There are
+three kinds:
 
-- of kernels: what a regressor says of each kernel under the platform's fusion rules, summed, and
-  what a call and its transfers cost;
-- of operators: the same without fusion, or by MNN's own fusion;
-- of networks: see `models.network_model`, where predictors of whole graphs are added.
+- Baselines of kernels predict each kernel under the platform's fusion rules. The latency of a
+  network is the sum of its kernels, plus the cost of a call and of transfers.
+- Baselines of operators do the same without fusion, or with MNN's own fusion.
+- Baselines of networks predict a network as a whole (`models/published/network_model.py`).
 
-They are saved with a platform's predictor and read back when first asked for: who only predicts
-pays nothing for them. Those of `RECIPES` are fitted when first asked for, to the measurements that
-a predictor keeps (`Evidence`): their forests would make training slower, and a bundle larger,
-several times over. That takes seconds, and scikit-learn; `keep_in` names where they are kept then.
+They are saved with a platform's predictor and read when the first of them is needed, so predicting
+is not slower because of them.
+
+Those of `RECIPES` are not saved. They are fitted when they are first needed, to the measurements
+that a predictor keeps (`Evidence`), which takes seconds and needs scikit-learn; `keep_in` names the
+files in which they are kept then. Their forests would make training several times slower and a
+bundle several times larger.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from latfarm_predictors.baselines.names import BASELINES, MNN
 from latfarm_predictors.confidence.evidence import Evidence
@@ -28,6 +32,7 @@ from latfarm_predictors.errors import NoBaselineError, NotEnoughDataError
 from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
+from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear, Lookup
@@ -38,35 +43,33 @@ from latfarm_predictors.models.published.per_type import PerType
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import NetworkSample, Training
 
-if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import FitCache
-
 __all__ = ["BASELINES", "Baselines", "KernelBaseline", "threads_of"]
 
 Fitted = TypeVar("Fitted")
 
 
 class KernelBaseline(Protocol):
-    """What a baseline of kernels can do once fitted: see `models.base.Model`."""
+    """A fitted baseline of kernels; see `models.base.Regressor`."""
 
     kind: str
 
     def predict(self, workloads: Table) -> tuple[Array, Array]:
-        """Latency in ms and log-sigma, each of shape (n,)."""
+        """Latency in ms and log-sigma of each kernel, each of shape (n,)."""
         ...
 
     def state(self) -> ModelState:
-        """What was learned."""
+        """What was learned, as plain data."""
         ...
 
 
 class Baselines:
-    """The fitted baselines of a platform. Thread-safe once made.
+    """The fitted baselines of a platform. Thread-safe.
 
     Args:
-        kernels: by name; those of `OWN` and of `RECIPES` are none of them.
-        networks: by name.
-        seed: of those of `RECIPES`.
+        kernels: baselines of kernels and of operators by name, without those of `OWN` and of
+            `RECIPES`.
+        networks: baselines of networks by name.
+        seed: random seed of those of `RECIPES`.
     """
 
     def __init__(
@@ -80,35 +83,34 @@ class Baselines:
         self._seed = seed
         self._later: Callable[[], ModelState] | None = None
         self._per_type: dict[str, PerType] = {}
-        self._kept: FitCache | None = None
+        self._kept: FittedCache | None = None
         self._busy = Lock()
 
     @staticmethod
     def fit(
         training: Training,
         rules: FusionRules,
-        forests: Mapping[str, Forest],
-        joined: Mapping[str, str],
+        forests: GroupForests | None,
         networks: Sequence[NetworkSample],
         *,
         platform: str = "",
         seed: int = 0,
     ) -> Baselines:
-        """Fit all but those of `RECIPES`.
+        """Fit all baselines but those of `RECIPES`.
 
         Args:
             training: the measured kernels, 8 or more.
             rules: how the platform fuses ops.
-            forests: by group, fitted already.
-            joined: see `GroupForests`.
-            networks: measured whole, all latencies positive and finite.
-            platform: its name ends in its number of threads ("-4t"), which MNN's cost asks for.
-            seed: same data and seed, same baselines.
+            forests: the baseline of forests, which is fitted with the kernels' regressors.
+            networks: networks measured as a whole; all latencies are positive and finite.
+            platform: name of the platform; it ends in its number of threads ("-4t"), which MNN's
+                cost model needs.
+            seed: random seed; the same data and the same seed give the same baselines.
         """
         table, latency = training.table, training.latency_ms
         kernels: dict[str, KernelBaseline] = {}
-        if forests:
-            kernels["forest"] = GroupForests(forests, joined)
+        if forests is not None:
+            kernels["forest"] = forests
         kernels["lookup"] = Lookup().fit(table, latency)
         backend = cpu(threads_of(platform))
         for name in MNN:
@@ -119,23 +121,23 @@ class Baselines:
             try:
                 whole[name] = maker.make(rules).fit(networks)
             except NotEnoughDataError:
-                continue  # `network` says so when asked
+                continue  # `network` raises an error that says so
         return Baselines(kernels, whole, seed)
 
     @staticmethod
     def later(read: Callable[[], ModelState]) -> Baselines:
-        """Baselines whose state `read` reads when the first of them is asked for."""
+        """Baselines that `read` reads when the first of them is needed."""
         baselines = Baselines()
         baselines._later = read
         return baselines
 
-    def keep_in(self, kept: FitCache) -> None:
-        """Keep there what is fitted when first asked for, and look there before."""
+    def keep_in(self, kept: FittedCache) -> None:
+        """Keep in files what is fitted when it is first needed, and read it from there."""
         self._kept = kept
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are there, `OWN` and `RECIPES` left out."""
+        """Names of the baselines that are here, without those of `OWN` and of `RECIPES`."""
         self._read()
         return (*self._kernels, *self._networks)
 
@@ -143,28 +145,29 @@ class Baselines:
         """A baseline of kernels or of operators.
 
         Raises:
-            NoBaselineError: it was not fitted, as in a bundle made by an older version.
-            BundleError: what the bundle holds of them cannot be read.
+            NoBaselineError: it was not fitted; a bundle of an older version may lack it.
+            BundleError: the baselines in the bundle cannot be read.
         """
         self._read()
         return self._found(self._kernels, name)
 
     def per_type(self, name: str, evidence: Evidence | None) -> PerType:
-        """A baseline of `RECIPES`, fitted when it is asked for the first time.
+        """A baseline of `RECIPES`, which is fitted when it is first needed.
 
         Args:
-            name: of the recipe.
-            evidence: what the predictor keeps of its measurements.
+            name: name of the recipe.
+            evidence: the measurements that the predictor keeps.
 
         Raises:
-            NoBaselineError: it keeps none, as in a bundle made by an older version.
-            BundleError: as `kernel`.
+            NoBaselineError: the predictor keeps none; an older version made it.
+            BundleError: the baselines in the bundle cannot be read.
         """
         self._read()
         if evidence is None:
             raise NoBaselineError(
                 f"baseline {name!r} is fitted to the measurements that a predictor keeps, and "
-                "this one keeps none: it was made by an older version; train the platform anew"
+                "this one keeps none, because it was made by an older version; train the "
+                "platform anew"
             )
         with self._busy:
             if name not in self._per_type:
@@ -172,11 +175,11 @@ class Baselines:
             return self._per_type[name]
 
     def _fit_per_type(self, name: str, evidence: Evidence) -> PerType:
-        """Fit one of `RECIPES`, or read it where it was kept."""
+        """Fit one of `RECIPES`, or read it from the files in which it is kept."""
         key = f"per-type {name}, seed {self._seed}"
         state = None if self._kept is None else self._kept.get(key)
         if state is not None:
-            with suppress(*DAMAGE):  # of another version that forgot to say so: fitted anew
+            with suppress(*DAMAGE):  # a file that cannot be read is no reason to fail
                 return PerType.from_state(state)
         model = PerType(name, seed=self._seed).fit(evidence.table, evidence.latency_ms)
         if self._kept is not None:
@@ -184,7 +187,12 @@ class Baselines:
         return model
 
     def network(self, name: str) -> NetworkModel:
-        """A baseline of whole networks; errors as `kernel`."""
+        """A baseline of whole networks.
+
+        Raises:
+            NoBaselineError: it was not fitted; a bundle of an older version may lack it.
+            BundleError: the baselines in the bundle cannot be read.
+        """
         self._read()
         return self._found(self._networks, name)
 
@@ -206,7 +214,7 @@ class Baselines:
 
     @staticmethod
     def from_state(state: ModelState) -> Baselines:
-        """Read what `state` gave; a baseline that this version does not know is left out."""
+        """The baselines whose state this is, without those that this version does not know."""
         kernels: dict[str, KernelBaseline] = {}
         for name in state.values["kernels"]:
             reader = _READERS.get(name)
@@ -221,12 +229,12 @@ class Baselines:
 
     @staticmethod
     def of_old(state: ModelState, models: ModelState, rules: FusionRules) -> Baselines:
-        """From a predictor's state as bundles of version 1 hold it.
+        """The baselines of a bundle of version 1, which held them in other places.
 
         Args:
-            state: of the predictor.
-            models: of its kernels' models.
-            rules: its fusion rules.
+            state: state of the predictor.
+            models: state of its kernels' regressors.
+            rules: how the platform fuses ops.
         """
         forests = {
             name: Forest.from_state(models.parts[f"forest-{name or 'all'}"])
@@ -250,6 +258,7 @@ class Baselines:
         return Baselines.from_state, (self.state(),)
 
     def _read(self) -> None:
+        """Read baselines that are to be read when the first of them is needed."""
         if self._later is None:
             return
         with self._busy:
@@ -261,16 +270,17 @@ class Baselines:
 
     @staticmethod
     def _found(held: Mapping[str, Fitted], name: str) -> Fitted:
+        """The baseline of that name, or an error that names all there are."""
         if name not in held:
             raise NoBaselineError(
                 f"this predictor has no baseline {name!r}: it was made by an older version or "
-                f"measured too little for it; it has {', '.join(held) or 'none of the kind'}"
+                f"measured too little for it; it has {', '.join(held) or 'none of this kind'}"
             )
         return held[name]
 
 
 def threads_of(platform: str) -> int:
-    """Threads that a platform's name tells ("...-fp32-4t"); 1 where it tells none."""
+    """Number of threads in the name of a platform ("...-fp32-4t"); 1 if there is none."""
     found = re.search(r"-(\d+)t(?:-|$)", platform)
     return max(int(found.group(1)), 1) if found else 1
 
@@ -282,3 +292,4 @@ _READERS: Mapping[str, Callable[[ModelState], KernelBaseline]] = MappingProxyTyp
         **dict.fromkeys(MNN, MnnCost.from_state),
     }
 )
+"""Makes each baseline of kernels from its state, by name."""

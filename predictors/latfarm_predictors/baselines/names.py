@@ -1,10 +1,14 @@
-"""Names of the baselines, for who must not wait for numpy (a command's help)."""
+"""The names of the baselines; this module loads fast, because helps of commands show the names."""
 
 from __future__ import annotations
 
 OWN = ("roofline", "sum", "operators")
-"""Made of our own models, with nothing to fit: our roofline alone; our kernels without the network
-correction; the same for every operator alone, as if nothing were fused (nn-Meter, section 7.3)."""
+"""Baselines made of our own models, for which nothing is fitted.
+
+roofline: our roofline over all kernels. sum: our kernels without the network correction. operators:
+every operator by itself without the network correction, as if nothing were fused (nn-Meter, section
+7.3).
+"""
 
 PER_TYPE = (
     "nn-meter",
@@ -13,15 +17,16 @@ PER_TYPE = (
     "annette-statistical",
     "annette-mixed",
 )
-"""One model a kind of kernel: nn-Meter's forests on its Table 6's features, ANNETTE's four layer
-models."""
+"""Baselines with one model for each kind of kernel: nn-Meter's forests, ANNETTE's layer models."""
 
 MNN = ("mnn_cost", "mnn_cost_scaled")
-"""MNN's cost without a measurement, as published, and with one factor fitted to the kernels."""
+"""MNN's cost model, as published without measurements, and with one factor fitted to kernels."""
 
 NETWORKS = ("flops", "flops_mac")
-"""Linear in a network's totals."""
+"""Baselines that are linear in totals of a network: operations, and memory accesses too."""
 
 BASELINES = ("forest", *OWN, "lookup", *PER_TYPE, *MNN, *NETWORKS)
-"""Names that `predict_baseline` knows. forest: random forests on the groups of our own models;
-lookup: the nearest measured kernels."""
+"""All baselines that `baseline_ms` knows.
+
+forest: random forests on the groups of our own regressors. lookup: the nearest measured kernel.
+"""

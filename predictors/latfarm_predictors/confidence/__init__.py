@@ -1,1 +1,1 @@
-"""How well measurements cover a kernel, and how sure an answer for it can be."""
+"""How well measurements cover a kernel, and how uncertain its prediction is."""

@@ -1,8 +1,8 @@
-"""Evidence: the measurements that a predictor was made from, kept to tell how far to trust it.
+"""The measurements from which a predictor was made, kept to say how far to trust its predictions.
 
-A bundle holds them beside its models. `predict` never looks at them; `network_trust.py` does, and
-fits the paper's confidence metrics to them when first asked: the forests of these would make a
-bundle many times as large as the rows do.
+A bundle holds them beside its models. Predicting does not need them. `trust/network_trust.py` needs
+them: it fits the paper's confidence metrics to them when it is first asked. Metrics are not part of
+a bundle, because their forests would make it many times as large as the measurements do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,15 +19,16 @@ from latfarm_predictors.confidence.layer_confidence import LEAST_ROWS, LayerConf
 from latfarm_predictors.confidence.measures import PlatformConfidence, family_rows
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.files.bundle_state import DAMAGE
+from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.samples import Training
 
-if TYPE_CHECKING:
-    from latfarm_predictors.files.fitted_cache import FitCache
-
 KIND = "evidence"
+"""Kind of the state of the evidence."""
 TREES = 150
+"""Number of trees of each metric's forest."""
 
+# what a state holds of each kernel: columns of its table, and columns of the evidence
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
 _OWN = ("latency_ms", "padding_ms", "unseen_ms", "unseen_sigma")
 
@@ -39,10 +39,10 @@ class Evidence:
 
     Attributes:
         table: the kernels.
-        latency_ms: what was measured of each, call overhead taken off, shape (n,).
-        padding_ms: half the width of its smart padding interval; 0 without one, shape (n,).
-        unseen_ms: what our models say that never saw it, shape (n,).
-        unseen_sigma: and their log-sigma, shape (n,).
+        latency_ms: measured latency of each without the call overhead, shape (n,).
+        padding_ms: half the width of its smart padding interval, shape (n,); 0 without one.
+        unseen_ms: its latency by models of ours that never saw it, shape (n,).
+        unseen_sigma: log-sigma of that latency, shape (n,).
     """
 
     table: Table
@@ -53,26 +53,32 @@ class Evidence:
     _fitted: dict[str, LayerConfidence] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _kept: list[FitCache] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kept: list[FittedCache] = field(default_factory=list, init=False, repr=False, compare=False)
     _fitting: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @staticmethod
     def of(training: Training, unseen_ms: Array, unseen_sigma: Array) -> Evidence:
-        """From a training set and each row's estimate without it, each of shape (n,)."""
+        """The evidence of a training set.
+
+        Args:
+            training: n kernels.
+            unseen_ms: latency of each by models that never saw it, shape (n,).
+            unseen_sigma: log-sigma of each of these latencies, shape (n,).
+        """
         return Evidence(
             training.table, training.latency_ms, training.padding_ms, unseen_ms, unseen_sigma
         )
 
     def __len__(self) -> int:
-        """How many kernels."""
+        """Number of kernels."""
         return len(self.table)
 
     def __reduce__(self) -> tuple[type[Evidence], tuple[Table | Array, ...]]:
-        """For pickle and copy: what was fitted can be fitted again."""
+        """For pickle and copy, which leave out fitted metrics; these can be fitted again."""
         return Evidence, (self.table, *(getattr(self, name) for name in _OWN))
 
-    def keep_in(self, kept: FitCache) -> None:
-        """Keep there what is fitted when first asked for, and look there before."""
+    def keep_in(self, kept: FittedCache) -> None:
+        """Keep fitted metrics in files, and read them from there instead of fitting them again."""
         self._kept[:] = [kept]
 
     @cached_property
@@ -81,12 +87,15 @@ class Evidence:
         return family_rows(self.table)
 
     def metrics(self, families: Collection[str]) -> PlatformConfidence:
-        """The paper's metrics of these families, those with too few rows served by a stand-in.
+        """The paper's metrics of some families; each is fitted once.
 
-        The stand-in is calibrated on all kernels together. Each is fitted once.
+        Families with fewer than 10 kernels share a stand-in, which is calibrated on all kernels.
+
+        Args:
+            families: names of the families.
 
         Raises:
-            NotEnoughDataError: fewer than 10 kernels in all.
+            NotEnoughDataError: a stand-in is needed, and there are fewer than 10 kernels in all.
         """
         found = {name for name in families if len(self.rows.get(name, ())) >= LEAST_ROWS}
         with self._fitting:
@@ -94,26 +103,25 @@ class Evidence:
             return PlatformConfidence({name: self._fit(name) for name in sorted(found)}, stand_in)
 
     def _fit(self, family: str) -> LayerConfidence:
-        """Of one family; "" stands for all kernels."""
+        """The metrics of one family, or of all kernels if it is ""."""
         if family not in self._fitted:
             rows = self.rows[family] if family else np.arange(len(self), dtype=np.intp)
             self._fitted[family] = self._fit_rows(family, rows)
         return self._fitted[family]
 
     def _fit_rows(self, family: str, rows: Rows) -> LayerConfidence:
-        """Of these kernels, or as it was kept."""
+        """The metrics of some kernels, read from files if they were kept there."""
         key = f"confidence {family}, {TREES} trees"
         for kept in self._kept:
             state = kept.get(key)
             if state is not None:
-                with suppress(*DAMAGE):  # of another version that forgot to say so: fitted anew
+                with suppress(*DAMAGE):  # a file that cannot be read is no reason to fail
                     return LayerConfidence.from_state(state)
         latency, half = self.latency_ms[rows], self.padding_ms[rows]
         found = LayerConfidence.of(
             self.table.take(rows),
             latency,
-            low_ms=np.maximum(latency - half, 0.0),
-            high_ms=latency + half,
+            padding_ms=(np.maximum(latency - half, 0.0), latency + half),
             trees=TREES,
         )
         for kept in self._kept:
@@ -121,7 +129,7 @@ class Evidence:
         return found
 
     def state(self) -> ModelState:
-        """As plain data."""
+        """The evidence as plain data."""
         own = [getattr(self, name) for name in _OWN]
         columns = [getattr(self.table, name) for name in _COLUMNS]
         return ModelState(
@@ -136,10 +144,10 @@ class Evidence:
 
     @staticmethod
     def from_state(state: ModelState) -> Evidence:
-        """Read what `state` gave.
+        """The evidence whose state this is.
 
         Raises:
-            ValueError: columns are missing, or not as many rows as names.
+            ValueError: columns are missing, or there are not as many rows as names.
         """
         values, rows = state.values, state.arrays["rows"]
         named = dict(zip(values["columns"], rows, strict=True))

@@ -1,7 +1,8 @@
-"""Confidence metrics of one layer type (smart padding paper, section III-C); see `confidence.py`.
+"""Confidence metrics of one layer type (smart padding paper, section III-C).
 
-Difficulty and scores follow the conformal library that the paper uses: raw difficulties are scaled
-to 0..1 over the calibration rows, plus a small beta; out-of-bag calibration spares a split.
+`measures.py` says what the metrics are. Difficulty and scores follow the conformal library that the
+paper uses: raw difficulties are scaled to 0..1 over the calibration rows, plus a small beta, and
+calibration on out-of-bag errors needs no split of the data.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ from latfarm_predictors.models.published.annette_forest import Statistical
 
 Metric = Literal["TV", "LV", "O"]
 METRICS: tuple[Metric, ...] = ("TV", "LV", "O")
+"""Throughput variance, latency variance, outliers; see `measures.py`."""
 
 NEIGHBOURS = 25
+"""Number of nearest measured layers that CM_O looks at; the published default."""
 BETA = 0.01
-"""Neighbours of CM_O, and what is added to each scaled difficulty: the published defaults."""
+"""Added to each scaled difficulty; the published default."""
 
 LEAST_ROWS = 10
+"""A layer type with fewer measured layers has no metrics of its own."""
 _BLOCK = 1024
+"""Number of layers whose distances are computed at once."""
 _REMEMBERED = 8
+"""Number of tables whose latencies and half-widths are remembered."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +46,9 @@ class LayerIntervals:
 
     Attributes:
         latency_ms: the statistical model's predictions.
-        half_ms: half the width. An interval may reach below zero: it then says that the layer is
-            like nothing measured, and no latency (section III-C).
-        promised: whether enough scores stand behind the coverage.
+        half_ms: half the width. An interval may reach below zero: that means that the layer is
+            like nothing that was measured (section III-C).
+        promised: whether there are enough scores for the coverage.
     """
 
     latency_ms: Array
@@ -51,26 +57,31 @@ class LayerIntervals:
 
     @property
     def low_ms(self) -> Array:
-        """Lower ends."""
+        """Lower ends of the intervals."""
         return self.latency_ms - self.half_ms
 
     @property
     def high_ms(self) -> Array:
-        """Upper ends."""
+        """Upper ends of the intervals."""
         return self.latency_ms + self.half_ms
 
     @property
     def relative_width(self) -> Array:
-        """Width over prediction: the normalised interval size of Fig. 10."""
+        """Width divided by the prediction: the normalised interval size of Fig. 10."""
         return 2.0 * self.half_ms / self.latency_ms
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Scales raw difficulties as calibrated: the easiest known row has beta, the hardest 1 + beta.
+    """Scales raw difficulties: the easiest calibration row gets beta, the hardest 1 + beta.
 
-    Beyond the hardest it goes on growing, so that a layer far from everything has a far wider
-    interval.
+    A difficulty beyond that of the hardest row is scaled to more, so that a layer far from
+    everything has a far wider interval.
+
+    Attributes:
+        least: raw difficulty of the easiest calibration row.
+        span: difference between the hardest and the easiest one.
+        beta: added to each scaled difficulty.
     """
 
     least: float
@@ -79,17 +90,23 @@ class Difficulty:
 
     @staticmethod
     def of(raw: Array, beta: float = BETA) -> Difficulty:
-        """From the raw difficulties of the calibration rows, shape (n,)."""
+        """The scale of the raw difficulties of the calibration rows, shape (n,)."""
         return Difficulty(float(raw.min()), float(np.ptp(raw)) or 1.0, beta)
 
     def sigma(self, raw: Array) -> Array:
-        """Normalising factor of each row, shape (n,), at least beta."""
+        """Scaled difficulty of each row, shape (n,), at least beta."""
         return np.maximum((raw - self.least) / self.span, 0.0) + self.beta
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Measured feature vectors, each feature scaled to 0..1 over them (constant ones shifted)."""
+    """The feature vectors of measured layers.
+
+    Attributes:
+        points: the vectors, each feature scaled to 0..1 over them; constant features are 0.
+        least: smallest value of each feature.
+        span: difference between the largest and the smallest value of each; 1 for constant ones.
+    """
 
     points: Array
     least: Array
@@ -97,20 +114,20 @@ class Neighbourhood:
 
     @staticmethod
     def of(features: Array) -> Neighbourhood:
-        """From the features of the measured rows, shape (n, f)."""
+        """The neighbourhood of measured rows, given their features, shape (n, f)."""
         least, span = features.min(axis=0), np.ptp(features, axis=0)
         span = np.where(span > 0, span, 1.0)
         return Neighbourhood((features - least) / span, least, span)
 
     def distance(self, features: Array, k: int = NEIGHBOURS) -> Array:
-        """Mean distance to the k nearest measured rows, shape (n,)."""
+        """Mean distance of each row to the k nearest measured rows, shape (n,)."""
         scaled = (features - self.least) / self.span
         parts = [scaled[start : start + _BLOCK] for start in range(0, len(scaled), _BLOCK)]
         gaps = [np.sort(distances(part, self.points), axis=1)[:, :k].mean(axis=1) for part in parts]
         return np.concatenate([np.zeros(0), *gaps])
 
     def own_distance(self, k: int = NEIGHBOURS) -> Array:
-        """The same of each measured row to the others."""
+        """Mean distance of each measured row to the k nearest others, shape (n,)."""
         gaps = distances(self.points, self.points)
         np.fill_diagonal(gaps, np.inf)
         near = min(k, len(gaps) - 1)
@@ -119,17 +136,18 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class LayerConfidence:
-    """The three metrics of one layer type; see `of`.
+    """The three metrics of one layer type, calibrated on n measured layers.
 
     Attributes:
         model: the statistical model.
         known: the measured layers.
-        neighbours: of CM_O.
-        difficulties: how each metric scales what is difficult.
-        scores: calibration scores of each metric, shape (n,) each.
-        median_scores: the same without padding intervals.
-        unseen_ms: each measured layer's latency by the trees that never saw it, shape (n,).
-        unseen_reach_ms: what a score of 1 means for each measured layer, out of bag, shape (n,).
+        neighbours: number of nearest layers that CM_O looks at.
+        difficulties: how each metric scales difficulties.
+        scores: calibration scores of each metric, shape (n,).
+        median_scores: calibration scores without smart padding intervals, shape (n,).
+        unseen_ms: latency of each measured layer by the trees that never saw it, shape (n,).
+        unseen_reach_ms: for each metric, the half-width that a score of 1 gives each measured
+            layer, by the trees that never saw it, shape (n,).
     """
 
     model: Statistical
@@ -140,7 +158,7 @@ class LayerConfidence:
     median_scores: Mapping[Metric, Array]
     unseen_ms: Array
     unseen_reach_ms: Mapping[Metric, Array]
-    _told: Memo[bytes, tuple[Array, Mapping[Metric, Array]]] = field(
+    _remembered: Memo[bytes, tuple[Array, Mapping[Metric, Array]]] = field(
         default_factory=lambda: Memo(_REMEMBERED), init=False, repr=False, compare=False
     )
 
@@ -149,8 +167,7 @@ class LayerConfidence:
         workloads: Sequence[Workload] | Table,
         latency_ms: npt.ArrayLike,
         *,
-        low_ms: npt.ArrayLike | None = None,
-        high_ms: npt.ArrayLike | None = None,
+        padding_ms: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         k: int = NEIGHBOURS,
         trees: int = 150,
         seed: int = 0,
@@ -159,23 +176,23 @@ class LayerConfidence:
 
         Args:
             workloads: n measured layers of one type.
-            latency_ms: their median latencies, shape (n,).
-            low_ms: lower ends of the smart padding intervals (III-B), where there are any.
-            high_ms: their upper ends. The error is then that of the end farther from the
-                prediction: never less than the median's, so that intervals never get narrower.
-            k: neighbours of CM_O; all others where there are fewer.
-            trees: of the forest.
-            seed: of the forest.
+            latency_ms: median latency of each, shape (n,).
+            padding_ms: lower and upper ends of their smart padding intervals (section III-B), each
+                of shape (n,). The error of a layer is then that of the end farther from the
+                prediction. It is never smaller than the error of the median, so intervals never get
+                narrower. None: errors are those of medians.
+            k: number of nearest layers that CM_O looks at; all others where there are fewer.
+            trees: number of trees of the forest.
+            seed: random seed of the forest.
 
         Raises:
-            NotEnoughDataError: fewer than 10 rows.
-            ValueError: latencies that are no positive finite numbers, or an interval that does
-                not hold its median.
+            NotEnoughDataError: there are fewer than 10 layers.
+            ValueError: a latency is not positive and finite, or an interval does not hold its
+                median.
         """
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, None, least=LEAST_ROWS)
-        low = latency if low_ms is None else np.asarray(low_ms, dtype=np.float64)
-        high = latency if high_ms is None else np.asarray(high_ms, dtype=np.float64)
+        low, high = (np.asarray(ends, dtype=np.float64) for ends in padding_ms or [latency] * 2)
         if not ((low <= latency) & (latency <= high)).all():
             raise ValueError("a padding interval must hold its median")
         model = Statistical(trees=trees, seed=seed).fit(table, latency)
@@ -203,7 +220,7 @@ class LayerConfidence:
         )
 
     def state(self) -> ModelState:
-        """As plain data."""
+        """The metrics as plain data."""
         arrays = {"points": self.known.points, "least": self.known.least, "span": self.known.span}
         for metric in METRICS:
             arrays[f"scores_{metric}"] = self.scores[metric]
@@ -222,7 +239,7 @@ class LayerConfidence:
 
     @staticmethod
     def from_state(state: ModelState) -> LayerConfidence:
-        """Read what `state` gave; tells the same bits."""
+        """The metrics whose state this is; they give the same bits."""
         arrays, values = state.arrays, state.values
         return LayerConfidence(
             Statistical.from_state(state.parts["model"]),
@@ -238,32 +255,32 @@ class LayerConfidence:
     def on_medians(self) -> LayerConfidence:
         """The same metrics calibrated without padding intervals (Fig. 10 compares the two)."""
         other = replace(self, scores=self.median_scores)
-        # of the same model: what it told is the same
-        object.__setattr__(other, "_told", self._told)
+        # latencies and half-widths do not depend on scores, so both may share what is remembered
+        object.__setattr__(other, "_remembered", self._remembered)
         return other
 
     def own_intervals(self, metric: Metric, coverage: float = 0.9) -> LayerIntervals:
-        """Intervals of the measured layers, each as if it had not been measured."""
+        """Intervals of the measured layers, each by trees that never saw it."""
         factor, promised = widened_quantile(self.scores[metric], coverage)
         half = factor * self.unseen_reach_ms[metric]
         return LayerIntervals(self.unseen_ms, half, np.full(len(half), promised, dtype=np.bool_))
 
     def latency_ms(self, table: Table) -> Array:
-        """What the statistical model says of each layer, shape (n,)."""
-        return self._tell(table)[0]
+        """Latency of each layer by the statistical model, shape (n,)."""
+        return self._evaluate(table)[0]
 
     def reach_ms(self, table: Table, metric: Metric) -> Array:
-        """Half-width in ms that a score of 1 gives each layer, shape (n,)."""
-        return self._tell(table)[1][metric]
+        """Half-width, in ms, that a score of 1 gives each layer, shape (n,)."""
+        return self._evaluate(table)[1][metric]
 
-    def _tell(self, table: Table) -> tuple[Array, Mapping[Metric, Array]]:
-        """Latencies and half-widths of all metrics: one walk through the forest for all that ask.
+    def _evaluate(self, table: Table) -> tuple[Array, Mapping[Metric, Array]]:
+        """Latencies and half-widths of all metrics, by evaluating the forest once.
 
-        What was told of the last tables is remembered: each metric asks for itself, of layers and
-        of networks. The model sees nothing of a layer but its features.
+        Results for the last tables are remembered, because each metric is asked for separately, for
+        layers and for networks. They depend on the layers' features only.
         """
         key = self.model.features(table).tobytes()
-        told = self._told.find([key])[0]
+        told = self._remembered.find([key])[0]
         if told is None:
             trees = self.model.tree_latency_ms(table)
             variance, work = trees.var(axis=0), operations(table)
@@ -276,13 +293,19 @@ class LayerConfidence:
                     "O": self.difficulties["O"].sigma(distance),
                 },
             )
-            self._told.keep([(key, told)])
+            self._remembered.keep([(key, told)])
         return told[0].copy(), told[1]
 
     def intervals(
         self, workloads: Sequence[Workload] | Table, metric: Metric, coverage: float = 0.9
     ) -> LayerIntervals:
-        """Intervals of layers of this type."""
+        """Intervals of layers of this type.
+
+        Args:
+            workloads: the layers.
+            metric: the metric whose intervals to give.
+            coverage: probability with which an interval shall hold the latency.
+        """
         table = as_table(workloads)
         factor, promised = widened_quantile(self.scores[metric], coverage)
         half = factor * self.reach_ms(table, metric)
@@ -292,7 +315,7 @@ class LayerConfidence:
 
 
 UNSEEN = 10.0
-"""`outlier_scores` of a layer of a family that was never measured."""
+"""Score that `outlier_scores` gives a layer of a family that was never measured."""
 
 
 def outlier_scores(
@@ -300,17 +323,17 @@ def outlier_scores(
     asked: Sequence[Workload] | Table,
     k: int = NEIGHBOURS,
 ) -> Array:
-    """How far each layer is from what was measured of its family: CM_O's difficulty, shape (n,).
+    """How far each layer is from the measured layers of its family, shape (n,).
 
-    The distance to the k nearest measured feature vectors, scaled as CM_O scales it: `BETA` is as
-    close as the best covered measured layer, 1 + `BETA` as far as the loneliest, and it grows on
-    beyond. It needs no latencies. A family of which fewer than two layers were measured has
-    `UNSEEN`.
+    This is the difficulty of CM_O: the distance to the k nearest measured layers, scaled so that
+    `BETA` is as near as the measured layer with the nearest neighbours, and 1 + `BETA` as far as
+    the one with the farthest. It needs no latencies. It is `UNSEEN` for a family of which fewer
+    than two layers were measured.
 
     Args:
-        measured: what was measured.
-        asked: layers that could be measured next.
-        k: neighbours; all others where there are fewer.
+        measured: the measured layers.
+        asked: n layers.
+        k: number of nearest layers; all others where there are fewer.
     """
     table, layers = as_table(measured), as_table(asked)
     out = np.full(len(layers), UNSEEN)

@@ -1,9 +1,9 @@
-"""What a set of measurements covers, which layers it does not, and what to measure about it.
+"""How well measurements cover layers, which layers they do not cover, and what to measure next.
 
-CM_O (`confidence.py`) tells in milliseconds how far a layer is from what was measured; the paper
-leaves to future work to choose measurements by it. Coverage is the same idea as a share that can
-be compared between platforms and over time: distances are octaves of the layer's sizes, hence do
-not depend on the measurements, and a further measurement never lowers it.
+CM_O (`measures.py`) says in milliseconds how far a layer is from the measured layers; the paper
+leaves choosing measurements by it to future work. Coverage is the same idea as a share between 0
+and 1, which can be compared between platforms and over time. Distances are octaves of the layer's
+sizes, so they do not depend on the measurements, and a further measurement never lowers a coverage.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ SIZES = (
     "groups",
     "inputs",
 )
-"""What makes a layer's configuration. A depthwise layer's groups are its channels: not counted."""
+"""The sizes by which distances are measured.
+
+The groups of a depthwise layer are its channels, so they do not count.
+"""
 
 _LEAST_GAIN = 1e-9
+"""A measurement that raises the coverage by less than this is not worth making."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,12 @@ class Gap:
     """A layer that is not fully covered.
 
     Attributes:
-        layer: its place in the network.
-        coverage: 0 to 1.
-        lost: its share of the network's weight times what is not covered; gaps add up to what
-            the network's coverage lacks.
-        outside: sizes beyond everything measured of its kind; "family" where nothing was.
-        nearest: the row of the nearest measurement; None where there is none of its kind.
+        layer: place of the layer in the network.
+        coverage: coverage of the layer, from 0 to 1.
+        lost: what the layer takes off the network's coverage.
+        outside: the layer's sizes outside the range that was measured of its kind; "family" where
+            nothing of its kind was measured.
+        nearest: row of the nearest measured layer; None where there is none of its kind.
     """
 
     layer: int
@@ -62,10 +66,10 @@ class Remedy:
     """A measurement to make.
 
     Attributes:
-        workload: what to measure.
-        gain: by how much it raises the coverage, after the ones before it.
-        coverage: what is then reached.
-        layers: places of the layers that it helps.
+        workload: the layer to measure.
+        gain: how much it raises the network's coverage, after the remedies before it.
+        coverage: the network's coverage after it.
+        layers: places of the layers whose coverage it raises.
     """
 
     workload: Workload
@@ -75,18 +79,18 @@ class Remedy:
 
     @property
     def configuration(self) -> dict[str, int | str]:
-        """The configuration in the words that people use."""
+        """The sizes of the layer to measure, by the names that reports show."""
         return configuration(self.workload)
 
 
 def layer_coverage(
     measured: Sequence[Workload] | Table, layers: Sequence[Workload] | Table
 ) -> Array:
-    """Coverage of each layer, shape (n,): 2^-d, d the distance to the nearest of its kind.
+    """Coverage of each layer, shape (n,): 2^-d with d the distance to the nearest measured layer.
 
-    A kind is a family, a main op and an element size. d is Euclidean, in octaves of `SIZES`: a
-    layer measured as it is has 1, one of twice the channels than any 1/2, one of a kind never
-    measured 0.
+    Only layers of the same kind are compared: of the same family, main op and element size. d is
+    Euclidean, in octaves of `SIZES`. So a layer that was measured as it is has coverage 1, one with
+    twice the channels of any measured layer has 1/2, and one of a kind never measured has 0.
     """
     closeness = _closeness(as_table(measured), as_table(layers))
     return np.asarray(closeness.max(axis=1, initial=0.0))
@@ -103,7 +107,7 @@ def own_coverage(measured: Sequence[Workload] | Table) -> Array:
 def outside(
     measured: Sequence[Workload] | Table, layers: Sequence[Workload] | Table
 ) -> tuple[tuple[str, ...], ...]:
-    """For each layer, the sizes that lie outside the range measured of its kind."""
+    """For each layer, the sizes that lie outside the range that was measured of its kind."""
     table, asked = as_table(measured), as_table(layers)
     known, wanted = _rows(table), _rows(asked)
     sizes, asked_sizes = _sizes(table), _sizes(asked)
@@ -126,38 +130,15 @@ def network_coverage(
     """Mean coverage of a network's layers.
 
     Args:
-        measured: what was measured.
+        measured: the measured layers.
         layers: the network's layers.
-        weights: how much each counts, best its predicted latency; equal where None.
+        weights: weight of each layer, best its predicted latency; None means equal weights.
 
     Raises:
-        ValueError: no layers, or weights that are negative, not finite, all zero or too few.
+        ValueError: there are no layers, or weights are negative, not finite, all zero or too few.
     """
     share = _shares(len(layers), weights)
     return min(float(share @ layer_coverage(measured, layers)), 1.0)
-
-
-def family_coverage(
-    measured: Sequence[Workload] | Table, layers: Sequence[Workload] | Table
-) -> dict[str, float]:
-    """Mean coverage of the layers of each family that occurs."""
-    table = as_table(layers)
-    found = layer_coverage(measured, table)
-    families = np.array(table.families)
-    return {name: float(found[families == name].mean()) for name in sorted(set(table.families))}
-
-
-def platform_coverage(
-    measured: Sequence[Workload] | Table, networks: Sequence[Sequence[Workload] | Table]
-) -> float:
-    """Mean coverage of the networks of interest, each counting the same.
-
-    Raises:
-        ValueError: no networks, or one without layers.
-    """
-    if not networks:
-        raise ValueError("coverage of no networks")
-    return float(np.mean([network_coverage(measured, network) for network in networks]))
 
 
 def gaps(
@@ -165,10 +146,9 @@ def gaps(
     layers: Sequence[Workload] | Table,
     weights: npt.ArrayLike | None = None,
 ) -> tuple[Gap, ...]:
-    """The layers that are not fully covered, the ones that cost the network most first.
+    """The layers that are not fully covered, those that lower the network's coverage most first.
 
-    Raises:
-        ValueError: see `network_coverage`.
+    Arguments and errors are those of `network_coverage`.
     """
     share = _shares(len(layers), weights)
     closeness = _closeness(as_table(measured), as_table(layers))
@@ -196,17 +176,18 @@ def remedies(
 ) -> tuple[Remedy, ...]:
     """At most `count` measurements that raise the coverage of `layers` most, best first.
 
-    Candidates are the layers themselves. Greedy, and coverage is submodular: no choice of as many
-    gains more than e / (e - 1) times as much. Ends early where everything is covered.
+    Candidates are the layers themselves. They are picked greedily; since coverage is submodular, no
+    other choice of as many raises it by more than e / (e - 1) times as much. There are fewer than
+    `count` where everything is covered before.
 
     Args:
-        measured: what was measured.
-        layers: layers of one network, or of several together.
-        count: how many to choose.
-        weights: how much each layer counts, best its predicted latency; equal where None.
+        measured: the measured layers.
+        layers: the layers of one network, or of several together.
+        count: number of measurements to choose.
+        weights: weight of each layer, best its predicted latency; None means equal weights.
 
     Raises:
-        ValueError: see `network_coverage`.
+        ValueError: there are no layers, or weights are negative, not finite, all zero or too few.
     """
     share = _shares(len(layers), weights)
     covered = layer_coverage(measured, layers)
@@ -228,6 +209,7 @@ def remedies(
 
 
 def _shares(count: int, weights: npt.ArrayLike | None) -> Array:
+    """Weights that add up to 1, shape (count,)."""
     given = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
     if given.shape != (count,):
         raise ValueError(f"{count} layers, but weights of shape {given.shape}")
@@ -237,7 +219,7 @@ def _shares(count: int, weights: npt.ArrayLike | None) -> Array:
 
 
 def _rows(table: Table) -> Mapping[tuple[str, str, float], Rows]:
-    """Rows of each kind."""
+    """The rows of each kind: family, main op and element size."""
     found: dict[tuple[str, str, float], list[int]] = {}
     element = table.element_bytes.tolist()
     for row, kind in enumerate(zip(table.families, table.main_ops, element, strict=True)):
@@ -254,7 +236,7 @@ def _sizes(table: Table) -> Array:
 
 
 def _closeness(measured: Table, layers: Table) -> Array:
-    """2^-distance of each layer to each measurement, 0 to another kind's, shape (n, m)."""
+    """2^-distance of each layer to each measured one, 0 to one of another kind, shape (n, m)."""
     from scipy.spatial.distance import cdist
 
     out = np.zeros((len(layers), len(measured)))

@@ -1,17 +1,19 @@
 """Confidence metrics of the smart padding paper (Wess et al., section III-C), as published.
 
-Conformal intervals around ANNETTE's statistical model, normalised by how difficult a layer is:
+The metrics are conformal intervals around ANNETTE's statistical model, wider for layers that are
+more difficult to predict. They differ in what they take for difficult:
 
-- CM_TV, throughput variance: difficulty is the variance of the forest's trees, calibrated on the
-  error of the time per operation.
-- CM_LV, latency variance: the same, of and on the latency of the layer.
-- CM_O, outliers: difficulty is the distance to the k nearest measured feature vectors.
+- CM_TV, throughput variance: the variance of the time per operation over the forest's trees.
+- CM_LV, latency variance: the variance of the latency over the forest's trees.
+- CM_O, outliers: the distance to the k nearest measured feature vectors.
 
-`layer_confidence.py` has the metrics of one layer type, this module those of networks and
-platforms. A score is alpha_j = |y_j - out-of-bag prediction_j| / sigma_j, an interval prediction +-
-quantile(alpha) * sigma (section II b). Networks convolve their layers' distributions as if these
-were independent (Eq. 8). They are not, and the nominal coverage is not what networks get, hence
-every such answer says "uncalibrated". `intervals.py` has what is calibrated, and
+`layer_confidence.py` has the metrics of one layer type, this module those of networks and of
+platforms. A score is alpha_j = |y_j - out-of-bag prediction_j| / sigma_j, and an interval is
+prediction +- quantile(alpha) * sigma (section II b).
+
+The distribution of a network is the convolution of those of its layers, as if layers were
+independent (Eq. 8). They are not, so the intervals hold the latency of fewer networks than they
+say, and every such answer is labelled "uncalibrated". `intervals.py` has calibrated intervals;
 `layer_coverage.py` says what to measure where CM_O is wide.
 """
 
@@ -38,7 +40,14 @@ from latfarm_predictors.kernels.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterval:
-    """A network's interval by Eq. 8. `label` says what it is worth."""
+    """Interval of a network by Eq. 8.
+
+    Attributes:
+        latency_ms: the prediction.
+        low_ms: lower end.
+        high_ms: upper end.
+        label: says that the interval is not calibrated.
+    """
 
     latency_ms: float
     low_ms: float
@@ -47,16 +56,19 @@ class NetworkInterval:
 
     @property
     def relative_width(self) -> float:
-        """Width over prediction."""
+        """Width divided by the prediction."""
         return (self.high_ms - self.low_ms) / self.latency_ms
 
 
 @dataclass(frozen=True)
 class PlatformConfidence:
-    """The metrics of a platform: one `LayerConfidence` for each layer family.
+    """The metrics of a platform.
 
-    `stand_in`, where there is one, answers for families that have none of their own. The paper
-    knows no such thing: its half-widths are at least the latency, whatever it was calibrated to.
+    Attributes:
+        families: the metrics of each family of layers.
+        stand_in: metrics for the layers of all other families. The paper has no such thing, so
+            half-widths by the stand-in are at least as large as the latency. None: the layers of
+            other families have no metrics.
     """
 
     families: Mapping[str, LayerConfidence]
@@ -67,24 +79,24 @@ class PlatformConfidence:
         workloads: Sequence[Workload] | Table,
         latency_ms: npt.ArrayLike,
         *,
-        low_ms: npt.ArrayLike | None = None,
-        high_ms: npt.ArrayLike | None = None,
+        padding_ms: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         k: int = NEIGHBOURS,
         trees: int = 150,
         seed: int = 0,
     ) -> PlatformConfidence:
-        """See `LayerConfidence.of`; families with fewer than 10 rows are left out."""
+        """Fit the metrics of each family with 10 or more layers.
+
+        Arguments and errors are those of `LayerConfidence.of`, for layers of any family.
+        """
         table = as_table(workloads)
         latency = np.asarray(latency_ms, dtype=np.float64)
-        low = latency if low_ms is None else np.asarray(low_ms, dtype=np.float64)
-        high = latency if high_ms is None else np.asarray(high_ms, dtype=np.float64)
+        low, high = (np.asarray(ends, dtype=np.float64) for ends in padding_ms or [latency] * 2)
         return PlatformConfidence(
             {
                 family: LayerConfidence.of(
                     table.take(rows),
                     latency[rows],
-                    low_ms=low[rows],
-                    high_ms=high[rows],
+                    padding_ms=(low[rows], high[rows]),
                     k=k,
                     trees=trees,
                     seed=seed,
@@ -97,11 +109,16 @@ class PlatformConfidence:
     def layers(
         self, workloads: Sequence[Workload] | Table, metric: Metric, coverage: float = 0.9
     ) -> LayerIntervals:
-        """Layer level (Fig. 13): the interval of each layer.
+        """Intervals of layers (the paper's layer level, Fig. 13).
+
+        Args:
+            workloads: the layers.
+            metric: the metric whose intervals to give.
+            coverage: probability with which an interval shall hold the latency.
 
         Raises:
-            NotEnoughDataError: a layer of a family without a model; its name is told. (The paper
-                asks that every layer type that occurs was measured.)
+            NotEnoughDataError: a layer is of a family without metrics, which the error names. (The
+                paper asks that every layer type that occurs was measured.)
         """
         table = as_table(workloads)
         out = LayerIntervals(
@@ -117,7 +134,7 @@ class PlatformConfidence:
         return out
 
     def stands_in(self, workloads: Sequence[Workload] | Table) -> npt.NDArray[np.bool_]:
-        """Which layers are of families without metrics of their own, shape (n,)."""
+        """Whether each layer is of a family without metrics of its own, shape (n,)."""
         families = as_table(workloads).families
         return np.array([name not in self.families for name in families], dtype=np.bool_)
 
@@ -130,21 +147,22 @@ class PlatformConfidence:
         draws: int = 2000,
         seed: int = 0,
     ) -> NetworkInterval:
-        """Network level (Figs. 11 and 12): Eq. 7's sum, and Eq. 8's convolution by bootstrap.
+        """Interval of a network (the paper's network level, Figs. 11 and 12).
 
-        Each draw takes one calibration score for each layer, with a random sign, and sums. Layers
-        are drawn independently, as published, hence the label.
+        The prediction is the sum over layers (Eq. 7). The interval is the convolution of the
+        layers' distributions (Eq. 8), by bootstrap: each draw takes one calibration score with a
+        random sign for each layer, and adds them up. Layers are drawn independently, as published.
 
         Args:
             workloads: the network's layers.
-            metric: whose intervals.
-            coverage: nominal.
-            draws: bootstrap samples.
-            seed: for them.
+            metric: the metric whose interval to give.
+            coverage: nominal probability with which the interval holds the latency.
+            draws: number of bootstrap samples.
+            seed: random seed of the bootstrap.
 
         Raises:
-            NotEnoughDataError: see `layers`.
-            ValueError: no layers, or a coverage that is not between 0 and 1.
+            NotEnoughDataError: a layer is of a family without metrics.
+            ValueError: there are no layers, or the coverage is not between 0 and 1.
         """
         table = as_table(workloads)
         normal_quantile(coverage)
@@ -164,27 +182,8 @@ class PlatformConfidence:
         low, high = np.quantile(total, [0.5 - coverage / 2.0, 0.5 + coverage / 2.0])
         return NetworkInterval(centre, centre + float(low), centre + float(high))
 
-    def platform_width(
-        self,
-        networks: Sequence[Sequence[Workload] | Table],
-        metric: Metric = "TV",
-        coverage: float = 0.9,
-    ) -> float:
-        """Platform level (Fig. 10): mean normalised interval over all layers of all networks.
-
-        With CM_TV it compares platforms, and models made with and without padding intervals.
-
-        Raises:
-            NotEnoughDataError: see `layers`.
-            ValueError: no layers at all.
-        """
-        widths = [self.layers(network, metric, coverage).relative_width for network in networks]
-        if not sum(map(len, widths)):
-            raise ValueError("no layers to average over")
-        return float(np.concatenate(widths).mean())
-
     def _parts(self, table: Table) -> list[tuple[Rows, LayerConfidence, bool]]:
-        """Rows by family, whose metrics they have, and whether these are the family's own."""
+        """Of each family: its rows, their metrics, and whether these are the family's own."""
         groups = family_rows(table)
         unknown = sorted(set(groups) - set(self.families))
         if unknown and self.stand_in is None:
@@ -201,13 +200,13 @@ class PlatformConfidence:
 
 
 def convolve(reach_ms: Array, scores: Array, draws: int, rng: np.random.Generator) -> Array:
-    """Errors of the sum of n independent layers, drawn `draws` times (Eq. 8), in ms.
+    """Errors, in ms, of the sum of n independent layers (Eq. 8), shape (draws,).
 
     Args:
-        reach_ms: what a score of 1 means for each layer, shape (n,).
-        scores: calibration scores, shape (m,): the layers' errors up to their sign.
-        draws: how many.
-        rng: where from.
+        reach_ms: half-width, in ms, that a score of 1 gives each layer, shape (n,).
+        scores: calibration scores, shape (m,): errors of layers without their signs.
+        draws: number of draws.
+        rng: source of random numbers.
     """
     total = np.zeros(draws)
     for reach in reach_ms:

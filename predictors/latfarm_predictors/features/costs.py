@@ -1,4 +1,4 @@
-"""Analytic costs: work by scheme, rooflines with and without tiles. No measurement needed.
+"""Analytic costs that need no measurement: work of each scheme, rooflines with and without tiles.
 
 Work is counted in multiply-adds, traffic in bytes, latency in milliseconds.
 """
@@ -14,25 +14,36 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import quantise
 from latfarm_predictors.kernels.workload import Workload
 
+# Sizes of tiles that are tried when a roofline is fitted.
 OUT_CHANNEL_TILES = (1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128)
 IN_CHANNEL_TILES = OUT_CHANNEL_TILES
 ROW_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 POSITION_TILES = (1, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
 WINOGRAD_TILES = (2, 4, 6)
+"""Sides n of output tiles that are tried for Winograd's scheme F(n x n, k x k)."""
 
 FALLBACK_MACS_PER_MS = 2.0e7
 FALLBACK_BYTES_PER_MS = 1.0e7
 FALLBACK_OVERHEAD_MS = 1.0e-3
-"""A modest CPU core (20 GMAC/s, 10 GB/s): only ever used where nothing at all was measured."""
+"""Rates of a modest CPU core (20 GMAC/s, 10 GB/s) and 1 us per kernel.
+
+They are used only where nothing at all was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Block sizes in which an implementation computes; 1 means no blocking.
+    """Block sizes in which an implementation computes; 1 means that it does not compute in blocks.
 
-    `rows` blocks output rows and columns, `positions` the flattened output positions; at most one
-    of the two is above 1. `whole_reduction`: the input tile blocks c_in * k * k (an im2col GEMM)
-    instead of c_in alone.
+    At most one of `rows` and `positions` is above 1.
+
+    Attributes:
+        out_channels: block of output channels.
+        in_channels: block of input channels, or of the whole reduction.
+        rows: block of output rows, and of output columns.
+        positions: block of flattened output positions.
+        whole_reduction: whether `in_channels` blocks c_in * k * k, as in a GEMM after im2col,
+            instead of c_in alone.
     """
 
     out_channels: int = 8
@@ -42,7 +53,7 @@ class Tiles:
     whole_reduction: bool = False
 
     def moved(self, name: str, size: int) -> Tiles:
-        """The same tiles with one size changed; rows and positions exclude each other."""
+        """The same tiles with one size changed; of rows and positions, the other one becomes 1."""
         values = {**asdict(self), name: bool(size) if name == "whole_reduction" else size}
         if size > 1 and name in ("rows", "positions"):
             values["positions" if name == "rows" else "rows"] = 1
@@ -56,13 +67,13 @@ TILE_MOVES = (
     *(("whole_reduction", size) for size in (0, 1)),
     *(("positions", size) for size in POSITION_TILES),
 )
-"""Every change of one size: the moves of a coordinate descent over `Tiles`."""
+"""Every change of one size: the steps of a coordinate descent over `Tiles`."""
 
 
 def tiled_work(table: Table, tiles: Tiles) -> tuple[Array, Array]:
-    """Multiply-adds with every dimension rounded up to its tile, and the number of tiles.
+    """Multiply-adds when every dimension is rounded up to its tile, and the number of tiles.
 
-    Grouped convolutions round up within each group; depthwise ones vectorise over channels.
+    Grouped convolutions round up within each group; depthwise ones compute blocks of channels.
 
     Returns:
         Two arrays of shape (n,).
@@ -94,15 +105,15 @@ def tiled_work(table: Table, tiles: Tiles) -> tuple[Array, Array]:
 def winograd_tile(n: Array | float, k: Array | float, ci: Array, co: Array, pairs: Array) -> Array:
     """Operations of one Winograd output tile F(n x n, k x k), shape of `ci`.
 
-    MNN (Jiang et al. 2020) Eq. 2: transforming a tile of the input, multiplying its channels, and
-    transforming back; the last term, printed without o_c, has it here.
+    It is Eq. 2 of MNN (Jiang et al. 2020): transform a tile of the input, multiply its channels,
+    and transform back. The last term is printed without the factor o_c; here it has it.
 
     Args:
         n: side of the output tile.
         k: side of the kernel.
         ci: input channels.
         co: output channels.
-        pairs: products of channels, ci * co or padded to a layout's.
+        pairs: number of pairs of channels: ci * co, or more where a layout pads channels.
     """
     a = n + k - 1
     return 2 * ci * a**3 + pairs * a**2 + n * a * (2 * n + k - 1) * co
@@ -111,9 +122,10 @@ def winograd_tile(n: Array | float, k: Array | float, ci: Array, co: Array, pair
 def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
     """Work of the cheapest scheme, direct or Winograd, over that of the direct one.
 
-    MNN (Jiang et al. 2020) Eq. 2-3 for F(n x n, k x k), n in 2, 4, 6. As printed the cost is that
-    of one tile, and its last term lacks o_c: both are put right here, the cost is multiplied by
-    ceil(o_w/n) * ceil(o_h/n), and channels are padded to 4 as in the NC4HW4 layout.
+    These are Eq. 2-3 of MNN (Jiang et al. 2020) for F(n x n, k x k), n in 2, 4, 6. The printed cost
+    is that of one tile, and its last term lacks the factor o_c. Here the term has it, the cost is
+    multiplied by the number of tiles ceil(o_w/n) * ceil(o_h/n), and channels are padded to
+    multiples of 4 as in the NC4HW4 layout.
 
     Returns:
         The ratio, at most 1, and the chosen n (1 = direct), each of shape (n,).
@@ -143,11 +155,20 @@ def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
     return best / direct, chosen
 
 
+def winograd_ratio(table: Table) -> Array:
+    """Work of the cheapest scheme over that of the direct one (`winograd`), shape (n,)."""
+    return table.once(_winograd_ratio)
+
+
+def _winograd_ratio(table: Table) -> Array:
+    return winograd(table)[0]
+
+
 def winograd_3x3(table: Table) -> Array:
     """Work of F(n x n, 3 x 3), n in 2, 4, 6, over that of the direct scheme, shape (n, 3).
 
-    1 for all but plain 3 x 3 convolutions of stride 1: libraries have Winograd's scheme for these
-    and no others. Which n they choose is theirs to know, by tables of sizes.
+    It is 1 for all kernels but plain 3 x 3 convolutions of stride 1: libraries have Winograd's
+    scheme only for these. They choose n by tables of sizes that are not known here.
     """
     ratios = np.ones((len(table), len(WINOGRAD_TILES)))
     rows = np.flatnonzero(
@@ -178,27 +199,17 @@ def roofline_ms(
     bytes_per_ms: float = FALLBACK_BYTES_PER_MS,
     overhead_ms: float = FALLBACK_OVERHEAD_MS,
 ) -> Array:
-    """The roofline: overhead + max(compute, traffic), shape (n,)."""
+    """Latency by the roofline model: overhead + max(compute, traffic), shape (n,)."""
     table = as_table(workloads)
     return overhead_ms + np.maximum(table.macs / macs_per_ms, table.total_bytes / bytes_per_ms)
 
 
 def utilisation(workloads: Sequence[Workload] | Table, tiles: Tiles) -> Array:
-    """Share of the array's lanes that do useful work: prod u / (ceil(u/par) * par), shape (n,)."""
+    """Share of the lanes of a processing array that do useful work, shape (n,).
+
+    It is the product of u / (ceil(u / tile) * tile) over the dimensions u (ANNETTE).
+    """
     table = as_table(workloads)
     plain, _ = tiled_work(table, Tiles(1, 1, 1, 1))
     padded, _ = tiled_work(table, tiles)
     return plain / padded
-
-
-def refined_roofline_ms(
-    workloads: Sequence[Workload] | Table,
-    tiles: Tiles,
-    macs_per_ms: float = FALLBACK_MACS_PER_MS,
-    bytes_per_ms: float = FALLBACK_BYTES_PER_MS,
-    overhead_ms: float = FALLBACK_OVERHEAD_MS,
-) -> Array:
-    """ANNETTE's refined roofline: compute divided by the utilisation of the array, shape (n,)."""
-    table = as_table(workloads)
-    compute = table.macs / macs_per_ms / utilisation(table, tiles)
-    return overhead_ms + np.maximum(compute, table.total_bytes / bytes_per_ms)

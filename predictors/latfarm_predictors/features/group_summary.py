@@ -1,4 +1,4 @@
-"""How a group of kernels fared on rows that its model did not see, for reports."""
+"""GroupSummary: how well the regressor of a group predicts kernels that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group's record, on rows its model did not see. Errors are fractions.
+    """The errors of a group's regressor on kernels that it was not fitted on, as fractions.
 
     Attributes:
-        group: its name.
-        rows: distinct kernels it was fitted on.
+        group: name of the group.
+        rows: number of different kernels that it was fitted on.
         families: kernel families among them.
         main_ops: main ops among them.
         model: gp, stack or roofline.
-        gp_weight: share of the GP in the stack; 0 for a roofline.
-        outliers: rows dropped as gross outliers.
-        noise: log-sigma of latency that no feature explains.
-        within5: share within +-5 %, out of fold.
-        within10: share within +-10 %, out of fold.
+        gp_weight: weight of the Gaussian process in the stack; 0 for a roofline.
+        outliers: number of rows that were dropped as gross outliers.
+        noise: log-sigma of the latency that no feature explains.
+        within5: share of predictions within +-5 %, out of fold.
+        within10: share of predictions within +-10 %, out of fold.
         mean_ape: mean absolute relative error, out of fold.
-        forest_within10: the forest baseline's share, out of bag; None without a forest.
-        forest_mean_ape: the forest baseline's error.
+        forest_within10: share of the forest baseline's predictions within +-10 %, out of bag; None
+            without a forest.
+        forest_mean_ape: mean absolute relative error of the forest baseline.
     """
 
     group: str
@@ -43,6 +44,6 @@ class GroupSummary:
 
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> GroupSummary:
-        """Read what `dataclasses.asdict` gave, lists in place of tuples."""
+        """Read what `dataclasses.asdict` made, with lists instead of tuples."""
         names = {name: tuple(given[name]) for name in ("families", "main_ops")}
         return GroupSummary(**{**given, **names})

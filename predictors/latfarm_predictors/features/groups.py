@@ -1,8 +1,9 @@
-"""Which model answers for which kernel: groups of families, and what to do where none was measured.
+"""Groups and routes: which regressor predicts which kernel, also if its op was never measured.
 
 A group is a set of kernel families that share one regressor (nn-Meter: Conv+x share one, DWConv+x
-another). Too few measurements, or an op that was never measured, never gives silence or 0 ms: the
-answer comes from the nearest thing known, says so, and its deviation grows.
+another). A kernel with too few measurements, or of an op that was never measured, is predicted by
+the regressor of the most similar kernels; the answer says so in its source, and its standard
+deviation is larger.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from latfarm_predictors.features.table import Table, main_op
-from latfarm_predictors.kernels.fusion import FREE_OPS
+from latfarm_predictors.graph.op_sets import FREE_OPS
 
 LEAST_ROWS = 8
+"""The smallest number of kernels from which a regressor of a group is fitted."""
 _APART_ROWS = 30
+"""With fewer grouped convolutions than this, they are learned together with convolutions."""
 _MOST_STAND_INS = 6
+"""The largest number of measured ops over which a kernel of an unmeasured op is averaged."""
 
 FAMILY_DOUBT = 0.4
+"""Added log-sigma of a kernel that is predicted as other ops of its family."""
 NEAREST_DOUBT = 0.7
+"""Added log-sigma of a kernel that is predicted as ops of another, similar family."""
 UNKNOWN_DOUBT = 1.2
+"""Added log-sigma of a kernel that resembles nothing that was measured."""
 
 VIEW = "fallback:view"
-"""Source of what costs next to nothing: a view (Reshape, Dropout...) that was never measured alone,
-and an op that networks were seen to run in no time."""
+"""Source in answers for kernels that take next to no time: views (Reshape, Dropout...) that were
+never measured by themselves, and ops that took no time in measured networks."""
 
+# The group of each family; families that are not listed are of the group "memory".
 _GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "conv": "conv",
@@ -38,6 +46,7 @@ _GROUPS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# For each family, the families that stand in for it, the most similar first.
 _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "conv": ("grouped_conv", "dwconv"),
@@ -58,7 +67,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def family_group(family: str, kernel_type: str) -> str:
-    """Group of a kernel before small groups are joined."""
+    """The group of a kernel, before small groups are joined with others."""
     if family == "move" and main_op(kernel_type) in FREE_OPS:
         return "view"
     return _GROUPS.get(family, "memory")
@@ -66,14 +75,14 @@ def family_group(family: str, kernel_type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a kernel is answered.
+    """How a kernel is predicted.
 
     Attributes:
-        group: the group whose model answers; "" for the roofline over all kernels.
-        types: kernel types to ask as; several are averaged.
-        source: what the answer says of itself; "" stands for the group's model name.
-        doubt: log-sigma added for standing in.
-        reason: why the op counts as unknown; "" when it does not.
+        group: whose regressor predicts it; "" for the roofline over all kernels.
+        types: kernel types as which it is predicted; the predictions are averaged.
+        source: of the answer; "" stands for the name of the group's regressor.
+        doubt: log-sigma that is added because other kernels stand in for it.
+        reason: why its op counts as unknown; "" if it does not.
     """
 
     group: str
@@ -88,12 +97,12 @@ class Router:
     """Groups of a training set, and the route of any kernel.
 
     Attributes:
-        joined: group that really answers, by group before joining.
-        seen: rows by family and main op.
-        tokens: ops seen fused behind others, by family.
-        devices: device of the ops that run elsewhere than most kernels, by family and main op: what
-            a delegate leaves to the CPU has a model of its own.
-        free: family and main op of what networks were seen to run in no time.
+        joined: the group that is really used, by group before small groups are joined.
+        seen: number of training kernels, by family and main op.
+        tokens: ops that were measured fused behind others, by family.
+        devices: device of the ops that run on another device than most, by family and main op: ops
+            that a delegate leaves to the CPU have a regressor of their own.
+        free: family and main op of kernels that took no time in measured networks.
     """
 
     joined: Mapping[str, str] = field(default_factory=dict)
@@ -104,11 +113,11 @@ class Router:
 
     @staticmethod
     def of(table: Table, devices: Sequence[str] = ()) -> tuple[Router, dict[str, list[int]]]:
-        """Router of a training table, and the rows of each of its groups.
+        """The router of a training table, and the rows of each of its groups.
 
         Args:
             table: n kernels.
-            devices: what ran each, shape (n,); empty: all ran on one.
+            devices: the device of each, shape (n,); empty if all ran on the same.
         """
         elsewhere = _elsewhere(table, devices)
         rows: dict[str, list[int]] = {}
@@ -126,12 +135,12 @@ class Router:
         tokens: dict[str, set[str]] = {}
         for family, ops in zip(table.families, table.appended_ops, strict=True):
             tokens.setdefault(family, set()).update(ops)
-        told = {family: frozenset(ops) for family, ops in tokens.items()}
-        router = Router(joined, dict(seen), told, elsewhere)
+        frozen = {family: frozenset(ops) for family, ops in tokens.items()}
+        router = Router(joined, dict(seen), frozen, elsewhere)
         return router, rows
 
     def route(self, family: str, kernel_type: str) -> Route:
-        """How a kernel of this family and type is answered."""
+        """How a kernel of this family and type is predicted."""
         op = main_op(kernel_type)
         group = self.group(family, kernel_type)
         if (family, op) in self.seen:
@@ -153,12 +162,12 @@ class Router:
         return Route("", (kernel_type,), "fallback:analytic", UNKNOWN_DOUBT, reason)
 
     def group(self, family: str, kernel_type: str) -> str:
-        """Group of a kernel before small groups are joined, the device included."""
+        """The group of a kernel before small groups are joined; it includes the device."""
         device = self.devices.get((family, main_op(kernel_type)))
         return _on(family_group(family, kernel_type), device)
 
     def unseen_tokens(self, family: str, kernel_type: str) -> int:
-        """How many ops behind the main one were never measured behind one of this family."""
+        """Number of ops behind the main one that were never measured behind this family."""
         _, *rest = _main_first(kernel_type)
         known = self.tokens.get(family, frozenset())
         return sum(op not in known and op not in FREE_OPS for op in rest)
@@ -178,7 +187,7 @@ class Router:
         """Read what `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: the data are no router.
+            KeyError, TypeError, ValueError: the data do not describe a router.
         """
         joined, seen, tokens = data["joined"], data["seen"], data["tokens"]
         if not (isinstance(joined, dict) and isinstance(seen, list) and isinstance(tokens, dict)):
@@ -192,7 +201,7 @@ class Router:
         )
 
     def _ops(self, family: str) -> list[str]:
-        """Main ops measured in a family, the most frequent first; views are no stand-ins."""
+        """Measured main ops of a family without views, the most frequent first."""
         counts = {op: n for (name, op), n in self.seen.items() if name == family}
         working = [op for op in counts if op not in FREE_OPS]
         return sorted(working, key=lambda op: (-counts[op], op))[:_MOST_STAND_INS]
@@ -219,7 +228,7 @@ def _on(group: str, device: str | None) -> str:
 
 
 def _elsewhere(table: Table, devices: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Where most kernels of a family and main op ran, if that is not where most of all ran."""
+    """The device of most kernels of a family and main op, if most of all ran on another."""
     if len(set(devices)) < 2:
         return {}
     usual = Counter(devices).most_common(1)[0][0]

@@ -1,4 +1,4 @@
-"""Layer by layer: what each op or kernel of a network computes, holds and moves.
+"""The layers of a network: what each op or kernel computes, stores and moves.
 
 The roofline (Williams et al. 2009): no layer is faster than its multiply-adds at the platform's
 best rate, nor than its traffic at the platform's best bandwidth.
@@ -13,18 +13,21 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
-from latfarm_predictors.kernels.workload import node_macs, trained_parameters
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.graph.totals import node_macs, trained_parameters
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 
 _BEST_SHARE = 0.95
+"""The quantile of measured rates that counts as the best rate of a platform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The best rates seen on a platform: multiply-adds and bytes a millisecond.
+    """The best measured rates of a platform: multiply-adds and bytes per millisecond.
 
-    Measured, not from a data sheet: the rate that one kernel in twenty exceeded, so that a single
-    lucky or wrong measurement does not set the roof. A rate of 0 is unknown and bounds nothing.
+    They do not come from a data sheet: each is the rate that one measured kernel in twenty exceeds,
+    so that a single wrong measurement does not decide it. A rate of 0 is unknown.
     """
 
     macs_per_ms: float
@@ -46,11 +49,11 @@ class Peaks:
         )
 
     def bound_ms(self, macs: int, traffic_bytes: int) -> float:
-        """The roofline: least latency of this work in milliseconds."""
+        """The roofline bound: the least latency of this work in milliseconds."""
         return max(self._sides_ms(macs, traffic_bytes))
 
     def is_compute_bound(self, macs: int, traffic_bytes: int) -> bool:
-        """Whether the multiply-adds, not the traffic, set the bound."""
+        """Whether the multiply-adds, and not the traffic, decide the bound."""
         compute, traffic = self._sides_ms(macs, traffic_bytes)
         return compute > traffic
 
@@ -63,11 +66,18 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One op, or one kernel of several.
+    """One op, or one kernel of several ops.
 
-    `parameters` counts elements of trained weights (`trained_parameters`). `traffic_bytes` is what
-    it reads, holds and writes, each tensor once. `bound_ms` is the roofline's, None without peaks;
-    `compute_bound` says which of its two sides set it.
+    Attributes:
+        name: of its first node.
+        op: its ops, joined by "+".
+        output_shape: shape of its last result.
+        macs: multiply-adds.
+        parameters: number of elements of trained weights (`totals.trained_parameters`).
+        weight_bytes: size of its constants.
+        traffic_bytes: size of all that it reads, holds and writes, each tensor once.
+        bound_ms: the roofline bound; None without peaks.
+        compute_bound: whether multiply-adds decide the bound; None without peaks.
     """
 
     name: str
@@ -82,7 +92,7 @@ class Layer:
 
     @property
     def intensity(self) -> float:
-        """Multiply-adds for each byte moved; 0 where nothing moves."""
+        """Multiply-adds per byte moved; 0 if nothing is moved."""
         return self.macs / self.traffic_bytes if self.traffic_bytes else 0.0
 
 
@@ -93,8 +103,8 @@ def layers(
 
     Args:
         graph: the network.
-        rules: with them, a layer is a kernel as the platform fuses; without, each op is one.
-        peaks: with them, each layer has its roofline bound.
+        rules: with them, a layer is a kernel of the platform; without them, each op is a layer.
+        peaks: with them, each layer has a roofline bound.
     """
     kernels = split(graph, FusionRules.none() if rules is None else rules)
     found = []
@@ -123,7 +133,7 @@ def layers(
 
 
 def total(graph: Graph, rows: Sequence[Layer]) -> Layer:
-    """All layers of `graph` in sum; its parameters count once, traffic as often as it is read."""
+    """The sum of all layers; parameters count once, traffic as often as it is read."""
     bounds = [row.bound_ms for row in rows if row.bound_ms is not None]
     return Layer(
         name=graph.name,

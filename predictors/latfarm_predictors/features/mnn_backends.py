@@ -1,7 +1,7 @@
-"""How fast MNN takes a processor to be: FLOPS and t_schedule (Jiang et al. 2020, appendix C).
+"""The speeds that MNN assumes for processors (Jiang et al. 2020, appendix C).
 
-What the paper calls FLOPS is compared with multiplications (Eq. 5); here it is named
-`multiplications_per_ms`.
+The paper calls them FLOPS, but compares them with multiplications (Eq. 5), so they are named
+`multiplications_per_ms` here.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ GPU_GIGA: Mapping[str, float] = MappingProxyType(
         "Adreno (TM) 640": 42.74,
     }
 )
-"""10^9 FLOPS by GPU, from running MobileNet-v1 100 times (appendix C's list)."""
+"""Speed by GPU in 10^9 FLOPS, from running MobileNet-v1 100 times (list of appendix C)."""
 
 OTHER_GPU_GIGA = 4.0
-"""A GPU that is not in the list: "faster than CPU, as is the normal case"."""
+"""Speed of a GPU that is not in the list, in 10^9 FLOPS (appendix C)."""
 
 OTHER_CPU_GIGA = 2.0
-"""A CPU whose clocks the system does not tell, whatever the number of threads."""
+"""Speed of a CPU with unknown clocks, in 10^9 FLOPS, for any number of threads."""
 
 SCHEDULE_MS: Mapping[str, float] = MappingProxyType(
     {"opencl": 0.05, "opengl": 0.05, "vulkan": 0.01, "metal": 0.05}
 )
-"""What an op costs to submit, by API. Metal is not in the paper: MNN's public Metal backend
-answers a constant 0.05 for any op that it has."""
+"""Time in milliseconds to submit an op, by API. Metal is not in the paper: MNN's public Metal
+backend has a constant 0.05 for every op."""
 
 
 @dataclass(frozen=True, slots=True)
 class MnnBackend:
-    """A processor as Eq. 5 sees it: latency = MUL / FLOPS * 1000 + t_schedule, summed over ops.
+    """A processor in Eq. 5: latency = MUL / FLOPS * 1000 + t_schedule, summed over ops.
 
     Attributes:
-        name: for people.
+        name: for reports.
         multiplications_per_ms: the paper's FLOPS / 1000.
-        schedule_ms: t_schedule, 0 on a CPU.
-        known: whether clock or GPU are known; else the appendix's default stands in.
+        schedule_ms: t_schedule, time to submit an op; 0 on a CPU.
+        known: whether the clocks or the GPU are known; otherwise the speed is the paper's default.
     """
 
     name: str
@@ -65,14 +65,15 @@ class MnnBackend:
 
 
 def cpu(threads: int, clocks_mhz: Sequence[float] = ()) -> MnnBackend:
-    """A CPU: the sum of the `threads` highest of its cores' highest clocks.
+    """A CPU, whose speed is the sum of the highest clocks of its fastest cores, one per thread.
 
     Args:
-        threads: how many; more than there are cores count no further.
-        clocks_mhz: highest clock of each core; empty: not known, 2 * 10^9 then (appendix C).
+        threads: number of threads; more than there are cores change nothing.
+        clocks_mhz: highest clock of each core; empty if unknown, then the speed is 2 * 10^9
+            (appendix C).
 
     Raises:
-        ValueError: no threads, or a clock that is not positive.
+        ValueError: the number of threads, or a clock, is not positive.
     """
     if threads < 1 or any(clock <= 0 for clock in clocks_mhz):
         raise ValueError(f"{threads} threads at {list(clocks_mhz)} MHz: must be positive")
@@ -86,7 +87,7 @@ def gpu(name: str, api: str) -> MnnBackend:
     """A GPU by the name that its driver reports ("Adreno (TM) 540", "Mali-G72 MP12").
 
     Raises:
-        ValueError: no such API.
+        ValueError: the API is unknown.
     """
     schedule_ms = SCHEDULE_MS.get(api.lower())
     if schedule_ms is None:
@@ -99,5 +100,5 @@ def gpu(name: str, api: str) -> MnnBackend:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits alone: "Adreno (TM) 540" is the driver's "Adreno 540"."""
+    """A name reduced to letters and digits, so that "Adreno (TM) 540" equals "Adreno 540"."""
     return re.sub(r"\(tm\)|[^a-z0-9]", "", name.lower())

@@ -1,12 +1,12 @@
-"""Which algorithm MNN's pre-inference picks for an op, and what it then costs (Jiang et al. 2020).
+"""The algorithm that MNN's pre-inference chooses for an op, and its cost (Jiang et al. 2020).
 
-Section 3.2: a convolution with a 1x1 kernel is a matrix product, recursing by Strassen as long as
-Eq. 9 holds; one with a larger kernel is computed by Winograd with the output tile n that costs
-least (Eq. 2), or by a sliding window where that is n = 1 (Eq. 3).
+Section 3.2: a convolution with a 1x1 kernel is a matrix product, computed by Strassen's algorithm
+as long as Eq. 9 holds. A convolution with a larger kernel is computed by Winograd's algorithm with
+the output tile n of least cost (Eq. 2), or by a sliding window if that is n = 1 (Eq. 3).
 
-As printed, Eq. 2 is the cost of one tile: it grows with n, so that n = 1 always wins. Here one
-tile's cost is multiplied by the number of tiles, its last term has the o_c that it lacks, and it is
-compared with the direct cost.
+Eq. 2 is printed as the cost of one tile. This cost grows with n, so n = 1 would always be chosen.
+Here the cost of one tile is multiplied by the number of tiles, its last term has the factor o_c
+that is missing in print, and it is compared with the cost of the direct algorithm.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
 
 TILES = (2, 3, 4, 5, 6, 7, 8)
-"""Output tiles that are tried beside the sliding window: those of MNN's public code, 2 to 8."""
+"""Sides of output tiles that are tried besides the sliding window, as in MNN's public code."""
 
 DIRECT, SLIDING, WINOGRAD, STRASSEN, MATRIX = range(5)
 NAMES = ("direct", "sliding window", "winograd", "strassen", "matrix")
-"""direct: no product of matrices (depthwise windows, pooling, elementwise)."""
+"""Names of the algorithms. "direct" is no product of matrices: depthwise, pooling, elementwise."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Schemes:
         kind: index into `NAMES`.
         tile: side of Winograd's output tile, else 1.
         depth: recursions of Strassen's algorithm, else 0.
-        operations: what the chosen algorithm computes, a multiplication counted as an addition
-            where it trades one for the other (section 3.3.2).
-        multiplications: the direct algorithm's; for ops without any, elements written, as MNN's
-            public code counts them.
+        operations: of the chosen algorithm; where it saves multiplications by additions, both count
+            the same (section 3.3.2).
+        multiplications: of the direct algorithm; for ops without any, the number of elements
+            written, as in MNN's public code.
     """
 
     kind: Array
@@ -50,23 +50,23 @@ class Schemes:
     multiplications: Array
 
     def __len__(self) -> int:
-        """How many workloads."""
+        """Number of workloads."""
         return len(self.kind)
 
     def names(self) -> list[str]:
-        """What was chosen for each, as people write it: "winograd F(4x4)", "strassen x2"."""
-        told = []
+        """The chosen algorithm of each as a text: "winograd F(4x4)", "strassen x2"."""
+        names = []
         for kind, tile, depth in zip(self.kind, self.tile, self.depth, strict=True):
             name = NAMES[int(kind)]
             if kind == WINOGRAD:
                 name = f"winograd F({tile:.0f}x{tile:.0f})"
             elif kind == STRASSEN:
                 name = f"strassen x{depth:.0f}"
-            told.append(name)
-        return told
+            names.append(name)
+        return names
 
     def counts(self) -> dict[str, int]:
-        """How often each was chosen, the most frequent first; ops without a choice left out."""
+        """How often each algorithm was chosen, the most frequent first; "direct" is left out."""
         found = Counter(
             name for name, kind in zip(self.names(), self.kind, strict=True) if kind != DIRECT
         )
@@ -74,7 +74,7 @@ class Schemes:
 
 
 def choose(workloads: Sequence[Workload] | Table) -> Schemes:
-    """The algorithm of each workload by MNN's rules."""
+    """The algorithm of each workload by the rules of MNN."""
     table = as_table(workloads)
     families = np.array(table.families, dtype=np.str_)
     convolution = (families == "conv") & np.array(
@@ -105,9 +105,9 @@ def choose(workloads: Sequence[Workload] | Table) -> Schemes:
 
 
 def winograd_choice(table: Table) -> tuple[Array, Array]:
-    """The output tile of least cost (1: the sliding window), and that cost; each of shape (n,).
+    """The output tile of least cost (1: the sliding window) and that cost, each of shape (n,).
 
-    For windows of stride 1 without dilation; what the others' rows say means nothing.
+    They are valid for windows of stride 1 without dilation; other rows have no meaning.
     """
     ci, co, k = table.group_in, table.out_channels, table.kernel_h
     best = table.batch * table.out_h * table.out_w * ci * co * table.area
@@ -120,14 +120,8 @@ def winograd_choice(table: Table) -> tuple[Array, Array]:
     return chosen, best
 
 
-def printed_tile_cost(n: int, k: int, in_channels: int, out_channels: int) -> int:
-    """Eq. 2 exactly as printed: one tile's operations, the last term without o_c."""
-    a = n + k - 1
-    return 2 * in_channels * a**3 + in_channels * out_channels * a**2 + n * a * (2 * n + k - 1)
-
-
 def recurses(n: float, k: float, m: float) -> bool:
-    """Eq. 9: whether a step of Strassen's algorithm saves more multiplications than it adds.
+    """Eq. 9: whether one more step of Strassen's algorithm saves more operations than it adds.
 
     For [n, k] x [k, m]: mnk - 7 (m/2)(n/2)(k/2) > 4 (m/2)(k/2) + 4 (n/2)(k/2) + 7 (m/2)(n/2).
     """
@@ -135,9 +129,9 @@ def recurses(n: float, k: float, m: float) -> bool:
 
 
 def strassen(n: float, k: float, m: float) -> tuple[int, float]:
-    """How deep Strassen's algorithm recurses for [n, k] x [k, m], and its operations.
+    """Depth of recursion and operations of Strassen's algorithm for [n, k] x [k, m].
 
-    Sizes are halved as numbers, odd ones too; additions count as multiplications do.
+    Odd sizes are halved too; additions and multiplications count the same.
     """
     depth, products, additions = 0, 1.0, 0.0
     while recurses(n, k, m):

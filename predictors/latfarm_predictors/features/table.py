@@ -1,20 +1,18 @@
-"""Table: a batch of workloads as columns, so that every model is vectorised over kernels."""
+"""Table: a batch of workloads as columns, so that models compute all kernels at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from operator import attrgetter
 from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.kernels.fusion import FREE_OPS
-from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.kernels.workload_rows import Row
+from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
+from latfarm_predictors.kernels.workload import NUMBER_FIELDS, TEXT_FIELDS, Workload
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -27,68 +25,41 @@ ELEMENT_BYTES = {
     "float16": 2,
     "int16": 2,
 }
-"""Bytes of an element; types not named here take one."""
-
-_NUMERIC = (
-    "batch",
-    "in_h",
-    "in_w",
-    "in_channels",
-    "out_h",
-    "out_w",
-    "out_channels",
-    "kernel_h",
-    "kernel_w",
-    "stride_h",
-    "stride_w",
-    "dilation_h",
-    "dilation_w",
-    "groups",
-    "macs",
-    "input_bytes",
-    "output_bytes",
-    "weight_bytes",
-    "inputs",
-    "fused_ops",
-)
-_identity = attrgetter("family", "type", "dtype", *_NUMERIC)
+"""Size in bytes of an element, by its type; every other type takes one byte."""
 
 MOST_SIZE = 1e18
-"""The largest size, count of multiply-adds or of bytes that a kernel may have: with 20 GMAC/s it
-would run for a year. Products of a few of these are still far from what a double holds."""
+"""The largest size, number of multiply-adds or of bytes of a kernel that is predicted.
 
-_MULTIPLYING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+At 20 GMAC/s so many multiply-adds take more than a year. Products of a few such numbers are still
+far below the largest double."""
+
 _CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
+"""The families of convolutions."""
 
-
-def identity(workload: Workload) -> Row:
-    """What tells two workloads apart: equal for kernels that no predictor could tell apart.
-
-    The same as `workload_rows.row_of` tells.
-    """
-    return tuple(_identity(workload))
+_SIZES = 14
+"""Number of leading number fields of a Workload that are sizes: batch to groups."""
 
 
 @cache
 def main_op(kernel_type: str) -> str:
-    """The op of a kernel type whose sizes its workload tells (see `workload.main_node`)."""
+    """The main op of a kernel type: the one whose sizes a workload has (`parts.main_index`)."""
     ops = kernel_type.split("+")
     for op in ops:
-        if op in _MULTIPLYING:
+        if op in MULTIPLYING:
             return op
     return next((op for op in ops if op not in FREE_OPS), ops[0])
 
 
 @cache
 def appended_ops(kernel_type: str) -> tuple[str, ...]:
-    """The working ops of a kernel type besides the main one."""
+    """The ops of a kernel type that do work, besides the main one."""
     ops = kernel_type.split("+")
     ops.remove(main_op(kernel_type))
     return tuple(op for op in ops if op not in FREE_OPS)
 
 
 class _Once(cached_property[Array]):
-    """A property that `Table.once` works out."""
+    """A property of a Table that is computed by `Table.once`."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
@@ -102,11 +73,12 @@ class _Once(cached_property[Array]):
 class Table:
     """A batch of workloads as columns, each of shape (n,).
 
-    Sizes are at least 1 and bytes at least 0, so that logarithms are finite for every op.
+    The columns are the fields of a `Workload`; `element_bytes` stands for its dtype. Sizes are at
+    least 1 and bytes at least 0, so that logarithms are finite for every op.
 
-    What is worked out of the columns is kept, and rows taken from a table have theirs from there:
-    kernels of a network are few, so that to work out a column takes as long for one group of them
-    as for all.
+    Columns that are computed from others are kept, and a table of some of the rows takes its values
+    from them: a network has so few kernels that computing a column for one group of them takes as
+    long as for all.
     """
 
     types: tuple[str, ...]
@@ -134,11 +106,11 @@ class Table:
     fused_ops: Array
 
     def __len__(self) -> int:
-        """How many workloads."""
+        """Number of workloads."""
         return len(self.types)
 
     def take(self, rows: Rows) -> Table:
-        """The given rows, in the given order."""
+        """A table of the given rows, in the given order."""
         columns = [getattr(self, name) for name in _COLUMNS]
         types, families, places = self.types, self.families, rows.tolist()
         taken = Table(
@@ -155,34 +127,34 @@ class Table:
         return type(self), tuple([getattr(self, field.name) for field in fields(self)])
 
     def once(self, make: Callable[[Table], Array]) -> Array:
-        """What a function makes of this table, row by row, kept under the function's name.
+        """The value that a function computes from this table; it is computed once and kept.
 
         Args:
-            make: each of its rows follows from that row of the table alone; its name is no
-                other's.
+            make: returns an array with a row for each row of the table, which depends on that row
+                alone; no other function that is given here has its name.
         """
         name = make.__name__
         found = self.__dict__.get(name)
         if found is None:
             whole = self.__dict__.get(_WHOLE)
             found = make(self) if whole is None else whole[0].once(make).take(whole[1], axis=0)
-            self.__dict__[name] = found  # as a cached property does: nothing else is changed
+            self.__dict__[name] = found  # where cached properties are kept too
         return np.asarray(found)
 
     def of_family(self, *names: str) -> npt.NDArray[np.bool_]:
         """Which workloads are of one of these families, shape (n,)."""
-        # not np.isin, which takes 30 us to make an array of the names, however few there are
+        # np.isin is slower: it takes 30 us to make an array of the names, however few there are
         wanted = frozenset(names)
         return np.array([family in wanted for family in self.families], dtype=np.bool_)
 
     @cached_property
     def main_ops(self) -> tuple[str, ...]:
-        """The op whose sizes are told, per workload."""
+        """The main op of each workload."""
         return tuple(main_op(name) for name in self.types)
 
     @cached_property
     def appended_ops(self) -> tuple[tuple[str, ...], ...]:
-        """The working ops besides the main one, per workload."""
+        """The ops that do work besides the main one, of each workload."""
         return tuple(appended_ops(name) for name in self.types)
 
     @_Once
@@ -198,55 +170,47 @@ class Table:
 
     @_Once
     def area(self) -> Array:
-        """Elements of the window."""
+        """Number of elements of the window."""
         return self.kernel_h * self.kernel_w
 
     @_Once
     def positions(self) -> Array:
-        """Places the window is put at: output positions, a transposed convolution's input ones."""
+        """Number of positions of the window: those of the output, or of a ConvTranspose's input."""
         backwards = np.array([op == "ConvTranspose" for op in self.main_ops], dtype=np.bool_)
         outputs, inputs = self.out_h * self.out_w, self.in_h * self.in_w
         return self.batch * np.where(backwards, inputs, outputs)
 
     @_Once
     def reduction(self) -> Array:
-        """Products summed into one output element."""
+        """Number of products that are summed into one output element."""
         return self.group_in * self.area
 
     @_Once
     def elements(self) -> Array:
-        """The larger of the elements read and written."""
+        """Number of elements read or written, whichever is larger."""
         return np.maximum(np.maximum(self.input_bytes, self.output_bytes) / self.element_bytes, 1.0)
 
     @_Once
     def total_bytes(self) -> Array:
-        """Bytes moved when everything is touched once."""
+        """Bytes moved when each input, output and weight is moved once."""
         return np.maximum(self.input_bytes + self.output_bytes + self.weight_bytes, 1.0)
 
     @_Once
     def extra_bytes(self) -> Array:
-        """Bytes of data operands beyond the first (an Add fused behind a Conv reads one)."""
+        """Bytes of activations read besides the first (an Add fused behind a Conv reads one)."""
         first = self.batch * self.in_h * self.in_w * self.in_channels * self.element_bytes
         return np.where(self.inputs > 1, np.maximum(self.input_bytes - first, 0.0), 0.0)
 
-    @_Once
-    def winograd_ratio(self) -> Array:
-        """Work of the cheapest scheme over that of the direct one; see `costs.winograd`."""
-        from latfarm_predictors.features.costs import (
-            winograd,  # it reads tables: imported when asked
-        )
-
-        return winograd(self)[0]
-
     @cached_property
     def kinds(self) -> tuple[tuple[str, ...], Rows]:
-        """Types of kernels, each once, and the place of each workload's among them, shape (n,)."""
+        """All different kernel types, and each workload's index among them, shape (n,)."""
         place = {name: at for at, name in enumerate(dict.fromkeys(self.types))}
         codes = np.array([place[name] for name in self.types], dtype=np.intp)
         return tuple(place), codes.reshape(len(self))
 
 
 _WHOLE = "_whole"
+"""Where a table of some rows keeps the table that they are from, and their indices in it."""
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
 
 
@@ -254,37 +218,29 @@ def as_table(workloads: Sequence[Workload] | Table) -> Table:
     """Columns of `workloads`; a Table is handed through.
 
     Raises:
-        GraphError: as `table_of_rows`.
+        GraphError: a size is larger than any board could run; names the kernel and the size.
     """
     if isinstance(workloads, Table):
         return workloads
-    return table_of_rows([_identity(work) for work in workloads])
-
-
-def table_of_rows(rows: Sequence[Row]) -> Table:
-    """Columns of workloads that are told as rows, which is how `identity` tells them.
-
-    Raises:
-        GraphError: sizes beyond all that a board could ever run: the first kernel and its size.
-    """
     try:
-        sizes = np.array([row[3:] for row in rows], dtype=np.float64)
+        numbers = np.array([work[TEXT_FIELDS:] for work in workloads], dtype=np.float64)
     except OverflowError:  # an integer that no double holds
-        sizes = np.array([[min(size, 1e300) for size in row[3:]] for row in rows])
-    sizes = sizes.reshape(len(rows), len(_NUMERIC))
-    if sizes.max(initial=0.0) > MOST_SIZE:
-        at, column = np.argwhere(sizes > MOST_SIZE)[0]
+        numbers = np.array([[min(n, 1e300) for n in work[TEXT_FIELDS:]] for work in workloads])
+    numbers = numbers.reshape(len(workloads), len(NUMBER_FIELDS))
+    if numbers.max(initial=0.0) > MOST_SIZE:
+        at, column = np.argwhere(numbers > MOST_SIZE)[0]
         raise GraphError(
-            f"{rows[at][1]} of {sizes[at, column]:.3g} {_NUMERIC[column]}: no board could run "
-            f"it; sizes up to {MOST_SIZE:.0e} are predicted"
+            f"{workloads[at].type} of {numbers[at, column]:.3g} {NUMBER_FIELDS[column]}: no board "
+            f"could run it; sizes up to {MOST_SIZE:.0e} are predicted"
         )
-    named = {name: np.maximum(column, 0.0) for name, column in zip(_NUMERIC, sizes.T, strict=True)}
-    for name in _NUMERIC[:14]:
+    columns = zip(NUMBER_FIELDS, numbers.T, strict=True)
+    named = {name: np.maximum(column, 0.0) for name, column in columns}
+    for name in NUMBER_FIELDS[:_SIZES]:
         named[name] = np.maximum(named[name], 1.0)
-    element = np.array([ELEMENT_BYTES.get(row[2], 1) for row in rows], dtype=np.float64)
+    element = np.array([ELEMENT_BYTES.get(work.dtype, 1) for work in workloads], dtype=np.float64)
     return Table(
-        tuple([row[1] for row in rows]),
-        tuple([row[0] for row in rows]),
-        element.reshape(len(rows)),
+        tuple([work.type for work in workloads]),
+        tuple([work.family for work in workloads]),
+        element.reshape(len(workloads)),
         **named,
     )

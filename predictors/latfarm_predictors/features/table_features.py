@@ -1,7 +1,7 @@
-"""Features that models see, three views of a table.
+"""Features of workloads for the regressors.
 
-`table6` is what the forest baseline sees (nn-Meter, Table 6), `engineered` has logs, ratios and
-alignments for boosted trees, `residual_features` the fewer, smoother coordinates of the Gaussian
+`table6` is for the forest baseline (nn-Meter, Table 6). `engineered` has logarithms, ratios and
+alignments for boosted trees. `residual_features` has fewer, smoother coordinates for the Gaussian
 process.
 """
 
@@ -30,15 +30,15 @@ def distances(left: Array, right: Array) -> Array:
 
 
 def two_adic(values: Array, cap: int = 5) -> Array:
-    """How often 2 divides each value above 0, at most `cap`: alignments that vector units see."""
+    """How often 2 divides each value above 0, at most `cap`: the alignment for vector units."""
     whole = values.astype(np.int64)
-    # the lowest bit that is set; of what is no whole number, the lowest of all
+    # the lowest bit that is set; for a number that is not whole, the lowest bit of all
     lowest = np.where(whole == values, whole & -whole, 1)
     return np.asarray(_POWERS.searchsorted(np.minimum(lowest, 2**cap)), dtype=np.float64)
 
 
 def indicator(names: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Array:
-    """Multi-hot columns, shape (len(names), len(vocabulary)); unknown names leave no mark."""
+    """Multi-hot columns, shape (len(names), len(vocabulary)); unknown names are ignored."""
     place = {name: column for column, name in enumerate(vocabulary)}
     out = np.zeros((len(names), len(vocabulary)))
     for row, listed in enumerate(names):
@@ -51,14 +51,20 @@ def indicator(names: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Arra
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The op names that a fit has seen often enough to tell apart: main ops and appended ones."""
+    """The names of main ops and of appended ops that occur often enough in the training data."""
 
     main: tuple[str, ...] = ()
     appended: tuple[str, ...] = ()
 
     @staticmethod
     def of(table: Table, *, least: int = 3, most: int = 12) -> Vocabulary:
-        """Collect from a training table; ops that all rows share tell nothing and are left out."""
+        """The vocabulary of a training table, without ops that all rows have.
+
+        Args:
+            table: the training data.
+            least: number of rows that an op must have.
+            most: number of ops that are kept, the most frequent ones.
+        """
         total = len(table)
 
         def frequent(counts: dict[str, int]) -> tuple[str, ...]:
@@ -85,9 +91,9 @@ class Vocabulary:
 def table6(table: Table) -> Array:
     """Features of nn-Meter's predictors (Table 6), shape (n, 11).
 
-    HW, C_in, C_out, K, S, FLOPs, params as published; output size, groups, operands and fused ops
-    are appended since one forest serves several kernel types here. Columns a kernel type does not
-    use are constant and cost a forest nothing.
+    HW, C_in, C_out, K, S, FLOPs and params are those of the paper. Output size, groups, operands
+    and fused ops are added since one forest predicts several kernel types here. Columns that a
+    kernel type does not use are constant, and a forest ignores them.
     """
     return np.stack(
         [
@@ -121,10 +127,11 @@ def engineered(table: Table, log_base: Array, winograd: Array) -> Array:
 
 
 _ENGINEERED_WINOGRAD, _ENGINEERED_BASE = 20, 29
+"""Columns of `engineered` that do not follow from a table alone."""
 
 
 def _engineered(table: Table) -> Array:
-    """All of `engineered` that follows from a table alone; what else there is, is 0."""
+    """The columns of `engineered` that follow from a table alone; the others are 0."""
     ci, co, rows = table.group_in, table.out_channels, table.out_h
     zero = np.zeros(len(table))
     twos_in, twos_out = table.once(_twos_in), table.once(_twos_out)
@@ -181,8 +188,8 @@ def residual_features(
 ) -> Array:
     """Coordinates for a Gaussian process on the roofline's log residual, shape (n, 40 or so).
 
-    Scaled by hand where one step means more than its spread says: tile ratios by 4, window and
-    stride by 2.
+    Some columns are scaled by hand, since a step in them matters more than their spread suggests:
+    ratios to tiles by 4, window and stride by 2.
 
     Args:
         table: the workloads.
@@ -205,12 +212,13 @@ def residual_features(
 
 
 _RESIDUAL_BASE, _RESIDUAL_WINOGRAD = 7, 9
+"""Columns of `residual_features` that do not follow from a table alone."""
 _RESIDUAL_LAST = 7
-"""Columns behind those that tell of the roofline's own tiles."""
+"""Number of columns behind those of the roofline's own tiles."""
 
 
 def _residual(table: Table) -> Array:
-    """All of `residual_features` that follows from a table alone; what stands for the rest is 0."""
+    """The columns of `residual_features` that follow from a table alone; the others are 0."""
     ci, co = table.group_in, table.out_channels
     grid = np.sqrt(table.out_h * table.out_w)
     moved = np.log(table.input_bytes + table.output_bytes + 1.0)
@@ -262,7 +270,7 @@ def _twos_out(table: Table) -> Array:
 
 
 def scheme_features(table: Table, small_windows: Array) -> Array:
-    """What decides between the schemes that a convolution may be computed by, shape (n, 8).
+    """Features that decide between the schemes that compute a convolution, shape (n, 8).
 
     Args:
         table: the workloads.
@@ -286,12 +294,13 @@ def scheme_features(table: Table, small_windows: Array) -> Array:
 
 
 def window_features(table: Table) -> Array:
-    """Which of the usual larger windows a kernel has, shape (n, 4).
+    """One-hot columns for the usual larger windows, shape (n, 4).
 
-    What a library or a compiler does for one size says little of the next: hardware that walks
-    windows in parts of 8 by 8 fetches a map once for 7 by 7, and four times for 9 by 9.
+    What a library or a compiler does for one size says little about the next size: hardware that
+    walks windows in parts of 8 by 8 reads a map once for a 7 by 7 window and four times for 9 by 9.
     """
     return np.stack([(table.area == side**2).astype(np.float64) for side in _LARGER_SIDES], axis=1)
 
 
 _LARGER_SIDES = (5, 7, 9, 11)
+"""Sides of the usual larger windows."""

@@ -1,8 +1,8 @@
-"""The files of a bundle as bytes by name: read, checked by their digests, written at once.
+"""Reads and writes the files of a bundle, as bytes by name, and checks their digests.
 
-Nothing here looks into a file before its digest is known to be right. An archive ends in the digest
-of all that stands before it, a directory's list of digests is compared byte by byte: any byte that
-changes is found, names, dates and lengths included.
+No file is parsed before its digest is known to be right. An archive ends in the digest of
+everything before it. A directory has a list of digests, which is compared byte by byte. So a change
+of any byte is found, even of names, dates and lengths.
 """
 
 from __future__ import annotations
@@ -21,26 +21,34 @@ from latfarm_predictors.errors import BundleError
 from latfarm_predictors.whole_file import written_whole
 
 SUMS = "SHA256SUMS"
+"""Name of the list of digests."""
 
 _MOST_BYTES = 2**31
+"""Largest size of a bundle's files together, in bytes."""
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+"""Date of every file in an archive, so that the same files give the same bytes."""
 _SEAL = b"latfarm bundle, SHA-256 of all before this line: "
+"""What stands before the digest at the end of an archive."""
 _SEALED = len(_SEAL) + 64
+"""Number of bytes of the seal and the digest at the end of an archive."""
 _UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged archive raises (RuntimeError: encrypted, or an unknown method)."""
+"""The errors that reading a damaged archive may raise.
+
+RuntimeError means that it is encrypted or that a method of compression is unknown.
+"""
 
 
 def sums_of(files: Mapping[str, bytes]) -> bytes:
-    """The list of digests of some files, as sha256sum writes and checks it."""
+    """The list of digests of some files, in the format of the program sha256sum."""
     lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)]
     return "".join(lines).encode()
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Every file of a bundle, the list of digests too, all of them checked.
+    """Every file of a bundle, with the list of digests; all of them are checked.
 
     Raises:
-        BundleError: no such bundle, a file missing, changed or added.
+        BundleError: there is no such bundle, or a file is missing, changed or added.
     """
     try:
         files = _read_zip(path) if path.is_file() else _read_directory(path)
@@ -58,10 +66,10 @@ def read_files(path: Path) -> dict[str, bytes]:
 def write_files(files: Mapping[str, bytes], target: Path) -> None:
     """Write a bundle: one file if `target` ends in .zip, else a directory.
 
-    What was there before is replaced at once or not at all.
+    An older bundle at `target` is replaced as a whole or not at all.
 
     Raises:
-        BundleError: `target` is a directory that is no bundle.
+        BundleError: `target` is a directory, but not a bundle.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".zip":
@@ -71,7 +79,7 @@ def write_files(files: Mapping[str, bytes], target: Path) -> None:
 
 
 def _difference(listed: bytes, files: Mapping[str, bytes]) -> str:
-    """What is wrong, as far as a damaged list tells."""
+    """What is wrong with a bundle, as far as its list of digests shows."""
     digests: dict[str, str] = {}
     for line in listed.decode("utf-8", "replace").split("\n"):
         digest, _, name = line.partition("  ")
@@ -85,7 +93,7 @@ def _difference(listed: bytes, files: Mapping[str, bytes]) -> str:
 def _read_zip(path: Path) -> dict[str, bytes]:
     content = path.read_bytes()
     if not (_is_sealed(content) or _is_unsealed_archive(content)):
-        raise ValueError("it is damaged or no archive: its digest is not the one that it ends in")
+        raise ValueError("it is damaged or no archive: it does not end in its digest")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
             raise ValueError("larger than 2 GiB unpacked")
@@ -93,12 +101,13 @@ def _read_zip(path: Path) -> dict[str, bytes]:
 
 
 def _is_sealed(content: bytes) -> bool:
+    """Whether an archive ends in the digest of everything before the seal."""
     sealed, seal = memoryview(content)[:-_SEALED], content[-_SEALED:]
     return seal == _SEAL + hashlib.sha256(sealed).hexdigest().encode()
 
 
 def _is_unsealed_archive(content: bytes) -> bool:
-    """Whether it ends as archives without a comment do: those of version 1, and other tools'."""
+    """Whether an archive ends without a comment, as those of version 1 and of other tools do."""
     return content[-22:-18] == b"PK\x05\x06" and content[-2:] == b"\0\0"
 
 
@@ -121,7 +130,7 @@ def _write_zip(files: Mapping[str, bytes], target: Path) -> None:
                     packed = name.endswith(".npz")
                     entry.compress_type = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
                     archive.writestr(entry, content)
-                archive.comment = bytes(_SEALED)  # its length is part of what is sealed
+                archive.comment = bytes(_SEALED)  # its length is written before the digest is taken
             stream.seek(0)
             sealed = stream.read()[:-_SEALED]
             stream.seek(len(sealed))
@@ -131,7 +140,7 @@ def _write_zip(files: Mapping[str, bytes], target: Path) -> None:
 
 def _write_directory(files: Mapping[str, bytes], target: Path) -> None:
     if target.exists() and not (target / SUMS).is_file() and not _is_empty(target):
-        raise BundleError(f"{target}: exists and is no bundle: not overwritten")
+        raise BundleError(f"{target}: it exists and is no bundle, so it is not overwritten")
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         for name, content in files.items():

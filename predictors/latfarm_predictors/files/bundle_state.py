@@ -1,6 +1,6 @@
-"""A tree of models as the contents of files: its plain values as JSON, its arrays as one .npz.
+"""The state of a model as the contents of files: plain values as JSON, arrays as one .npz.
 
-No pickle: nothing that is read can run anything.
+There is no pickle, so nothing that is read can run code.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ DAMAGE = (
     zipfile.BadZipFile,
     PredictorsError,
 )
-"""What reading a tree that is none raises."""
+"""The errors that reading contents of another form may raise."""
 
 
 def packed(state: ModelState, texts: dict[str, str]) -> tuple[bytes, bytes]:
-    """A state's tree and its arrays as the contents of two files; texts are added to `texts`."""
+    """A state as the contents of two files, plain values and arrays.
+
+    Args:
+        state: the state.
+        texts: gets the state's texts, named by their place in the tree of states.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     tree = _flatten(state, "", arrays, texts)
     held = io.BytesIO()
@@ -41,17 +46,23 @@ def packed(state: ModelState, texts: dict[str, str]) -> tuple[bytes, bytes]:
 
 
 def state_of_files(tree: bytes, held: bytes, texts: Mapping[str, str]) -> ModelState:
-    """What `packed` was given."""
+    """The state that `packed` was given.
+
+    Args:
+        tree: content of the file of plain values.
+        held: content of the file of arrays.
+        texts: the texts, named by their place.
+    """
     with np.load(io.BytesIO(held), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     return _grow(json.loads(tree), "", arrays, texts)
 
 
 def as_json(data: Any) -> bytes:
-    """Readable JSON, the same for the same data.
+    """Readable JSON, with the same bytes for the same data.
 
     Raises:
-        BundleError: it is no plain JSON.
+        BundleError: the data are not plain JSON values.
     """
     try:
         return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -62,7 +73,7 @@ def as_json(data: Any) -> bytes:
 def _flatten(
     state: ModelState, place: str, arrays: dict[str, npt.NDArray[Any]], texts: dict[str, str]
 ) -> dict[str, Any]:
-    """The tree's plain values; arrays and texts go to their own files, named by place."""
+    """The plain values of a tree of states; arrays and texts are added, named by their place."""
     for name, array in state.arrays.items():
         arrays[f"{place}{name}"] = array
     for name, text in state.texts.items():
@@ -85,6 +96,7 @@ def _grow(
     arrays: Mapping[str, npt.NDArray[Any]],
     texts: Mapping[str, str],
 ) -> ModelState:
+    """The state at one place of a tree of states."""
     return ModelState(
         kind=str(tree["kind"]),
         values=tree["values"],

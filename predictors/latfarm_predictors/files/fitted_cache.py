@@ -1,9 +1,9 @@
-"""What takes seconds to fit and follows from a bundle alone, kept in files beside bundles.
+"""Files that keep what takes seconds to fit and depends on a bundle alone.
 
-Baselines that are fitted when first asked for, and the paper's confidence metrics, follow from the
-measurements that a bundle holds. A file here is named by the digest of that bundle and by what was
-fitted; it is written as bundles are (open formats, no pickle, every byte under a digest, at once or
-not at all), so that a damaged one is told from a good one, and fitted anew.
+Some baselines and the paper's confidence metrics are fitted when they are first needed, to the
+measurements that a bundle holds. A file is named by the digest of the bundle and by what was
+fitted. It is written as bundles are: in open formats, without pickle, every byte under a digest,
+at once or not at all. So a damaged file is recognised, and its content is fitted again.
 """
 
 from __future__ import annotations
@@ -13,40 +13,33 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import DAMAGE, packed, state_of_files
 from latfarm_predictors.models.base import ModelState
 
 FORMAT = "latfarm-fitted"
+"""Name of the format, in every file."""
 VERSION = 1
-"""Another version is fitted anew: to be raised where the same measurements give other models."""
+"""Version of what is fitted; files of another version are not used.
+
+Raise it when the same measurements give other models.
+"""
 MOST_BYTES = 256 * 2**20
-
-
-class FitCache(Protocol):
-    """Keeps what was fitted, by name. Thread-safe; may forget anything at any time."""
-
-    def get(self, name: str) -> ModelState | None:
-        """What was kept under that name; None where there is nothing, or nothing readable."""
-        ...
-
-    def put(self, name: str, state: ModelState) -> None:
-        """Keep it, if that is possible."""
-        ...
+"""Largest size of all files in the folder, in bytes."""
 
 
 class FittedCache:
-    """Fitted models of one bundle, as files of a folder that all bundles share.
+    """Fitted models of one bundle, as files in a folder that all bundles share. Thread-safe.
 
-    Safe between processes: who reads finds a whole file or none. When the folder holds more than
-    `most_bytes` the files that nobody used for longest go.
+    Several processes may use a folder: a reader finds a whole file or none. When the folder holds
+    more than `most_bytes`, the files that were not used for the longest time are removed.
 
     Args:
-        folder: made when first written to.
-        digest: of the bundle's list of digests, and so of its content, in hexadecimal.
-        most_bytes: of all files in the folder.
+        folder: the folder; it is made when a file is first written.
+        digest: digest of the bundle's list of digests, in hexadecimal.
+        most_bytes: largest size of all files in the folder.
     """
 
     def __init__(self, folder: Path, digest: str, most_bytes: int = MOST_BYTES) -> None:
@@ -55,9 +48,7 @@ class FittedCache:
         self._most_bytes = most_bytes
 
     def get(self, name: str) -> ModelState | None:
-        """See `FitCache.get`."""
-        from latfarm_predictors.files.bundle_files import read_files
-
+        """What was kept under that name; None where there is nothing, or nothing readable."""
         path = self._path(name)
         if not path.is_file():
             return None
@@ -69,16 +60,14 @@ class FittedCache:
         except (BundleError, *DAMAGE):
             return None
         with suppress(OSError):
-            os.utime(path)  # it was of use just now
+            os.utime(path)  # the file was used just now
         return state
 
     def put(self, name: str, state: ModelState) -> None:
-        """See `FitCache.put`; a folder that cannot be written to keeps nothing."""
-        from latfarm_predictors.files.bundle_files import SUMS, sums_of, write_files
-
+        """Keep a fitted model under that name; a folder that cannot be written to keeps nothing."""
         texts: dict[str, str] = {}
         tree, arrays = packed(state, texts)
-        if texts:  # boosted trees are a bundle's own
+        if texts:  # no model that is kept here has texts
             return
         files = {
             "fitted.json": json.dumps(self._header(name), sort_keys=True).encode(),
@@ -98,7 +87,7 @@ class FittedCache:
         return self._folder / f"{hashlib.sha256(key).hexdigest()}.zip"
 
     def _drop_oldest(self) -> None:
-        """Remove what nobody used for longest, until the rest fits."""
+        """Remove the files that were not used for the longest time, until the others fit."""
         found = []
         for path in self._folder.glob("*.zip"):
             with suppress(OSError):  # another process removed it

@@ -1,1 +1,1 @@
-"""Readers: files of other tools to Graphs."""
+"""Frontends: read model files of other tools (ONNX) as Graphs."""

@@ -1,10 +1,10 @@
-"""Read an ONNX file as a Graph: any user's file, opset 7 to the newest that `onnx` knows.
+"""Read an ONNX file as a Graph, from opset 7 to the newest opset that the package `onnx` knows.
 
-Folded away: constants (weights made by ConstantOfShape are never made real), shape chains,
-branches whose condition is known, Identity, inference Dropout, views that change nothing.
-BatchNormalization stays: whether it costs anything is the runtime's affair. Int8 files keep their
-QuantizeLinear and DequantizeLinear. Whatever is wrong with a file ends in one ModelFileError of one
-line that names the file, the node and the remedy.
+Ops on constants, computations of shapes, branches with a known condition, Identity, Dropout and
+views that change nothing are computed while reading and leave no node. Weights made by
+ConstantOfShape are never allocated. BatchNormalization stays: the runtime decides whether it costs
+anything. Int8 files keep their QuantizeLinear and DequantizeLinear. Every fault of a file becomes a
+ModelFileError with one line that names the file, the node and the remedy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from latfarm_predictors.frontends.onnx_constants import Array
 from latfarm_predictors.frontends.onnx_file import SIZE_LIMIT_BYTES, open_model
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_reader import Reader
+from latfarm_predictors.frontends.onnx_slim import optimised
 from latfarm_predictors.graph.graph import Graph
 
 __all__ = ["SIZE_LIMIT_BYTES", "OwnWeights", "read_onnx", "read_onnx_weights"]
@@ -33,22 +34,21 @@ def read_onnx(
 
     Args:
         path: an .onnx file.
-        batch: first dimension of every input, whatever the file says.
-        shapes: full shapes of inputs by name, whatever the file says; stronger than `batch`.
-        optimise: let onnxslim simplify the model first: it joins equal parts, and
-            transposes and views that follow each other (docs/adr/0005). It takes seconds, in a
-            process of its own; where it fails, the model is read as it is, and a warning logged.
+        batch: the first dimension of every input; it replaces the one in the file.
+        shapes: full shapes of inputs by name; they replace those in the file, and `batch`.
+        optimise: simplify the model with onnxslim first: it merges equal parts, and transposes and
+            views in a row (docs/adr/0005). It takes seconds in a process of its own; when it fails,
+            the model is read without it and a warning is logged.
 
     Raises:
-        ModelFileError: no file, no ONNX, damaged, or its parts contradict each other.
-        UnsupportedOpError: it uses an op, or a form of one, that cannot be expressed.
-        DynamicShapeError: an input's dimension is open, and neither `batch` nor `shapes` binds it.
+        ModelFileError: the file is missing, is not ONNX, is damaged or contradicts itself.
+        UnsupportedOpError: the model uses an op, or a form of one, that a Graph cannot express.
+        DynamicShapeError: a dimension of an input is open, and neither `batch` nor `shapes` sets
+            it.
     """
     opened = open_model(Path(path))
     graph = Reader(opened, batch, shapes or {}).read()
     if optimise:
-        from latfarm_predictors.frontends.onnx_slim import optimised
-
         return optimised(opened, graph)
     return graph
 
@@ -64,8 +64,8 @@ def read_onnx_weights(
     Args and errors are those of `read_onnx`.
 
     Returns:
-        the Graph, and for the name of each weight in it that has no values of its own, those of the
-        file, after the folds that made the Graph (a transposed initializer comes transposed).
+        The Graph, and the values of its weights by name, for all weights that have no values in the
+        Graph. They fit the Graph: an initializer that was transposed while reading is transposed.
     """
     file = Path(path)
     reader = Reader(open_model(file), batch, shapes or {})
@@ -74,10 +74,15 @@ def read_onnx_weights(
 
 
 class OwnWeights(Mapping[str, Array]):
-    """The user's own weights by the Graph's names: read from the file when asked for, not kept.
+    """The values of a model's weights by their names in the Graph.
 
-    Looking one up raises ModelFileError where the file's data are damaged. The file must stay as it
-    is for as long as this lives.
+    They are read from the file at every look-up and not kept, so the file must not change. Looking
+    one up raises ModelFileError when the data in the file are damaged.
+
+    Args:
+        file: the model.
+        graph: what was read from it.
+        emitter: that made the graph.
     """
 
     def __init__(self, file: Path, graph: Graph, emitter: Emitter) -> None:

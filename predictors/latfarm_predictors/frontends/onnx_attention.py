@@ -1,4 +1,4 @@
-"""Attention and rotary positions of opset 23 and later, as exporters spell them out before it."""
+"""Attention and RotaryEmbedding (opset 23) in ops of opset 13, as older exporters write them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def _attention(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _scores(em: Emitter, call: OnnxCall, query: str, key: str, past: int) -> str:
-    """Scaled, capped and masked products of queries and keys; each operand takes half the scale."""
+    """Scaled, capped and masked products of queries and keys.
+
+    Queries and keys are both multiplied by the square root of the scale, as ONNX defines the op.
+    """
     depth = em.type_of(query).shape[-1]
     scale = float(call.attrs.get("scale", 0.0)) or 1 / math.sqrt(depth)
     if scale < 0:
@@ -74,7 +77,7 @@ def _scores(em: Emitter, call: OnnxCall, query: str, key: str, past: int) -> str
 
 
 def _band(em: Emitter, scores: str, past: int, left: int, right: int) -> str:
-    """A mask that lets each query see `left` keys before and `right` after it; -1: all."""
+    """A mask: each query sees `left` keys before it and `right` keys behind it; -1 means all."""
     kind = em.type_of(scores)
     rows, columns = kind.shape[-2:]
 
@@ -91,7 +94,7 @@ def _band(em: Emitter, scores: str, past: int, left: int, right: int) -> str:
 
 
 def _heads(em: Emitter, x: str, heads: int) -> str:
-    """[batch, length, heads * depth] as [batch, heads, length, depth]."""
+    """A tensor [batch, length, heads * depth] as [batch, heads, length, depth]."""
     shape = em.type_of(x).shape
     if len(shape) != 3:
         return x
@@ -102,7 +105,7 @@ def _heads(em: Emitter, x: str, heads: int) -> str:
 
 
 def _repeated(em: Emitter, x: str, heads: int) -> str:
-    """Keys or values of fewer heads, each serving as many queries."""
+    """Keys or values with as many heads as there are queries; each own head is repeated."""
     batch, own, length, depth = em.type_of(x).shape
     if own == heads:
         return x
@@ -149,7 +152,7 @@ def _rotary(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _turned(em: Emitter, x: str, caches: Sequence[str], *, interleaved: bool) -> str:
-    """Pairs of channels rotated: (a cos - b sin, a sin + b cos)."""
+    """Each pair of channels (a, b) rotated: (a cos - b sin, a sin + b cos)."""
     shape = em.type_of(x).shape
     half = shape[3] // 2
     if interleaved:

@@ -1,4 +1,4 @@
-"""One node of a file on its way into a Graph, and what its operands may be."""
+"""OnnxCall: one node of an ONNX file that is about to be converted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from latfarm_predictors.graph.canonical import as_ints
 
 @dataclass(frozen=True, slots=True)
 class OnnxCall:
-    """One node of the file: operands resolved, "" where absent; tensor attributes as protos.
+    """One node of the file.
 
-    `outputs` counts the results up to the last one that anybody reads.
+    Attributes:
+        op: its type in the file.
+        inputs: tensors of the Graph that are its operands; "" for an absent operand.
+        attrs: attributes as plain values; those that are tensors as TensorProto.
+        outputs: number of results up to the last one that is read.
+        opset: of the file.
     """
 
     op: str
@@ -25,11 +30,15 @@ class OnnxCall:
     opset: int
 
     def input(self, index: int) -> str:
-        """An operand; "" where it is absent."""
+        """The operand at this position; "" if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def need(self, index: int) -> str:
-        """A required operand."""
+        """The operand at this position, which must be present.
+
+        Raises:
+            GraphError: it is absent.
+        """
         found = self.input(index)
         if not found:
             raise GraphError(f"operand {index} is missing")
@@ -37,10 +46,15 @@ class OnnxCall:
 
 
 Convert = Callable[[Emitter, OnnxCall], tuple[str, ...]]
+"""Adds a node of the file to the Graph; returns the tensors that are its results."""
 
 
 def ints(em: Emitter, call: OnnxCall, name: str, index: int) -> tuple[int, ...] | None:
-    """Integers that are an attribute in some opsets and an operand in others; None if absent."""
+    """Integers that are an attribute in some opsets and an operand in others; None if absent.
+
+    Raises:
+        GraphError: the operand is not a known constant.
+    """
     if name in call.attrs:
         return as_ints(call.attrs[name], call.op, name)
     x = call.input(index)

@@ -1,8 +1,8 @@
-"""Constants of an ONNX model: weights known by type, small ones by value, and folding over them.
+"""Constants of an ONNX model: large ones known by type, small ones by value; ops on constants.
 
-A weight's data are never touched unless it is small and an op asks for its values, so that a model
-whose weights are made by ConstantOfShape costs no memory. What becomes of large ones is noted as a
-recipe, and done when somebody asks for the user's own weights.
+The data of a weight are read only if it is small and an op needs its values, so that a model whose
+weights are made by ConstantOfShape needs no memory. For large constants that ops compute, a recipe
+is kept, which is run when the values of the weights are asked for.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from latfarm_predictors.graph.shapes.call import Values
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 VALUES_LIMIT = 1024
-"""Constants of more elements are never read: no shape, axis or bound is that long."""
+"""Constants with more elements than this are never read: no shape, axis or bound is as long."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Recipe = Callable[[], Array]
+"""Computes the values of a constant."""
 
 
 class UnsupportedError(GraphError):
-    """An op, a use of it, or an element type that has no counterpart in opset 13 here."""
+    """An op, a use of it, or an element type cannot be expressed in a Graph (opset 13)."""
 
 
 @dataclass(slots=True, eq=False)
 class Constant:
-    """A constant tensor: its type, and where its values can be had.
+    """A constant tensor: its type, and where its values come from.
 
-    `array` are its values; `proto` is a small tensor not yet read; `recipe` makes the values of one
-    that the structure of the model does not need.
+    Attributes:
+        type: of the tensor.
+        array: its values, where they are known.
+        proto: a TensorProto that was not read yet.
+        recipe: computes the values of a constant that does not decide the structure of the model.
     """
 
     type: TensorType
@@ -44,10 +48,10 @@ class Constant:
     recipe: Recipe | None = None
 
     def read(self) -> Array | None:
-        """The values, or None where they are large or noise.
+        """The values; None where there are too many, or they are unknown.
 
         Raises:
-            GraphError: the file's data do not fit the tensor's type.
+            GraphError: the data in the file do not fit the type of the tensor.
         """
         if self.array is None and self.proto is not None:
             if self.type.elements > VALUES_LIMIT:
@@ -56,7 +60,7 @@ class Constant:
         return self.array
 
     def values(self) -> Values | None:
-        """The values in row-major order as plain numbers; None where unknown or not finite."""
+        """The values in row-major order as numbers; None if unknown, too many or not finite."""
         array = self.read()
         if array is None or array.size > VALUES_LIMIT:
             return None
@@ -65,10 +69,10 @@ class Constant:
         return tuple(int(item) for item in array.reshape(-1).tolist())
 
     def full(self) -> Array:
-        """The values, however large: not kept, so that they may be dropped after use.
+        """The values, however many; they are not kept, so that their memory can be freed.
 
         Raises:
-            GraphError: nobody knows them, or the file's data do not fit the tensor's type.
+            GraphError: they are unknown, or the data in the file do not fit the type.
         """
         if self.array is not None:
             return self.array
@@ -93,14 +97,14 @@ def _array_of(proto: Any) -> Array:
 
 
 def tensor_constant(proto: Any) -> Constant:
-    """A TensorProto as a Constant, unread.
+    """A TensorProto as a Constant; its data are not read yet.
 
     Raises:
-        GraphError: its data are in another file.
-        UnsupportedError: its element type is not known here.
+        GraphError: the proto is no tensor, or its data are in another file.
+        UnsupportedError: its element type is not supported.
     """
     if not isinstance(proto, onnx.TensorProto):
-        raise GraphError(f"{str(proto)[:40]!r} is no tensor")
+        raise GraphError(f"{str(proto)[:40]!r} is not a tensor")
     dtype = CAST_CODES.get(proto.data_type)
     if proto.data_location == onnx.TensorProto.EXTERNAL or proto.external_data:
         raise GraphError(f"tensor {proto.name!r} keeps its data in another file (external_data)")
@@ -115,7 +119,7 @@ def tensor_constant(proto: Any) -> Constant:
 
 
 def array_constant(array: Array) -> Constant:
-    """Values computed here as a Constant.
+    """An array as a Constant.
 
     Raises:
         GraphError: the element type is not supported.
@@ -127,7 +131,7 @@ def array_constant(array: Array) -> Constant:
 
 
 def dtype_name(code: int) -> str:
-    """What ONNX calls an element type; the bare number for one it does not know."""
+    """The name that ONNX gives an element type; for an unknown one, its number."""
     try:
         return str(onnx.TensorProto.DataType.Name(code)).lower()
     except ValueError:
@@ -135,10 +139,15 @@ def dtype_name(code: int) -> str:
 
 
 def fold(op: str, operands: Sequence[Array | None], attrs: Mapping[str, AttrValue]) -> Array | None:
-    """Compute an op (opset 13, canonical attributes) over constants, for chains that make shapes.
+    """Compute an op on small constants, as computations of shapes need it.
+
+    Args:
+        op: opset-13 name.
+        operands: values; None where they are unknown.
+        attrs: canonical attributes.
 
     Returns:
-        None where an operand is unknown, the result is large, or the op is not one of such chains.
+        The result; None if an operand is unknown, the result is large, or the op is not known here.
 
     Raises:
         GraphError: the operands do not fit.
@@ -160,16 +169,24 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Mapping[str, AttrValu
 def compute(
     op: str, operands: Sequence[Array | None], attrs: Mapping[str, AttrValue], kind: TensorType
 ) -> Array:
-    """Compute an op over constants of any size; `kind` is what it makes.
+    """Compute an op on constants of any size.
+
+    Args:
+        op: opset-13 name.
+        operands: values; None for an absent operand.
+        attrs: canonical attributes.
+        kind: type of the result.
 
     Raises:
-        GraphError: nothing here computes it.
+        GraphError: the op cannot be computed.
     """
     evaluate = _EVALUATE.get(op)
     known = [array for array in operands if array is not None]
     if evaluate is not None and len(known) == len(operands):
         return np.asarray(evaluate(known, attrs))
-    from onnx.reference import ReferenceEvaluator  # a second to load, and rarely needed
+    from onnx.reference import (
+        ReferenceEvaluator,  # loading it takes a second, and it is rarely needed
+    )
 
     names = [f"x{index}" if array is not None else "" for index, array in enumerate(operands)]
     value = onnx.helper.make_empty_tensor_value_info
@@ -179,7 +196,7 @@ def compute(
     feeds = {n: a for n, a in zip(names, operands, strict=True) if n}
     try:
         found: Array = ReferenceEvaluator(model).run(None, feeds)[0]
-    except Exception as error:  # the evaluator raises whatever its hundred ops raise
+    except Exception as error:  # each of its hundred ops has its own errors
         raise GraphError(f"{op} of {kind.dtype} {list(kind.shape)}: {error}") from error
     return found
 
@@ -188,7 +205,7 @@ Evaluate = Callable[[list[Array], Mapping[str, Any]], Any]
 
 
 def _grown(op: str, arrays: list[Array]) -> int:
-    """How many elements an op makes whose result may be far larger than its operands."""
+    """Number of elements of the result of an op that may be far larger than its operands."""
     if op == "Expand":
         shape: Sequence[int] = np.broadcast_shapes(
             arrays[0].shape, tuple(int(size) for size in arrays[1])
@@ -210,7 +227,7 @@ def _divide(arrays: list[Array], _: Mapping[str, Any]) -> Any:
         return arrays[0] / arrays[1]
     if not np.all(arrays[1]):
         raise ZeroDivisionError("division by 0")
-    # ONNX integers divide towards zero; through floats, large ones would lose digits.
+    # ONNX divides integers towards zero; converted to floats, large ones would lose digits.
     whole, rest = np.divmod(arrays[0], arrays[1])
     return whole + ((rest != 0) & ((arrays[0] < 0) != (arrays[1] < 0)))
 
@@ -223,7 +240,7 @@ def _slice(arrays: list[Array], _: Mapping[str, Any]) -> Any:
     data, starts, ends, axes, steps = arrays
     parts = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # With a negative step everything before -size is "before the first".
+        # With a negative step, every end below -size means "before the first element".
         stop = None if step < 0 and int(end) < -data.shape[int(axis)] else int(end)
         parts[int(axis)] = slice(int(start), stop, int(step))
     return data[tuple(parts)]

@@ -1,4 +1,4 @@
-"""An ONNX file opened: its structure in memory, its weights left in place, functions inlined."""
+"""Open an ONNX file: read its structure, leave large weights in the file, inline functions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,25 @@ from latfarm_predictors.frontends.onnx_constants import Array
 from latfarm_predictors.frontends.onnx_wire import TensorPlace, WireError, skeleton_of
 
 SIZE_LIMIT_BYTES = 2 * 1024**3
-NODE_LIMIT = 50_000
-"""More nodes than any network that a board runs; functions are counted as if inlined."""
+"""The size of the largest file that is read: a protobuf message cannot be larger than 2 GiB."""
 
+NODE_LIMIT = 50_000
+"""The largest number of nodes that is read, functions inlined; no network on a board has more."""
+
+# How deeply functions may call each other.
 _DEPTH_LIMIT = 50
+# Files of this size and more are mapped into memory instead of read.
 _MAPPED_FROM_BYTES = 8 * 1024**2
 
 
 class ModelFile:
-    """A model without the data of its big tensors, and a way to those.
+    """A model without the data of its large tensors, which are read from the file on request.
 
-    `model` is the ModelProto, with a graph, without local functions, all its names text.
+    Args:
+        path: of the file.
+        model: a ModelProto with a graph and without local functions, whose names are all texts.
+        data: the bytes of the file.
+        places: where in the file the large tensors are, by name.
     """
 
     def __init__(self, path: Path, model: Any, data: memoryview, places: Mapping[str, TensorPlace]):
@@ -39,14 +47,14 @@ class ModelFile:
         self._places = places
 
     def is_big(self, name: str) -> bool:
-        """Whether the data of this initializer were left in the file."""
+        """Whether the data of this initializer stayed in the file."""
         return name in self._places
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
-        """A big initializer's values; a view of the file, where they are stored raw.
+        """The values of a large initializer; if they are stored as raw data, a view of the file.
 
         Raises:
-            GraphError: the file's data do not fit the tensor's type.
+            GraphError: the data in the file do not fit the type of the tensor.
         """
         place = self._places[name]
         if place.raw is not None:
@@ -65,10 +73,10 @@ class ModelFile:
 
 
 def open_model(file: Path) -> ModelFile:
-    """Open a file that says what it is.
+    """Open an ONNX file.
 
     Raises:
-        ModelFileError: no file, no ONNX, or damaged.
+        ModelFileError: the file is missing, is not ONNX, or is damaged.
     """
     data = _bytes_of(file)
     if not data:
@@ -79,15 +87,17 @@ def open_model(file: Path) -> ModelFile:
         model.ParseFromString(skeleton.data)
     except (DecodeError, WireError) as error:
         raise ModelFileError(
-            f"{file}: is no ONNX model, or is cut off; export or copy it again"
+            f"{file}: is not an ONNX model, or is cut off; export or copy it again"
         ) from error
     if not model.graph.node:
-        raise ModelFileError(f"{file}: is no ONNX model: it holds no graph; export the model again")
-    # protobuf hands over text that is not UTF-8 as bytes.
+        raise ModelFileError(
+            f"{file}: is not an ONNX model: it has no graph; export the model again"
+        )
+    # protobuf returns text that is not UTF-8 as bytes.
     sound = all(isinstance(text, str) for text in _texts(model))
     if not sound or not all(node.op_type.isidentifier() for node in model.graph.node):
         raise ModelFileError(
-            f"{file}: is damaged: a name in it is no text; export or copy it again"
+            f"{file}: is damaged: a name in it is not text; export or copy it again"
         )
     nodes = _nodes_inlined(file, model)
     if nodes > NODE_LIMIT:
@@ -112,13 +122,13 @@ def open_model(file: Path) -> ModelFile:
 
 
 def line_of(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """The first line of an error's text, or its type if it has no text."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 def _bytes_of(file: Path) -> memoryview:
-    """The file's bytes; of a large file they are its pages, read as they are touched."""
+    """The bytes of a file; a large file is mapped, so that only pages that are used are read."""
     try:
         if file.is_dir():
             raise ModelFileError(f"{file}: is a folder; name an .onnx file in it")
@@ -144,7 +154,7 @@ def _bytes_of(file: Path) -> memoryview:
 
 
 def _texts(model: Any) -> Iterator[object]:
-    """Every text of a model that a reader looks at."""
+    """Every text of a model that the Reader uses."""
     graph = model.graph
     yield graph.name
     yield from (entry.domain for entry in model.opset_import)
@@ -157,10 +167,10 @@ def _texts(model: Any) -> Iterator[object]:
 
 
 def _nodes_inlined(file: Path, model: Any) -> int:
-    """How many nodes the model has once its functions stand where they are called.
+    """Number of nodes of the model when its functions are inlined.
 
     Raises:
-        ModelFileError: functions call each other in a circle, or too deeply to be inlined.
+        ModelFileError: functions call each other in a circle or too deeply.
     """
     if not model.functions:
         return len(model.graph.node)

@@ -1,9 +1,9 @@
-"""Int8 files: quantised ops are said as DequantizeLinear, the float op, QuantizeLinear.
+"""Int8 files: a quantised op becomes DequantizeLinear, the float op, QuantizeLinear.
 
-So the two formats that onnxruntime's quantiser writes (QDQ, and QLinear ops of ONNX and of
-com.microsoft) read as one network. One scale for a tensor is a scalar, one for each channel a
-vector with its axis; a zero point is always there, since its type is that of the result. Scales and
-zero points are weights: their values change no latency.
+The quantiser of onnxruntime writes two formats: QDQ, and QLinear ops of ONNX and of the domain
+com.microsoft. Both are read as the same network. One scale for a tensor is a scalar; one for each
+channel is a vector with an axis. A zero point is always present, since its type is the type of the
+result. Scales and zero points are weights: their values change no latency.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from latfarm_predictors.graph.graph import AttrValue, TensorType
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 _INTEGERS = ("int8", "uint8", "int32")
+"""Element types that can be dequantised; QuantizeLinear makes the first two."""
 
 
 def quantize(em: Emitter, x: str, scale: str, zero: str, axis: int = 1) -> str:
-    """QuantizeLinear; the zero point's type is the result's.
+    """Add a QuantizeLinear; its result has the element type of the zero point.
 
     Raises:
         UnsupportedError: the result is neither int8 nor uint8.
@@ -37,7 +38,7 @@ def quantize(em: Emitter, x: str, scale: str, zero: str, axis: int = 1) -> str:
 
 
 def dequantize(em: Emitter, x: str, scale: str, zero: str, axis: int = 1) -> str:
-    """DequantizeLinear.
+    """Add a DequantizeLinear.
 
     Raises:
         UnsupportedError: `x` is neither int8, uint8 nor int32.
@@ -63,7 +64,7 @@ def _operands(
 
 
 def _plain(em: Emitter, x: str) -> str:
-    """A scale or zero point of one element as a scalar."""
+    """A scale or zero point; one with a single element becomes a scalar."""
     kind = em.type_of(x)
     if not kind.shape or kind.elements != 1:
         return x
@@ -76,7 +77,7 @@ def _zeros(em: Emitter, dtype: str, shape: Sequence[int]) -> str:
 
 
 def _ones_like(em: Emitter, zero: str) -> str:
-    """Scales of 1, as many as there are zero points."""
+    """Scales of 1, in the shape of the zero points."""
     shape = em.type_of(zero).shape if zero else ()
     return em.weight(TensorType("float32", shape), lambda: np.ones(shape, np.float32))
 
@@ -99,12 +100,12 @@ def _qdq(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _rescaled(call: OnnxCall, at: int) -> tuple[str, str]:
-    """The scale and the zero point at this operand and the next."""
+    """The scale and the zero point, which are the operands `at` and `at + 1`."""
     return call.need(at), call.input(at + 1)
 
 
 def _bias(em: Emitter, x: str, x_scale: str, w_scale: str) -> str:
-    """An int32 bias, whose scale is that of the products."""
+    """Dequantise an int32 bias; its scale is the product of the scales of input and weight."""
     scale = em.op("Mul", [_plain(em, x_scale), _plain(em, w_scale)])
     return dequantize(em, x, scale, "", 0)
 
@@ -164,7 +165,7 @@ def _concat(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _integer(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
-    """ConvInteger and MatMulInteger: products of integers, as floats that hold them exactly."""
+    """ConvInteger and MatMulInteger, computed in floats, which hold these integers exactly."""
     conv = call.op == "ConvInteger"
     operands = []
     for index, axis in enumerate((1, 0) if conv else (-2, -1)):
@@ -175,7 +176,7 @@ def _integer(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _dynamic(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
-    """DynamicQuantizeLinear as its definition says it: scale and zero point from the extremes."""
+    """DynamicQuantizeLinear as ONNX defines it: scale and zero point from minimum and maximum."""
     x = call.need(0)
     axes = tuple(range(len(em.type_of(x).shape)))
     whole: Mapping[str, AttrValue] = {"axes": axes, "keepdims": 0}

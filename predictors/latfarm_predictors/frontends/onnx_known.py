@@ -20,9 +20,9 @@ from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph.canonical import as_int
 from latfarm_predictors.graph.graph import TensorType
 
-# Positions of a sequence, or of all pixels of an image.
+# The largest number of elements of a Range: enough for a sequence or all pixels of an image.
 _LONGEST_RANGE = 1_000_000
-# No float constant that matters (bounds, scales, a multiplier) is longer.
+# ConstantOfShape with more float elements than this makes a weight: no bound or scale has as many.
 _SMALL = 16
 
 
@@ -52,7 +52,7 @@ def _constant_of_shape(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     def filled() -> Array:
         return np.broadcast_to(value, shape)
 
-    # Large ones are weights of a model that ships none: never made real.
+    # Large ones are weights of a model without weights: they are never allocated.
     limit = _SMALL if kind.dtype.startswith("float") else VALUES_LIMIT
     if max(kind.elements, *shape, 0) > limit:
         return (em.weight(kind, filled),)

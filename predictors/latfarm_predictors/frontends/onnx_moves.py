@@ -1,4 +1,4 @@
-"""Ops that move, cut or join data, and the views among them, in the spelling of opset 13."""
+"""Convert ops that move, cut or join data, views included, to opset 13."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from latfarm_predictors.frontends.onnx_constants import (
 )
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph.canonical import as_int, as_ints, canonical_slice, positive_axis
+from latfarm_predictors.graph.op_sets import RESHAPES
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 from latfarm_predictors.graph.shapes.moves import resolve_reshape
-from latfarm_predictors.kernels.fusion import RESHAPES
 
 
 def _pad(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _slice(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _concat(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
-    # Empty pieces (of a shape chain, mostly) add nothing.
+    # Empty pieces, which computations of shapes often have, add nothing.
     pieces = [x for x in call.inputs if x and em.type_of(x).elements]
     return (pieces[0],) if len(pieces) == 1 else (em.op("Concat", pieces, call.attrs),)
 
@@ -193,7 +193,7 @@ def _resize(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _factors(em: Emitter, call: OnnxCall, shape: Sequence[int], *, old: bool) -> list[float]:
-    """Resize's scale of every axis, from scales or sizes, wherever the opset keeps them."""
+    """The scale of every axis of a Resize, from scales or sizes; each opset has them elsewhere."""
     given = call.input(1 if old else 2)
     known: Sequence[float] | None = call.attrs.get("scales")
     if known is None and given and em.type_of(given).elements:

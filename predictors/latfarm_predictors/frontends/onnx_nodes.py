@@ -1,4 +1,4 @@
-"""Emitter: turns ONNX nodes, one after another, into the nodes and weights of a Graph."""
+"""Emitter: makes the nodes and weights of a Graph while an ONNX file is read node by node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from latfarm_predictors.graph.shapes import infer, supported_ops
 from latfarm_predictors.graph.shapes.call import Values
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
-# Operands whose values are part of what an op does; all other constants are weights: type alone.
+# Positions of operands whose values decide what an op does. Of all other constants, only the type
+# is kept.
 _STRUCTURAL: Mapping[str, tuple[int, ...]] = {
     "Clip": (1, 2),
     "Pad": (1, 2),
@@ -45,19 +46,24 @@ _STRUCTURAL: Mapping[str, tuple[int, ...]] = {
     "TopK": (1,),
     "OneHot": (1, 2),
 }
-# With a scalar operand its value may choose the code path (x^2, x * 0.5).
+# Ops whose scalar operands keep their value: it may choose the code that runs (x^2, x * 0.5).
 _SCALAR_OPERANDS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod"})
+# Up to this number of elements, the indices of a Gather keep their values.
 _GATHER_LIMIT = 16
-# Results that the opset asks for even where nobody reads them.
+# The number of results that an op must have, even if not all are read.
 _FEWEST_OUTPUTS = {"TopK": 2}
-# Opsets to look for an op that has no rule of ours: ours, then the last that IR 8 was made for.
+# For an op without shape inference of ours, `onnx` is asked with these opsets, in this order: ours,
+# then the last one of IR version 8.
 _SCHEMA_OPSETS = (13, 17)
 
 
 class Emitter:
-    """The Graph under construction. Names given out are unique among tensors and among nodes.
+    """Builds a Graph; all names that it makes are unique among tensors and among nodes.
 
-    `batch` is the declared and the wanted batch where they differ, else None.
+    Attributes:
+        batch: the batch in the file and the wanted one, where they differ, else None.
+        inputs: names of the inputs.
+        nodes: nodes in topological order.
     """
 
     def __init__(self) -> None:
@@ -71,33 +77,29 @@ class Emitter:
         self._node_names: dict[str, int] = {}
         self._prefix = "node"
 
-    # What a file declares
-
     def add_input(self, name: str, kind: TensorType) -> None:
-        """An activation that comes from outside."""
+        """Add a network input."""
         self.inputs.append(name)
         self._types[name] = kind
 
     def add_constant(self, name: str, constant: Constant) -> None:
-        """A weight or a constant, under its name in the file."""
+        """Add a weight or a constant under its name in the file."""
         self._constants[name] = constant
 
     def bind(self, name: str, tensor: str) -> None:
-        """Let `name`, as the file says, mean `tensor`, as made here."""
+        """Let a name of the file stand for a tensor of the Graph."""
         if name != tensor:
             self._alias[name] = tensor
 
     def start(self, node_name: str) -> None:
-        """The nodes to come belong to this node of the file."""
+        """Name the next nodes after this node of the file."""
         self._prefix = node_name
 
-    # What is known of tensors
-
     def resolve(self, name: str) -> str:
-        """The tensor that a name of the file means.
+        """The tensor of the Graph for which a name of the file stands.
 
         Raises:
-            GraphError: nothing makes it.
+            GraphError: no node read so far makes it.
         """
         found = self._alias.get(name, name)
         if found and found not in self._types and found not in self._constants:
@@ -105,12 +107,12 @@ class Emitter:
         return found
 
     def type_of(self, x: str) -> TensorType:
-        """Type of a tensor made here."""
+        """Type of a tensor or constant of the Graph."""
         found = self._types.get(x)
         return found if found is not None else self._constants[x].type
 
     def is_constant(self, x: str) -> bool:
-        """Whether it is known without running the model."""
+        """Whether the tensor is a constant."""
         return x in self._constants
 
     def values(self, x: str) -> Values | None:
@@ -124,37 +126,40 @@ class Emitter:
         return None if constant is None else constant.read()
 
     def producer(self, x: str) -> Node | None:
-        """The node made here that makes `x`."""
+        """The node of the Graph that makes `x`."""
         return self._made_by.get(x)
 
-    # What makes new ones
-
     def constant(self, constant: Constant) -> str:
-        """A constant made here."""
+        """Add a constant under a new name; returns the name."""
         name = self._fresh("constant")
         self._constants[name] = constant
         return name
 
     def ints(self, values: Sequence[int]) -> str:
-        """A one-dimensional int64 constant."""
+        """Add a one-dimensional int64 constant; returns its name."""
         return self.constant(array_constant(np.asarray(values, dtype=np.int64)))
 
     def weight(self, kind: TensorType, recipe: Recipe | None = None) -> str:
-        """A weight of which the type alone matters; `recipe` has its values."""
+        """Add a weight of which only the type matters; returns its name.
+
+        Args:
+            kind: its type.
+            recipe: computes its values for those who ask for them.
+        """
         return self.constant(Constant(kind, recipe=recipe))
 
     def full(self, x: str) -> Recipe:
-        """A recipe for the values of a constant of any size."""
+        """A function that returns the values of a constant of any size."""
         return self._constants[x].full
 
     def scalar_like(self, x: str, value: float) -> str:
-        """A scalar constant of the dtype of `x`."""
+        """Add a scalar constant with the element type of `x`; returns its name."""
         return self.constant(array_constant(np.asarray(value, dtype=self.type_of(x).dtype)))
 
     def op(
         self, op_type: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue] | None = None
     ) -> str:
-        """A node with one output, or a constant where all operands are."""
+        """Add a node with one result, or a constant if all operands are; returns its name."""
         return self.ops(op_type, inputs, attrs, 1)[0]
 
     def ops(
@@ -164,18 +169,20 @@ class Emitter:
         attrs: Mapping[str, AttrValue] | None,
         outputs: int,
     ) -> tuple[str, ...]:
-        """A node with several outputs.
+        """Add a node with several results; returns their names.
+
+        If all operands are constants, the results are constants too, and no node is added.
 
         Raises:
             GraphError: operands or attributes do not fit.
-            UnsupportedError: no shape inference knows the op.
+            UnsupportedError: no shape inference is known for the op.
         """
         operands = list(inputs)
         while operands and not operands[-1]:
             operands.pop()
         types = [self.type_of(x) if x else None for x in operands]
         full = canonical_attrs(op_type, attrs or {}, types)
-        # How int8 weights are scaled is a part of the network: they are not folded to floats.
+        # The scaling of int8 weights is part of the network: they do not become float constants.
         constant = op_type != "DequantizeLinear" and self._all_constant(operands)
         if constant and outputs == 1:
             array = fold(op_type, [self.array(x) for x in operands if x], full)
@@ -206,7 +213,7 @@ class Emitter:
         return node.outputs
 
     def finish(self, name: str, outputs: Sequence[str]) -> Graph:
-        """The Graph of all that `outputs` need; the rest is dropped.
+        """The Graph of all nodes that `outputs` need; the others are dropped.
 
         Raises:
             GraphError: the outputs do not depend on any input.
@@ -240,8 +247,6 @@ class Emitter:
         ends = tuple(dict.fromkeys(x for x in outputs if x not in self._constants))
         return Graph(name, inputs, ends, tuple(kept), weights, types)
 
-    # Inside
-
     def _all_constant(self, operands: Sequence[str]) -> bool:
         return bool(operands) and all(not x or x in self._constants for x in operands)
 
@@ -253,7 +258,7 @@ class Emitter:
         kind: TensorType,
         index: int,
     ) -> Recipe | None:
-        """How to compute a constant too large to be folded; None for later results of an op."""
+        """A function that computes a large constant; None for all results but the first."""
         if index:
             return None
         sources = [self._constants[x] if x else None for x in operands]
@@ -266,7 +271,9 @@ class Emitter:
     def _kept_values(self, op: str, index: int, x: str) -> Values | None:
         constant = self._constants[x]
         elements = constant.type.elements
-        if op == "int8 scalar":  # times its scale it is a scalar again: no digit may be lost
+        if (
+            op == "int8 scalar"
+        ):  # multiplied by its scale it is a scalar again, so no digit may be lost
             return constant.values()
         if op in _SCALAR_OPERANDS:
             if elements != 1:
@@ -285,7 +292,7 @@ class Emitter:
         attrs: Mapping[str, AttrValue],
         outputs: int,
     ) -> tuple[TensorType, ...]:
-        """Ask onnx, for ops that are standard but have no rule of ours."""
+        """The types of the results as `onnx` infers them, for ops without a rule of ours."""
         opset = next((o for o in _SCHEMA_OPSETS if onnx.defs.has(op, o, "")), None)
         if opset is None:
             raise UnsupportedError(f"op {op} is not part of ONNX opset 13")
@@ -330,7 +337,7 @@ class Emitter:
         return name
 
     def _fresh(self, stem: str) -> str:
-        # Colons keep names made here apart from most files' own.
+        # Few files have colons in names, so new names rarely meet theirs.
         count = len(self._types) + len(self._constants)
         name = f"{stem}:{count}"
         while name in self._types or name in self._constants or name in self._alias:

@@ -1,7 +1,7 @@
-"""How each ONNX op, in any opset from 7 on, is said in opset 13.
+"""Convert each ONNX op, in any opset from 7 on, to opset 13.
 
-One function per op whose form changed or that leaves no trace (Identity, inference Dropout, views
-that change nothing). An op without a function here is taken as it is.
+There is a function for each op whose form changed between opsets and for each op that leaves no
+node (Identity, Dropout, views that change nothing). All other ops are taken as they are.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ from latfarm_predictors.frontends.onnx_known import KNOWN
 from latfarm_predictors.frontends.onnx_moves import MOVES, view
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.graph import expansions
-from latfarm_predictors.graph.canonical import REDUCTIONS, as_int, positive_axis
+from latfarm_predictors.graph.canonical import as_int, positive_axis
 from latfarm_predictors.graph.graph import AttrValue, TensorType
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 
+# The default epsilon of normalisations in ONNX.
 _EPSILON = 1e-5
-# The largest float32: what old exporters write for "no bound".
+# A bound of this size means "no bound": old exporters write the largest float32 for it.
 _NO_BOUND = 3.4e38
 
 
 def convert(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
-    """Emit one node of the file; returns the tensors that its outputs are.
+    """Add one node of the file to the Graph; returns the tensors that are its results.
 
     Raises:
         GraphError: operands or attributes do not fit.
-        UnsupportedError: there is no way to say it.
+        UnsupportedError: a Graph cannot express it.
     """
     function = _CONVERT.get(call.op)
     if function is None:
@@ -63,7 +65,7 @@ def _dropout(_: Emitter, call: OnnxCall) -> tuple[str, ...]:
 def _batch_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     if call.attrs.get("training_mode", 0) or call.attrs.get("spatial", 1) != 1:
         raise UnsupportedError("only inference BatchNormalization over channels is known")
-    # Every Graph's epsilon is 1e-5; what the file's is beyond that goes into the variance.
+    # The epsilon of every Graph is 1e-5; the difference is added to the variance.
     surplus = float(call.attrs.get("epsilon", _EPSILON)) - _EPSILON
     variance = call.need(4)
     if abs(surplus) < 1e-9 or not em.is_constant(variance):
@@ -105,7 +107,7 @@ def _gemm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     attrs, operands = dict(call.attrs), list(call.inputs)
     alpha, beta = float(attrs.get("alpha", 1.0)), float(attrs.get("beta", 1.0))
     if em.is_constant(call.need(1)):
-        # A weight may as well be stored as [out, in] and hold alpha.
+        # The weight is stored as [out, in] and multiplied by alpha.
         kind = em.type_of(operands[1])
         turn = not attrs.get("transB", 0) and len(kind.shape) == 2
         shape = kind.shape[::-1] if turn else kind.shape
@@ -127,7 +129,15 @@ def _gemm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _scaled(em: Emitter, x: str, factor: float, kind: TensorType, turn: bool = False) -> str:
-    """A constant times a factor, transposed or in another shape."""
+    """A constant multiplied by a factor, and transposed or in another shape.
+
+    Args:
+        em: where it is added.
+        x: the constant.
+        factor: what it is multiplied by.
+        kind: the type of the result.
+        turn: whether it is transposed.
+    """
     source = em.full(x)
 
     def recipe() -> Array:
@@ -146,7 +156,7 @@ def _softmax(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     after = TensorType(kind.dtype, kind.shape[at + 1 :]).elements
     if call.opset >= 13 or after == 1:
         return (em.op(call.op, [x], {"axis": at}),)
-    # Before opset 13 all axes from this one on are taken together.
+    # Before opset 13, Softmax normalises over all axes from this one on together.
     rows = TensorType(kind.dtype, kind.shape[:at]).elements
     (flat,) = view(em, x, (rows, kind.elements // rows))
     return view(em, em.op(call.op, [flat], {"axis": 1}), kind.shape)
@@ -206,10 +216,10 @@ def _group_norm(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
 
 
 def _per_channel(em: Emitter, x: str, channels: int, spatial: int) -> str:
-    """GroupNormalization's operand as [channels, 1, ...]: opset 18 has one a group."""
+    """Scale or bias of GroupNormalization as [channels, 1, ...]; in opset 18 it is per group."""
     kind = em.type_of(x)
     if not em.is_constant(x) or len(kind.shape) != 1 or channels % kind.shape[0]:
-        raise UnsupportedError("GroupNormalization whose scale or bias is no constant vector")
+        raise UnsupportedError("GroupNormalization whose scale or bias is not a constant vector")
     shape, source = (channels, *((1,) * spatial)), em.full(x)
     share = channels // kind.shape[0]
     return em.weight(

@@ -1,7 +1,7 @@
-"""Int8 networks: which they are, and the float network underneath.
+"""Int8 networks: recognise them, and recover the float network from which one was made.
 
-An int8 file reads as a Graph in which QuantizeLinear and DequantizeLinear stand around each float
-op (`frontends.onnx_int8`). A runtime decides by those pairs what it computes in int8.
+An int8 file is read as a Graph in which QuantizeLinear and DequantizeLinear stand around each float
+op (`frontends.onnx_int8`). From these pairs a runtime decides what it computes in int8.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 from latfarm_predictors.graph.graph import Graph, TensorType, Weight
 
 SCALING_OPS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""The ops that scale a tensor to integers and back."""
 
 
 def is_quantised(graph: Graph) -> bool:
@@ -19,19 +20,20 @@ def is_quantised(graph: Graph) -> bool:
 
 
 def dequantised(graph: Graph) -> Graph:
-    """The float network that an int8 one was made of, folded as a reader folds a float file.
+    """The float network from which an int8 network was made; a float network is returned as it is.
 
-    Int8 weights and biases become float ones, an int8 input or output becomes a float one, and ops
-    that moved integers move floats. `dequantised(read(int8 file))` has the hash of the float file,
-    if the quantiser left its layers as they were: onnxruntime's takes out a Relu or Clip behind a
-    quantised layer, unless told to keep it (`QDQKeepRemovableActivations`). Scales that are
-    computed from the data (DynamicQuantizeLinear) stay. A float network is returned as it is.
+    Int8 weights, biases, inputs and outputs become float ones, and ops that moved integers move
+    floats. The result has the hash of the float file if the quantiser left the layers as they were:
+    that of onnxruntime removes a Relu or Clip behind a quantised layer, unless the option
+    `QDQKeepRemovableActivations` is set. Scales that are computed from the data
+    (DynamicQuantizeLinear) stay.
 
     Raises:
-        GraphError: nothing but scaling is in it, or its parts contradict each other.
+        GraphError: the network does nothing but scale, or its parts contradict each other.
     """
     if not is_quantised(graph):
         return graph
+    # These import the package onnx, which takes a while and which float networks do not need.
     from latfarm_predictors.frontends.onnx_call import OnnxCall
     from latfarm_predictors.frontends.onnx_constants import Constant
     from latfarm_predictors.frontends.onnx_nodes import Emitter
@@ -64,17 +66,19 @@ def dequantised(graph: Graph) -> Graph:
 
 
 def _real_tensors(graph: Graph) -> dict[str, str]:
-    """Float type of each tensor that holds scaled integers: between the two ops, and beyond."""
+    """The float type of each tensor that holds scaled integers, by its name."""
     reals: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "QuantizeLinear":
             reals[node.outputs[0]] = graph.type_of(node.inputs[0]).dtype
         elif node.op != "DequantizeLinear":
-            # Ops on integers move them: a pool, a view, a join.
+            # An op on integers moves them: a pool, a view, a concatenation.
             found = next((reals[t] for t in node.inputs if t in reals), None)
             if found is not None:
                 reals.update((t, found) for t in node.outputs if _is_integer(graph, t))
-    for node in reversed(graph.nodes):  # integers that nobody quantised here: inputs and weights
+    for node in reversed(
+        graph.nodes
+    ):  # integers that no node of the graph makes: inputs and weights
         if node.op == "DequantizeLinear":
             reals[node.inputs[0]] = graph.type_of(node.outputs[0]).dtype
         elif node.op != "QuantizeLinear":
@@ -90,7 +94,7 @@ def _is_integer(graph: Graph, tensor: str) -> bool:
 
 
 def _values(graph: Graph, name: str, weight: Weight) -> tuple[float, ...] | None:
-    """The real values of a scalar, where its integer, scale and zero point are all known."""
+    """The float value of a scalar whose integer, scale and zero point are all known."""
     for node in graph.consumers.get(name, ()):
         if node.op == "Pad" and node.inputs.index(name) == 2:
             return (0.0,)  # integers are padded with their zero point
@@ -105,7 +109,10 @@ def _values(graph: Graph, name: str, weight: Weight) -> tuple[float, ...] | None
 
 
 def _rounded(value: float) -> float:
-    """The shortest number within float32's error of a product: the one that was quantised."""
+    """The number with the fewest digits that float32 cannot tell from a product.
+
+    It is taken for the number that was quantised.
+    """
     for digits in range(1, 7):
         found = float(f"{value:.{digits}g}")
         if abs(found - value) <= 2e-7 * abs(value):

@@ -1,4 +1,4 @@
-"""One reading of one ONNX model: inputs bound, nodes said in opset 13, whatever is known folded."""
+"""Reader: reads an opened ONNX model as a Graph of opset 13 with static shapes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ from latfarm_predictors.graph.graph import Graph, TensorType
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 OLDEST_OPSET = 7
+"""The oldest opset that is read."""
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _STANDARD = ("", "ai.onnx")
-_TOLD_LETTERS = 300
-# What a hostile file may still make of the libraries below.
+# The largest number of letters of a file's own texts that an error message quotes.
+_QUOTED_LETTERS = 300
+# Errors that libraries raise on damaged or hostile files.
 _FOREIGN = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError),
     *(ValueError, onnx.checker.ValidationError),
@@ -45,9 +47,16 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 class Reader:
-    """Reads a model once; `emitter` keeps the constants, for their values.
+    """Reads one model once.
 
-    Inputs named in `weights` are weights that come without values (see `onnx_slim`).
+    Args:
+        opened: the model.
+        batch: the first dimension of every input, instead of the one in the file.
+        shapes: full shapes of inputs by name, instead of those in the file.
+        weights: names of inputs that are weights without values (see `onnx_slim`).
+
+    Attributes:
+        emitter: has the constants after `read`, for those who want their values.
     """
 
     def __init__(
@@ -136,7 +145,7 @@ class Reader:
             kind = value.type
             if kind.WhichOneof("value") != "tensor_type":
                 raise UnsupportedOpError(
-                    f"{self._file}: input {value.name!r} is no tensor; export it as one"
+                    f"{self._file}: input {value.name!r} is not a tensor; export it as one"
                 )
             code = kind.tensor_type.elem_type
             if code not in CAST_CODES:
@@ -152,7 +161,7 @@ class Reader:
                 self.emitter.add_input(value.name, found)
 
     def _bound_shape(self, name: str, tensor: Any) -> tuple[int, ...]:
-        """An input's static shape: as asked for, else as declared."""
+        """The static shape of an input: the one that was asked for, else the one in the file."""
         declared: Dims | None = None
         if tensor.HasField("shape"):
             declared = tuple(
@@ -162,10 +171,10 @@ class Reader:
         if asked is not None:
             shape = tuple(int(size) for size in asked)
             if any(size < 1 for size in shape) or len(shape) != len(declared or shape):
-                told = "?" if declared is None else _told(declared)
+                own = "?" if declared is None else _shape_text(declared)
                 raise ModelFileError(
-                    f"{self._file}: shape {_told(shape)} does not fit input {name!r} of shape"
-                    f" {told}; give --shape with as many sizes, each at least 1"
+                    f"{self._file}: shape {_shape_text(shape)} does not fit input {name!r} of shape"
+                    f" {own}; give --shape with as many sizes, each at least 1"
                 )
         elif declared is None:
             raise DynamicShapeError(
@@ -189,7 +198,7 @@ class Reader:
             filled = _suggestion(wanted)
             remedy = f"give --shape {name}:{filled}"
         raise DynamicShapeError(
-            f"{self._file}: input {name!r} has open dimensions {_told(declared)}; {remedy}"
+            f"{self._file}: input {name!r} has open dimensions {_shape_text(declared)}; {remedy}"
         )
 
     # Nodes
@@ -234,7 +243,7 @@ class Reader:
                 emitter.bind(name, tensor)
 
     def _read_branch(self, node: Any) -> bool:
-        """Read the branch of an If that its condition chooses; False where that is not known."""
+        """Read the branch that the condition of an If selects; False if that is unknown."""
         emitter = self.emitter
         condition = emitter.resolve(node.input[0]) if node.input else ""
         known = emitter.values(condition) if condition else None
@@ -262,7 +271,7 @@ class Reader:
 
 
 def _used_names(graph: Any) -> Iterator[str]:
-    """Names that a graph reads, in its branches too."""
+    """Names that a graph reads, those that its branches read included."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input
@@ -276,7 +285,7 @@ def _is_graph(attribute: Any) -> bool:
 
 
 def _attribute(proto: Any) -> Any:
-    """An attribute as plain values; tensors stay protos."""
+    """An attribute as a plain value; a tensor stays a TensorProto."""
     kind = onnx.AttributeProto
     if proto.type == kind.INT:
         return int(proto.i)
@@ -296,17 +305,17 @@ def _attribute(proto: Any) -> Any:
 
 
 def _short(text: str) -> str:
-    """A text of the file in one line of bounded length."""
-    text = "".join(c if c.isprintable() else " " for c in text[: _TOLD_LETTERS + 1])
-    return text if len(text) <= _TOLD_LETTERS else f"{text[:_TOLD_LETTERS]}..."
+    """A text of the file, in one line and cut to a bounded length."""
+    text = "".join(c if c.isprintable() else " " for c in text[: _QUOTED_LETTERS + 1])
+    return text if len(text) <= _QUOTED_LETTERS else f"{text[:_QUOTED_LETTERS]}..."
 
 
-def _told(shape: Sequence[int | str | None]) -> str:
+def _shape_text(shape: Sequence[int | str | None]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
 def _suggestion(shape: Dims) -> str:
-    """Sizes to start from: 1 for the batch, 224 for open image sides."""
+    """Sizes that an error message suggests: 1 for an open batch, 224 for open sides of an image."""
     filled = [
         size if isinstance(size, int) else (1 if axis == 0 else 3 if axis == 1 else 224)
         for axis, size in enumerate(shape)

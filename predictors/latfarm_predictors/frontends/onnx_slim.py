@@ -1,9 +1,9 @@
-"""Backend-independent optimisation with onnxslim, without its price (docs/adr/0005).
+"""Optimisation of an ONNX model with onnxslim, for any backend (docs/adr/0005).
 
-onnxslim folds batch normalisations into the weights it sees, takes seconds over real weights, and
-may fail on any model. So it gets a model without weights: large constants are inputs there, and
-nothing can be folded into them. It runs in a process of its own, with a time limit. Whatever goes
-wrong, or does not make the model smaller, leaves the model as it was and is logged.
+onnxslim folds batch norms into weights, takes seconds on real weights, and may fail on any model.
+So it gets a model in which large constants are inputs: nothing can be folded into them. It runs in
+a process of its own with a time limit. If it fails, or does not make the model smaller, the model
+is read as it was, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
 
 TIME_LIMIT_S = 120.0
-# Factors of a Resize and the like stay: ops must see them.
+"""The longest time that onnxslim may take, in seconds."""
+
+# Constants of up to this number of elements stay: ops need them, as a Resize needs its factors.
 _FEW = 16
 
 _log = logging.getLogger(__name__)
 
 
 class SlimError(Exception):
-    """onnxslim did not make the model smaller; says why."""
+    """onnxslim failed, or its result is not smaller; the text says why."""
 
 
 def optimised(opened: ModelFile, graph: Graph, time_limit_s: float = TIME_LIMIT_S) -> Graph:
-    """The network of an open file as it reads after onnxslim; `graph`, as read, if that fails.
+    """The network of an opened file after onnxslim; `graph` itself if that fails.
 
-    The result is a Graph of fewer nodes whose inputs and outputs are those of `graph`.
+    The result has no more nodes than `graph`, and the same inputs and outputs.
     """
     model, weights = skeleton(opened, graph)
     try:
@@ -50,7 +52,7 @@ def optimised(opened: ModelFile, graph: Graph, time_limit_s: float = TIME_LIMIT_
 
 
 def skeleton(opened: ModelFile, graph: Graph) -> tuple[Any, frozenset[str]]:
-    """The model with its sizes bound and its float constants as inputs; the names of those."""
+    """The model with static sizes and large float constants as inputs; names of these."""
     model = onnx.ModelProto()
     model.CopyFrom(opened.model)
     body = model.graph
@@ -79,15 +81,15 @@ def skeleton(opened: ModelFile, graph: Graph) -> tuple[Any, frozenset[str]]:
         del field[:]
         field.extend(copies)
     del body.value_info[:]
-    model.ir_version = max(model.ir_version, 4)  # before, initializers were inputs
+    model.ir_version = max(model.ir_version, 4)  # in older versions, initializers were inputs
     return model, frozenset(weights)
 
 
 def reread(opened: ModelFile, graph: Graph, data: bytes, weights: frozenset[str]) -> Graph:
-    """What the optimised model reads as.
+    """Read the optimised model.
 
     Raises:
-        SlimError: it cannot be read, has other inputs or outputs, or is not smaller.
+        SlimError: it cannot be read, has other inputs or outputs, or has more nodes.
     """
     model = onnx.ModelProto()
     try:
@@ -104,10 +106,10 @@ def reread(opened: ModelFile, graph: Graph, data: bytes, weights: frozenset[str]
 
 
 def slimmed(data: bytes) -> bytes:
-    """Onnxslim's work on a serialised model, in this process, with nothing printed.
+    """Optimise a serialised model with onnxslim in this process, without any printed text.
 
     Raises:
-        SlimError: it fails.
+        SlimError: onnxslim fails.
     """
     model = onnx.ModelProto.FromString(data)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -115,7 +117,7 @@ def slimmed(data: bytes) -> bytes:
 
         try:
             made: bytes = onnxslim.slim(model).SerializeToString()
-        except (Exception, SystemExit) as error:  # it raises whatever its passes raise
+        except (Exception, SystemExit) as error:  # each of its passes has its own errors
             name = type(error).__name__
             raise SlimError(f"onnxslim fails: {name}: {error!s:.200}") from error
     return made
@@ -153,7 +155,7 @@ def _is_shape(proto: Any) -> bool:
 
 
 def _weight_of(node: Any, shapes: dict[str, Any]) -> tuple[int, tuple[int, ...]] | None:
-    """Type and shape of a node that is a weight: a Constant, or one made by ConstantOfShape."""
+    """Type and shape of a node that makes a weight: a Constant or a ConstantOfShape, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     tensors = [a.t for a in node.attribute if a.name == "value" and a.HasField("t")]
@@ -168,7 +170,7 @@ def _weight_of(node: Any, shapes: dict[str, Any]) -> tuple[int, tuple[int, ...]]
 
 
 def main() -> int:
-    """The child: a model in, an optimised one out."""
+    """The child process: read a model from stdin, write the optimised model to stdout."""
     try:
         made = slimmed(sys.stdin.buffer.read())
     except SlimError as error:

@@ -1,9 +1,8 @@
-"""ONNX files without their weights: the structure is copied out, the data stay where they are.
+"""Copy the structure of an ONNX file without its weights, which stay in the file.
 
-A file is mapped and walked in protobuf's wire format. Tensors of more than a few kilobytes lose
-their data in the copy (their place in the file is noted), so that reading a network of 100 MB
-touches as many bytes as reading one without weights, and a damaged length is found before anything
-is allocated.
+The bytes are walked in the wire format of protobuf. Tensors of more than a few kilobytes lose their
+data in the copy, and their place in the file is noted. So reading a network of 100 MB touches as
+few bytes as reading one without weights, and a damaged length is found before memory is allocated.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 BIG_BYTES = 16 * 1024
-"""Tensors that take more bytes than this in the file stay there: `VALUES_LIMIT` elements fit."""
+"""Tensors with more bytes than this stay in the file; `VALUES_LIMIT` elements take fewer."""
 
 # Field numbers of onnx.proto3.
 _MODEL_GRAPH, _MODEL_TRAINING = 7, 20
@@ -22,16 +21,17 @@ _ATTRIBUTE_TENSOR = 5
 _TENSOR_NAME, _TENSOR_RAW = 8, 9
 _TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})
 
+# Wire types of protobuf.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class WireError(ValueError):
-    """The bytes are no protobuf message, or end in its middle."""
+    """The bytes are not a protobuf message, or are cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a tensor left in the file has its whole message, and its raw data where it has such."""
+    """Where a tensor is in the file: positions of its message and, if it has some, its raw data."""
 
     start: int
     end: int
@@ -40,19 +40,19 @@ class TensorPlace:
 
 @dataclass(slots=True)
 class Skeleton:
-    """A model's bytes without the data of its big tensors, and the places of those by name."""
+    """The bytes of a model without its large tensors, and the places of these by name."""
 
     data: bytes
     places: dict[str, TensorPlace] = field(default_factory=dict)
 
 
 def skeleton_of(data: memoryview) -> Skeleton:
-    """Copy a serialised ModelProto, leaving out value types, training and the data of big tensors.
+    """Copy a serialised ModelProto without value types, training and the data of large tensors.
 
-    Big Constant nodes of the main graph become initializers. Names are those of the file.
+    Large Constant nodes of the main graph become initializers. Names stay those of the file.
 
     Raises:
-        WireError: the bytes are no protobuf message, or are cut off.
+        WireError: the bytes are not a protobuf message, or are cut off.
     """
     made = Skeleton(b"")
     out: list[bytes] = []
@@ -69,7 +69,7 @@ def skeleton_of(data: memoryview) -> Skeleton:
 def _graph(
     data: memoryview, start: int, end: int, places: dict[str, TensorPlace]
 ) -> Iterator[bytes]:
-    # Small neighbours are copied together: `copied` is where the next such stretch begins.
+    # Neighbouring fields are copied together; `copied` is where the next such stretch begins.
     copied = start
     for number, wire, head, first, last in _fields(data, start, end):
         made: bytes | None = None
@@ -90,7 +90,7 @@ def _graph(
 def _big_constant(
     data: memoryview, start: int, end: int, places: dict[str, TensorPlace]
 ) -> bytes | None:
-    """A node as an initializer where it is a Constant whose tensor is big, else None."""
+    """The initializer for a node that is a Constant with a large tensor, else None."""
     op, outputs = b"", []
     tensor: tuple[int, int] | None = None
     for number, wire, _, first, last in _fields(data, start, end):
@@ -112,7 +112,7 @@ def _big_constant(
 def _big_tensor(
     data: memoryview, start: int, end: int, name: bytes | None, places: dict[str, TensorPlace]
 ) -> bytes:
-    """An initializer without data; where it lies is noted under its name."""
+    """An initializer without data; its place in the file is added to `places`."""
     kept: list[bytes] = []
     own = b""
     raw: list[tuple[int, int]] = []
@@ -135,7 +135,7 @@ def _big_tensor(
 
 
 def _fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Number, wire type, start of the tag, start and end of the payload of each field."""
+    """For each field: number, wire type, start of the tag, start and end of the payload."""
     at = start
     while at < end:
         head = at

@@ -1,1 +1,1 @@
-"""Graph: a network as an immutable graph without weights, and what is made of it alone."""
+"""Graph: a network as an immutable graph, and what is computed from the graph alone."""

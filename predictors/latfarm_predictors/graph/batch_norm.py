@@ -1,7 +1,7 @@
-"""Fold batch-norms into the linear layers before them: an explicit choice that can be taken back.
+"""Fold batch norms into the linear layers before them. It is done on request and can be undone.
 
-Nothing else in the flow folds: rules of fusion need to see batch-norms, and what a runtime folds by
-itself is its own affair.
+Nothing else in latfarm folds batch norms: fusion rules need to see them, and what a runtime folds
+by itself is left to the runtime.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node, TensorType, Weight
 
 EPSILON = 1e-5
-"""A Graph keeps no epsilon: readers put another one into the variance."""
+"""The epsilon of every batch norm: the default of ONNX. A Graph stores no epsilon; a frontend adds
+the difference to the variance when a file has another one."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNormFold:
-    """One batch-norm that became part of a linear layer.
+    """One batch norm that became part of a linear layer.
 
     Attributes:
-        batch_norm: the node that is gone.
-        linear: the layer as it was.
-        folded: the layer as it is now; it makes what the batch-norm made.
-        type: of the tensor between the two.
-        weights: the constants that only these two nodes read.
+        batch_norm: the node that was removed.
+        linear: the layer as it was before.
+        folded: the layer as it is now; its result is that of the batch norm.
+        type: of the tensor between the two nodes.
+        weights: the constants that only these two nodes read; they were removed.
     """
 
     batch_norm: Node
@@ -43,19 +44,20 @@ class BatchNormFold:
 
 @dataclass(frozen=True, slots=True)
 class BatchNormFolds:
-    """What `fold_batch_norms` did, in order: enough to undo it and to fold values."""
+    """All folds that `fold_batch_norms` made, in order: enough to undo them and to fold values."""
 
     folds: tuple[BatchNormFold, ...] = ()
 
     def __len__(self) -> int:
+        """Number of folded batch norms."""
         return len(self.folds)
 
 
 def fold_batch_norms(graph: Graph) -> tuple[Graph, BatchNormFolds]:
-    """Fold every batch-norm whose operand a Conv, ConvTranspose or Gemm makes for it alone.
+    """Fold every batch norm that is the only reader of a Conv, ConvTranspose or Gemm.
 
     Returns:
-        the graph with fewer nodes, each changed layer with a bias, and what was done to it.
+        The graph with fewer nodes, in which each changed layer has a bias; and what was done.
     """
     nodes: list[Node | None] = list(graph.nodes)
     at = {tensor: index for index, node in enumerate(graph.nodes) for tensor in node.outputs}
@@ -94,10 +96,10 @@ def fold_batch_norms(graph: Graph) -> tuple[Graph, BatchNormFolds]:
 
 
 def unfold_batch_norms(graph: Graph, folds: BatchNormFolds) -> Graph:
-    """Undo `fold_batch_norms`: the graph has the hash, and the names, that it had before.
+    """Undo `fold_batch_norms`: the graph gets the hash and the names that it had before.
 
     Raises:
-        GraphError: the graph lacks a layer that was folded, or it was changed since.
+        GraphError: a folded layer is missing or was changed since.
     """
     nodes, weights, types = list(graph.nodes), dict(graph.weights), dict(graph.types)
     for fold in reversed(folds.folds):
@@ -113,17 +115,17 @@ def unfold_batch_norms(graph: Graph, folds: BatchNormFolds) -> Graph:
 
 
 def fold_values(weights: Mapping[str, Array], folds: BatchNormFolds) -> dict[str, Array]:
-    """The values of the folded graph's weights from those of the graph before.
+    """The values of the weights of a folded graph, from those of the graph before.
 
     Args:
-        weights: values by name; a layer none of whose weights are given gets none either.
+        weights: values by name; a layer for which no value is given gets none either.
         folds: what `fold_batch_norms` returned.
 
     Returns:
-        values by name, new ones for each folded layer, in their weights' element type.
+        Values by name, with new ones for each folded layer, in the element type of its weights.
 
     Raises:
-        GraphError: some of a layer's and its batch-norm's weights are given and others are not.
+        GraphError: of a layer and its batch norm, some weights are given and others are not.
     """
     values = dict(weights)
     gone: set[str] = set()
@@ -143,7 +145,10 @@ def fold_values(weights: Mapping[str, Array], folds: BatchNormFolds) -> dict[str
 
 
 def _follows(graph: Graph, node: Node, linear: Node) -> bool:
-    """Whether what is before an inference batch-norm is a linear layer that is not given out."""
+    """Whether `linear` is a linear layer whose result is no output of the network.
+
+    And `node`, the batch norm, has no results of training.
+    """
     if linear.op not in ("Conv", "ConvTranspose", "Gemm") or linear.outputs[0] in graph.outputs:
         return False
     return len(linear.outputs) == 1 and not any(
@@ -152,7 +157,7 @@ def _follows(graph: Graph, node: Node, linear: Node) -> bool:
 
 
 def _plain(weights: Mapping[str, Weight], linear: Node, node: Node) -> bool:
-    """Whether all operands but the data are weights of one element type that fit one another."""
+    """Whether all operands but the data are weights of one element type and of fitting sizes."""
     operands = [t for t in (*linear.inputs[1:], *node.inputs[1:]) if t]
     if any(tensor not in weights for tensor in operands):
         return False
@@ -170,7 +175,7 @@ def _plain(weights: Mapping[str, Weight], linear: Node, node: Node) -> bool:
 def _folded(
     linear: Node, node: Node, weights: dict[str, Weight], types: Mapping[str, TensorType]
 ) -> Node:
-    """The layer with a kernel and a bias of its own, which are added to `weights`."""
+    """The layer with a new kernel and a new bias, which are added to `weights`."""
     kernel = _fresh(f"{linear.inputs[1]} folded", {*weights, *types})
     weights[kernel] = Weight(weights[linear.inputs[1]].type)
     bias = _fresh(f"{node.inputs[2]} folded", {*weights, *types})

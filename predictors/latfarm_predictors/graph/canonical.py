@@ -1,8 +1,8 @@
-"""One spelling per op: attributes with their defaults filled in, ready to be hashed and compared.
+"""One form of each op: attributes with their defaults filled in, ready to be hashed and compared.
 
 Exporters write the same op in many ways: defaults left out or spelled out, negative axes, 0.01 as
 the nearest float32, `auto_pad` or explicit pads. The builder and the frontends pass every node
-through `canonical_attrs`, so that equal work has equal kernel ids.
+through `canonical_attrs`, so that kernels that do the same have the same kernel id.
 """
 
 from __future__ import annotations
@@ -13,24 +13,9 @@ from typing import cast
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import AttrValue, TensorType
+from latfarm_predictors.graph.op_sets import POOLS, REDUCTIONS, WINDOWED
 
-REDUCTIONS = frozenset(
-    {
-        "ReduceMean",
-        "ReduceSum",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceSumSquare",
-    }
-)
-POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
-WINDOWED = POOLS | {"Conv", "ConvTranspose"}
-
+# The default values of attributes in ONNX opset 13, by op.
 _DEFAULTS: dict[str, dict[str, AttrValue]] = {
     "Conv": {"group": 1},
     "ConvTranspose": {"group": 1},
@@ -66,10 +51,11 @@ _DEFAULTS: dict[str, dict[str, AttrValue]] = {
 }
 
 _NOTHING: dict[str, AttrValue] = {}
-# Ops without defaults that get attributes all the same.
+# Ops that are not in _DEFAULTS and whose attributes are filled in from their operands.
 _COMPLETED = WINDOWED | {"Transpose"}
 
-# Change the numbers that come out but no work: weights are noise here anyway.
+# These attributes change the numbers that come out, but not the work, or they are resolved into
+# others (auto_pad, output_shape). They are left out of graphs.
 _NEUTRAL = frozenset(
     {
         "epsilon",
@@ -97,10 +83,16 @@ _NEUTRAL = frozenset(
 
 
 def tidy_float(value: float) -> float:
-    """`value` at float32's seven digits, so that 0.01 read from a file equals 0.01 written here."""
+    """`value` rounded to seven digits, the precision of float32.
+
+    0.01 read from a file, which holds float32, then equals 0.01 written in Python.
+
+    Raises:
+        GraphError: the value is infinite or not a number.
+    """
     if not math.isfinite(value):
-        raise GraphError(f"{value} is no finite number")
-    if -1e6 < value < 1e6 and value == int(value):  # few digits: spelled as it is
+        raise GraphError(f"{value} is not a finite number")
+    if -1e6 < value < 1e6 and value == int(value):  # a whole number of few digits needs no rounding
         return float(int(value))
     return float(f"{value:.7g}")
 
@@ -118,10 +110,10 @@ def _tidy(value: AttrValue) -> AttrValue:
 
 
 def positive_axis(axis: int, rank: int, op: str, *, end: bool = False) -> int:
-    """`axis` counted from the front; with `end` the position after the last is allowed too.
+    """`axis` counted from the front; with `end`, the position behind the last axis is allowed too.
 
     Raises:
-        GraphError: no such axis.
+        GraphError: there is no such axis.
     """
     found = axis + rank if axis < 0 else axis
     if not 0 <= found < rank + end:
@@ -133,13 +125,13 @@ def as_ints(value: AttrValue, op: str, name: str, count: int | None = None) -> t
     """An attribute that is a list of integers, of the given length.
 
     Raises:
-        GraphError: it is something else.
+        GraphError: the attribute is something else.
     """
     if not isinstance(value, tuple):
         raise GraphError(f"{op}: attribute {name} must be a list of integers, not {value!r}")
     plain = True
     for item in value:
-        if type(item) is not int:  # a bool is a number too, of another spelling
+        if type(item) is not int:  # bool is a subclass of int, but is written differently
             plain = False
             if not isinstance(item, int):
                 raise GraphError(
@@ -154,7 +146,7 @@ def as_int(value: AttrValue, op: str, name: str) -> int:
     """An attribute that is one integer.
 
     Raises:
-        GraphError: it is something else.
+        GraphError: the attribute is something else.
     """
     if not isinstance(value, int):
         raise GraphError(f"{op}: attribute {name} must be an integer, not {value!r}")
@@ -181,9 +173,9 @@ def canonical_slice(
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Slice's starts, ends, axes and steps in one spelling: axes and bounds from the front.
+    """Starts, ends, axes and steps of a Slice in one form: axes and bounds counted from the front.
 
-    With a negative step the bounds stay as they are, since -1 then means "before the first".
+    With a negative step the bounds stay as they are: -1 then means "before the first element".
 
     Raises:
         GraphError: lengths differ, an axis is out of range, a step is 0.
@@ -208,7 +200,7 @@ def canonical_slice(
 def canonical_attrs(
     op: str, attrs: Mapping[str, AttrValue], types: Sequence[TensorType | None]
 ) -> dict[str, AttrValue]:
-    """The one spelling of an op's attributes.
+    """The attributes of an op in their one form: complete, and without those that do not count.
 
     Args:
         op: ONNX opset-13 name.
@@ -225,7 +217,7 @@ def canonical_attrs(
     for name, value in attrs.items():
         if name in _NEUTRAL:
             if name == "epsilon" and op == "InstanceNormalization":
-                # No weight of it can hold another epsilon, as a batch normalisation's variance can.
+                # The epsilon of a batch norm can be moved into its variance; here there is none.
                 epsilon = _tidy(value)
                 if epsilon != 1e-5:
                     found[name] = epsilon
@@ -267,7 +259,7 @@ def _fill_window(
     attrs: Mapping[str, AttrValue],
     types: Sequence[TensorType | None],
 ) -> None:
-    """Make kernel_shape, strides, pads and dilations explicit, as Conv and the pools share them."""
+    """Fill in kernel_shape, strides, pads and dilations of a convolution or a pool."""
     first = types[0]
     if first is None or len(first.shape) < 3:
         raise GraphError(f"{op}: the input needs at least 3 dimensions (N, C, ...)")
@@ -284,7 +276,7 @@ def _fill_window(
     dilations = found["dilations"] = as_ints(found.get("dilations", ones), op, "dilations", count)
     if min(kernel + strides + dilations) < 1:
         raise GraphError(f"{op}: kernel_shape, strides and dilations must be at least 1")
-    if op in ("AveragePool", "LpPool"):  # opset 13 knows no dilations here
+    if op in ("AveragePool", "LpPool"):  # these have no dilations in opset 13
         if max(dilations) > 1:
             raise GraphError(f"{op}: dilations came after opset 13")
         del found["dilations"]
@@ -319,7 +311,10 @@ def _transposed_pads(
     *,
     lower: bool,
 ) -> tuple[int, ...]:
-    """ConvTranspose's pads (and output_padding) from the wanted size (ONNX operator reference)."""
+    """The pads of a ConvTranspose for the wanted output size; sets `found["output_padding"]` too.
+
+    The formula is that of the ONNX operator reference.
+    """
     op, count = "ConvTranspose", len(spatial)
     kernel = as_ints(found["kernel_shape"], op, "kernel_shape")
     strides = as_ints(found["strides"], op, "strides")
@@ -335,7 +330,7 @@ def _transposed_pads(
     before, after, grown = [], [], []
     for n, k, s, d, e, out in zip(spatial, kernel, strides, dilations, extra, wanted, strict=True):
         total = s * (n - 1) + e + (k - 1) * d + 1 - out
-        if total < 0:  # the window never reaches that far: what is missing is padding
+        if total < 0:  # the window never reaches that far: what is missing becomes output padding
             e, total = e - total, 0
         grown.append(e)
         small = total // 2

@@ -1,4 +1,4 @@
-"""What differs between two graphs: aligned op by op, names left out."""
+"""The differences between two graphs: their ops are aligned one by one, without names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from latfarm_predictors.graph.graph import Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One op that only one graph has, or a run of equal ones.
+    """A run of ops that both graphs have, or that only one of them has.
 
     `side` is "same", "left" (only in the first graph) or "right" (only in the second); `ops` are
     one line each, as "Conv group=1 kernel_shape=[3,3] : 1x3x224x224, 32x3x3x3 -> 1x32x112x112".
@@ -23,7 +23,7 @@ class Change:
 
 
 def describe_node(graph: Graph, node: Node) -> str:
-    """An op, its attributes, and the types of its operands and results, without any name."""
+    """A node in one line: op, attributes, and types of operands and results, without names."""
     attrs = "".join(f" {name}={_value(value)}" for name, value in sorted(node.attrs.items()))
     given = ", ".join(_operand(graph, tensor) for tensor in node.inputs)
     made = ", ".join(_operand(graph, tensor) for tensor in node.outputs if tensor)
@@ -33,8 +33,8 @@ def describe_node(graph: Graph, node: Node) -> str:
 def diff_graphs(left: Graph, right: Graph) -> list[Change]:
     """The ops of two graphs in execution order, aligned by their longest common runs.
 
-    Wiring is not compared: two graphs whose ops agree one by one may still differ in what reads
-    what, and then only their hashes tell.
+    Connections are not compared: two graphs whose ops agree one by one may still be connected
+    differently. Only their hashes show that.
     """
     first = [describe_node(left, node) for node in left.nodes]
     second = [describe_node(right, node) for node in right.nodes]
@@ -52,9 +52,9 @@ def diff_graphs(left: Graph, right: Graph) -> list[Change]:
 
 
 def unified(changes: list[Change], context: int = 2) -> Iterator[str]:
-    """Lines as people know them from diffs: "- " first graph, "+ " second, "  " both.
+    """The changes as lines of a unified diff: "- " first graph, "+ " second graph, "  " both.
 
-    Runs of equal ops are cut to `context` ops beside each change.
+    Of long runs of equal ops only the `context` ops beside each change are shown.
     """
     for index, change in enumerate(changes):
         if change.side != "same":

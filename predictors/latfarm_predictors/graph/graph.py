@@ -1,21 +1,23 @@
-"""Graph: an immutable, weightless DAG of ops in ONNX (opset 13) names, with its canonical hash.
+"""Graph: a network as an immutable, weightless DAG of ops, with the op names of ONNX opset 13.
 
-Weights are known by type alone; only constants that change what is computed or how long it takes
-(shapes, axes, pads, clip bounds) keep their values. The builder fills the rest with noise.
+Weights are known by type alone. Only constants that change what is computed or how long it takes
+(shapes, axes, pads, clip bounds) keep their values; when a model file is built from a graph, the
+other weights are filled with noise.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from latfarm_predictors.errors import GraphError
 
+Value = TypeVar("Value")
 AttrValue = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
@@ -31,9 +33,7 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
         "bool": 1,
     }
 )
-
-# Operands of these ops may be swapped without changing what is computed.
-COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal"})
+"""Size in bytes of one element of each element type (numpy names)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TensorType:
 
     @property
     def elements(self) -> int:
-        """How many elements; 1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return math.prod(self.shape)
 
     @property
@@ -56,7 +56,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant operand: its type and, only where they matter, its values in row-major order."""
+    """A constant operand: its type and, only where they matter, its values in row-major order.
+
+    Values matter where they change what is computed or how long it takes: shapes, axes, bounds.
+    """
 
     type: TensorType
     values: tuple[int, ...] | tuple[float, ...] | None = None
@@ -64,7 +67,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op. An absent optional operand is the empty name, as in ONNX."""
+    """One op. The empty name stands for an absent optional operand or result, as in ONNX."""
 
     name: str
     op: str
@@ -75,10 +78,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network: inputs, nodes in topological order, constants, types of all tensors, outputs.
+    """A network. Two graphs are equal when all their fields are, names included.
+
+    Two graphs are the same network if `hash.hash_of`, which ignores names, is equal for both, or
+    `equivalences.network_hash_of`, which also ignores what tools write differently.
+
+    Attributes:
+        name: of the network.
+        inputs: names of the tensors that come from outside.
+        outputs: names of the tensors that are results of the network.
+        nodes: the ops in topological order.
+        weights: constants by name.
+        types: types of the inputs and of all results of nodes, by name.
 
     Raises:
-        GraphError: on construction, when a name is unknown, made twice, or used before it is made.
+        GraphError: on construction, when a tensor is unknown, is made twice, has no type or is used
+            before it is made.
     """
 
     name: str
@@ -115,7 +130,7 @@ class Graph:
             raise GraphError(f"{self.name}: tensor {tensor!r} has no type")
 
     def type_of(self, tensor: str) -> TensorType:
-        """Type of any tensor, weights included.
+        """Type of any tensor of the graph, weights included.
 
         Raises:
             GraphError: the graph has no such tensor.
@@ -130,12 +145,12 @@ class Graph:
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """The node that makes each tensor; inputs and weights are absent."""
+        """The node that makes each tensor; inputs and weights of the network are not in it."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
-        """Indices of the nodes that read each tensor; tensors nobody reads are absent."""
+        """Indices of the nodes that read each tensor; tensors that no node reads are not in it."""
         found: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for tensor in dict.fromkeys(node.inputs):
@@ -145,58 +160,44 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read each tensor, in order; tensors nobody reads are absent."""
+        """The nodes that read each tensor, in order; tensors that no node reads are not in it."""
         nodes = self.nodes
         return {t: tuple([nodes[i] for i in found]) for t, found in self.readers.items()}
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Index of the node that makes each tensor; inputs and weights are absent."""
+        """Index of the node that makes each tensor; inputs and weights are not in it."""
         return {t: index for index, node in enumerate(self.nodes) for t in node.outputs if t}
 
     def data_inputs(self, node: Node) -> tuple[str, ...]:
-        """The node's operands that are activations: present and no weight."""
+        """The operands of a node that are activations: they are present and are no weights."""
         return tuple(t for t in node.inputs if t and t not in self.weights)
 
     @cached_property
-    def macs(self) -> int:
-        """Multiply-adds of all its convolutions and matrix products."""
-        from latfarm_predictors.kernels.workload import (
-            node_macs,  # it reads graphs: imported when asked
-        )
-
-        return sum(node_macs(self, node) for node in self.nodes)
-
-    @cached_property
     def traffic_bytes(self) -> int:
-        """Bytes of its weights, inputs and all results, each counted once."""
+        """Size in bytes of weights, inputs and all results, each counted once."""
         weights = sum(weight.type.size_bytes for weight in self.weights.values())
         made = (kind for name, kind in self.types.items() if name not in self.weights)
         return weights + sum(kind.size_bytes for kind in made)
 
-    @cached_property
-    def hash(self) -> str:
-        """Canonical 128-bit hash as 32 hex digits.
+    def once(self, make: Callable[[Graph], Value]) -> Value:
+        """The value that a function computes from this graph; it is computed once and then kept.
 
-        Names, the order of nodes, inputs, outputs and weights, and a weight's noise are left out:
-        they change no latency. Constants with values, dtypes, shapes (so the batch), attributes and
-        operand order (but for `COMMUTATIVE` ops) are in.
+        Functions beside this class (`hash.hash_of`, `totals.macs_of`) use it as a property would.
 
-        It names the form that is built and measured: kernels, requests and noise go by it.
+        Args:
+            make: a pure function; its name is no other function's that is given here.
         """
-        from latfarm_predictors.graph.hash import canonical_hash  # it reads graphs, as above
-
-        return canonical_hash(self)
-
-    @cached_property
-    def network_hash(self) -> str:
-        """Hash of the network whatever tool exported it: that of its `equivalences.normal_form`."""
-        from latfarm_predictors.graph.equivalences import network_hash  # it reads graphs, as above
-
-        return network_hash(self)
+        kept = self.__dict__  # where cached properties are kept too
+        name = make.__name__
+        if name in kept:
+            known: Value = kept[name]
+            return known
+        found = kept[name] = make(self)
+        return found
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types; `Graph.from_json` reads it back equal."""
+        """The graph as plain JSON types; `Graph.from_json` reads an equal graph from them."""
         return {
             "name": self.name,
             "inputs": list(self.inputs),
@@ -227,7 +228,7 @@ class Graph:
         """Read what `to_json` wrote.
 
         Raises:
-            GraphError: the data is no graph.
+            GraphError: the data do not describe a valid graph.
         """
         try:
             return Graph(
@@ -270,5 +271,5 @@ def _type(data: Mapping[str, Any]) -> TensorType:
 
 def _names(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
-        raise GraphError(f"not a graph: {data!r} is no list of names")
+        raise GraphError(f"not a graph: {data!r} is not a list of names")
     return tuple(data)

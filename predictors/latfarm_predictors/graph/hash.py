@@ -1,8 +1,8 @@
-"""The canonical hash of a graph: one number for all its spellings that differ in names and order.
+"""The canonical hash of a graph: equal for graphs that differ only in names and order.
 
-NNLQP section 5, H_v = h(attributes, successors), extended: each node is hashed with what it is
-computed from as well as with what reads it, so that a shared node, input or matrix differs from its
-duplicate; positions of operands, types and batch are in.
+It extends the hash of NNLQP (section 5), H_v = h(attributes, successors): each node is hashed with
+what it is computed from as well as with what reads it, so that a shared node, input or matrix
+differs from its duplicate. Positions of operands, types and the batch are part of the hash.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Protocol
 
-from latfarm_predictors.graph.graph import COMMUTATIVE, AttrValue, Node, TensorType, Weight
+from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType, Weight
+from latfarm_predictors.graph.op_sets import COMMUTATIVE
 
 MARK_BYTES = 16
-"""Length of every intermediate digest and of the hash: 128 bits."""
+"""Length in bytes of every intermediate digest and of the hash: 128 bits."""
 
 _digest: Callable[[bytes], blake2b] = partial(blake2b, digest_size=MARK_BYTES)
-# Where an operand stands among its node's, or a result among its node's; also how many there are.
+# The bytes of small numbers: positions of operands and results, and lengths of lists.
 _PLACES = tuple(index.to_bytes(4, "big") for index in range(256))
 _ABSENT = bytes(MARK_BYTES)
 _ABSENT_OPERAND = _ABSENT + _PLACES[0]
@@ -26,7 +27,7 @@ _GIVEN_OUT = b"given out".ljust(MARK_BYTES) + _PLACES[0]
 
 
 class GraphParts(Protocol):
-    """What the hash reads of a graph: a Graph, or a draft of one."""
+    """What the hash reads: a Graph has it, and so has a rewritten graph (`equivalences`)."""
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -35,7 +36,7 @@ class GraphParts(Protocol):
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Names of the tensors that are given out."""
+        """Names of the tensors that are results of the network."""
         ...
 
     @property
@@ -45,7 +46,7 @@ class GraphParts(Protocol):
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """Constants by name; those that nobody reads do not count."""
+        """Constants by name; those that no node reads do not count."""
         ...
 
     @property
@@ -54,14 +55,30 @@ class GraphParts(Protocol):
         ...
 
 
-def canonical_hash(graph: GraphParts) -> str:
-    """128 bits as 32 hex digits.
+def hash_of(graph: Graph) -> str:
+    """The canonical 128-bit hash of a graph as 32 hex digits. Kept on the graph.
 
-    Every mark has one length and every list of unknown length begins with its own, so no two lists
-    of marks run together.
+    It names the form that is built and measured: kernels, requests and stored measurements go by
+    it. Names, the order of nodes, inputs, outputs and weights, and the noise in weights are left
+    out: they change no latency. Constants with values, element types, shapes (so the batch),
+    attributes and the order of operands (but for `COMMUTATIVE` ops) are part of it.
+    """
+    return graph.once(_exact_hash)
+
+
+def _exact_hash(graph: Graph) -> str:
+    return canonical_hash(graph)
+
+
+def canonical_hash(graph: GraphParts) -> str:
+    """The hash of a graph, or of parts of one, as 32 hex digits; it is computed at every call.
+
+    All digests have one length, and each list of digests is preceded by its length, so that
+    different lists never become the same bytes.
     """
     weights, types = graph.weights, graph.types
-    # Down: what each tensor is computed from, and its place among its node's results.
+    # First from inputs to outputs: the digest of what each tensor is computed from, followed by
+    # its position among the results of its node.
     down: dict[str, bytes] = {"": _ABSENT_OPERAND}
     for tensor in graph.inputs:
         down[tensor] = _digest(b"input" + _type_mark(types[tensor])).digest() + _PLACES[0]
@@ -81,7 +98,8 @@ def canonical_hash(graph: GraphParts) -> str:
         for index, tensor in enumerate(node.outputs):
             if tensor:
                 down[tensor] = base + _place(index)
-    # Up: who reads it and where. A node's full mark holds both.
+    # Then from outputs to inputs: which nodes read each tensor, and at which position. The digest
+    # of a node holds both directions.
     up: dict[str, list[bytes]] = {}
     for tensor in graph.outputs:
         up.setdefault(tensor, []).append(_GIVEN_OUT)
@@ -94,15 +112,15 @@ def canonical_hash(graph: GraphParts) -> str:
         for index, tensor in enumerate(node.inputs):
             if not tensor:
                 continue
-            told = mark + _place(index) if fixed else mark + _PLACES[0]
+            reader = mark + _place(index) if fixed else mark + _PLACES[0]
             others = up.get(tensor)
             if others is None:
-                up[tensor] = [told]
+                up[tensor] = [reader]
             else:
-                others.append(told)
-    # Inputs count once each; of matrices and kernels those that are read more than once: two layers
-    # that share a weight are not two layers with two. Vectors and scalars do not count: exporters
-    # merge equal ones by chance. What nobody reads changes nothing.
+                others.append(reader)
+    # Each input counts once. Of the weights, matrices and convolution kernels that several nodes
+    # read count, because two layers that share a weight differ from two layers with their own.
+    # Vectors and scalars do not count: some exporters merge equal ones. Unread inputs do not count.
     roots = [tensor for tensor in graph.inputs if tensor in up]
     for tensor, others in up.items():
         if len(others) > 1 and tensor in weights and _is_matrix(weights[tensor].type.shape):
@@ -112,11 +130,11 @@ def canonical_hash(graph: GraphParts) -> str:
 
 
 def _own_mark(node: Node) -> bytes:
-    """What a node is in itself: op, attributes, how many operands and results."""
+    """Digest of a node by itself: op, attributes, number of operands and of results."""
     sizes = (len(node.inputs), len(node.outputs))
     try:
         return _described(node.op, *sizes, tuple(node.attrs.items()))
-    except TypeError:  # an attribute is no plain value, so it cannot be remembered
+    except TypeError:  # an attribute is not hashable, so the cache cannot hold it
         return _described.__wrapped__(node.op, *sizes, tuple(node.attrs.items()))
 
 
@@ -124,12 +142,12 @@ def _own_mark(node: Node) -> bytes:
 def _described(
     op: str, inputs: int, outputs: int, attrs: tuple[tuple[str, AttrValue], ...]
 ) -> bytes:
-    told = [f"{name!r}={_text(value)}" for name, value in sorted(attrs)]
-    return _digest(f"{op!r}{inputs},{outputs};{','.join(told)}".encode()).digest()
+    texts = [f"{name!r}={_text(value)}" for name, value in sorted(attrs)]
+    return _digest(f"{op!r}{inputs},{outputs};{','.join(texts)}".encode()).digest()
 
 
 def _text(value: object) -> str:
-    """A value so that equal ones are told alike: 1 and 1.0 are, as they are in Python."""
+    """The text of a value; equal values have equal texts, also 1 and 1.0."""
     if isinstance(value, tuple):
         return f"({','.join(map(_text, value))})"
     if isinstance(value, float) and value.is_integer():
@@ -143,11 +161,11 @@ def _type_mark(kind: TensorType) -> bytes:
 
 
 def _weight_mark(weight: Weight) -> bytes:
-    """Type and, where they matter, values."""
+    """Digest of a weight: of its type and, where the graph knows them, its values."""
     if weight.values is None:
         return _noise_mark(weight.type)
-    told = f"values {_text(weight.values)}".encode()
-    return _digest(_type_mark(weight.type) + told).digest() + _PLACES[0]
+    values = f"values {_text(weight.values)}".encode()
+    return _digest(_type_mark(weight.type) + values).digest() + _PLACES[0]
 
 
 @lru_cache(maxsize=8192)
@@ -156,7 +174,7 @@ def _noise_mark(kind: TensorType) -> bytes:
 
 
 def _joined(marks: Sequence[bytes]) -> bytes:
-    """A list whose order does not matter."""
+    """The bytes of a list of digests whose order does not matter."""
     if len(marks) > 1:
         return _place(len(marks)) + b"".join(sorted(marks))
     return _PLACES[1] + marks[0] if marks else _PLACES[0]

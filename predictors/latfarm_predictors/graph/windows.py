@@ -1,7 +1,7 @@
-"""Sliding windows, those of convolutions and pools, as people write them: attributes and map sizes.
+"""Sliding windows of convolutions and pools: canonical attributes and sizes of results.
 
-Networks differ in their channels much more than in their maps, kernels and strides, so what a
-window does to a map is worked out once for each and kept.
+Networks differ in their channels much more than in the sizes of maps, kernels and strides, so the
+results for a window and a size are cached.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from latfarm_predictors.graph.graph import AttrValue, TensorType
 from latfarm_predictors.graph.shapes import infer
 
 Size = int | Sequence[int]
+"""One number for all spatial axes, or one for each."""
 Pads = Literal["same", "valid"] | int | Sequence[int]
+"""Padding: "same" (the result has the size of the input divided by the stride), "valid" (none), one
+number for all sides, or in the order of ONNX one for each side: all begins, then all ends."""
 
 
 def spread(value: Size, count: int) -> tuple[int, ...]:
-    """One integer for each of `count` axes, or the integers given.
+    """One integer for each of `count` axes: a single number is repeated.
 
     Raises:
-        GraphError: their number is another, or one is no integer.
+        GraphError: there are more or fewer numbers than axes, or one is no integer.
     """
     if isinstance(value, int):
         return (int(value),) * count
@@ -37,10 +40,10 @@ def spread(value: Size, count: int) -> tuple[int, ...]:
 
 
 def spatial_axes(shape: Sequence[int]) -> int:
-    """How many axes a window slides over.
+    """Number of axes that a window slides over.
 
     Raises:
-        GraphError: none: the tensor is no (N, C, ...).
+        GraphError: the tensor has no spatial axes: it is not (N, C, ...).
     """
     if len(shape) < 3:
         raise GraphError(f"no spatial axes to slide over in shape {list(shape)}")
@@ -54,7 +57,7 @@ def padding(
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """ONNX's pads, all begins before all ends."""
+    """The attribute pads of ONNX: the beginnings of all axes, then the ends of all axes."""
     if pads == "same":
         sides = [same_pads(*one) for one in zip(spatial, kernel, strides, dilations, strict=True)]
         return tuple(a for a, _ in sides) + tuple(b for _, b in sides)
@@ -66,12 +69,12 @@ def padding(
 def slide(
     op: str, shape: tuple[int, ...], kernel: Size, stride: Size, pads: Pads, dilation: Size = 1
 ) -> tuple[Mapping[str, AttrValue], tuple[int, ...]]:
-    """Canonical attributes of `op` on a tensor of `shape`, and the spatial sizes it makes.
+    """Canonical attributes of `op` on a tensor of `shape`, and the spatial sizes of its result.
 
-    The mapping is shared between calls: copy before changing it.
+    The mapping is shared between calls: copy it before you change it.
 
     Raises:
-        GraphError: the window does not fit the map, or its numbers are none.
+        GraphError: the window does not fit the map, or its numbers are not valid.
     """
     rank = spatial_axes(shape)
     return _slide(

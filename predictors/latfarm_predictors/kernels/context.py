@@ -1,9 +1,10 @@
-"""What stands around a kernel in its network, as numbers that a latency may depend on.
+"""Marks: numbers about the neighbours of a kernel in its network, on which its latency may depend.
 
-A compiler that plans a whole network does not run a kernel alone: it keeps tensors in fast memory
-where they fit beside what else is alive, runs a chain of kernels strip by strip, and lays a tensor
-out for whoever reads it. A kernel that writes its result at an odd channel of a concatenation, or
-reads a part of a split, may then take several times as long as the same kernel between others.
+A compiler that plans a whole network does not run a kernel alone. It keeps tensors in fast memory
+where they fit beside all others that are still needed, runs a chain of kernels strip by strip, and
+chooses the layout of a tensor for the kernel that reads it. So a kernel that writes its result at
+an odd channel of a concatenation, or reads a part of a split, may take several times as long as the
+same kernel with other neighbours.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from math import log2, prod
 import numpy as np
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.fusion_search import FREE_OPS
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.families import FAMILIES, family_of
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload_rows import FAMILIES, family_of, main_index
 
 Marks = tuple[float, ...]
-"""The values of `NAMES` for one kernel."""
+"""The marks of one kernel: a value for each of `NAMES`."""
 
 NAMES = (
     "reads_input",
@@ -47,20 +48,31 @@ NAMES = (
     "after_thrice_log",
     "since_input",
 )
-"""Marks of a kernel; sizes are logarithms to base 2 of bytes, 0 where there is nothing.
+"""Names of the marks. Those that end in `_log` are sizes: log2(bytes + 1), 0 without a tensor.
 
-`read_*`: of its largest operand, where a concatenation or a split made it: how often 2 divides the
-channels at which parts begin (6 elsewhere), how many parts there are, and how many others read it.
-`write_*`: the same of concatenations that its result goes into, with its share of the largest.
-`alive_log`: what else has to be kept while it runs. `before_*`, `after_*`: the kernels that make
-its largest operand and that read its result: family (place in `FAMILIES`, -1 for none), height of
-the window, bytes of what they read or write; `twice` and `thrice` are one and two steps further.
-`since_input`: kernels on the way from the network's input, up to 6.
+- `reads_input`, `writes_output`: whether it reads an input or writes an output of the network.
+- `read_aligned`, `read_parts`, `read_again`: about its largest operand, if a concatenation or a
+  split makes it: how often 2 divides the channels at which the parts begin (6 for other operands),
+  the number of parts, and the number of kernels that read it.
+- `write_aligned`, `write_share`, `write_joins`: the same alignment for the concatenations that read
+  its result, its smallest share of one of them, and their number.
+- `readers`: number of kernels that read its largest result.
+- `alive_log`: all tensors that have to be kept while it runs, besides its own.
+- `before_*`: about the kernel that makes its largest operand: family (position in `FAMILIES`, -1
+  for none), height of the window, size of what it reads; `twice` and `thrice` are the kernels one
+  and two steps before that one.
+- `after_*`: the same for the kernel that reads its result and writes most, with what it writes.
+- `first_*`: the kernel before it or, where there is none, the kernel behind it.
+- `since_input`: number of kernels between the network's input and this one, at most 6.
 """
 
-_JOINS, _PARTS = "Concat", frozenset({"Split", "Slice"})
-_ALIGNED, _MOST_STEPS = 6, 6
+_CONCAT, _PARTS = "Concat", frozenset({"Split", "Slice"})
+_ALIGNED = 6
+"""The alignment of a whole tensor, and the largest that is distinguished: 2 divides it 6 times."""
+_MOST_STEPS = 6
+"""The largest number of kernels between input and kernel that is distinguished."""
 _NO_FAMILY = -1.0
+"""Stands for the family of a neighbour that does not exist."""
 _PLACE = {name: float(place) for place, name in enumerate(FAMILIES)}
 
 
@@ -75,7 +87,7 @@ def marks_of(graph: Graph, parts: Sequence[Part]) -> list[Marks]:
 
 
 class _Surroundings:
-    """The kernels of a network by what they read and write; kernels are indices of `parts`."""
+    """The kernels of a network and their neighbours; a kernel is an index into `parts`."""
 
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self._graph = graph
@@ -91,12 +103,13 @@ class _Surroundings:
         self._written = [max(part.outputs, key=self._held, default="") for part in parts]
         self._before = [self._maker.get(tensor, -1) for tensor in self._read]
         self._after = [self._heaviest_reader(tensor) for tensor in self._written]
-        mains = [graph.nodes[main_index(graph.nodes, part.nodes)] for part in parts]
+        mains = [graph.nodes[part.main] for part in parts]
         self._families = [_PLACE[family_of(graph, node)] for node in mains]
         self._windows = [_along(node, "kernel_shape") for node in mains]
         self._strides = [_along(node, "strides") for node in mains]
 
     def marks(self) -> list[Marks]:
+        """The marks of all kernels, in their order."""
         alive = self._alive()
         depth = self._depths()
         wanted = frozenset(self._graph.outputs)
@@ -143,7 +156,7 @@ class _Surroundings:
         return _log(self._bytes[self._written[at]]) if at >= 0 and self._written[at] else 0.0
 
     def _heaviest_reader(self, tensor: str) -> int:
-        """Of the kernels that read a tensor the one that writes most; -1 for none."""
+        """Of the kernels that read a tensor, the one that writes most; -1 if there is none."""
         readers = self._readers.get(tensor)
         if not readers:
             return -1
@@ -152,7 +165,7 @@ class _Surroundings:
         return max(readers, key=lambda at: self._bytes.get(self._written[at], 0))
 
     def _reading(self, tensor: str) -> tuple[float, float]:
-        """Alignment and number of the parts that a tensor is made of, or is one of."""
+        """Alignment and number of the parts of a concatenation or split that makes a tensor."""
         graph = self._graph
         at = graph.positions.get(tensor, -1)
         while at >= 0 and graph.nodes[at].op in FREE_OPS:
@@ -161,26 +174,26 @@ class _Surroundings:
         if at < 0:
             return float(_ALIGNED), 1.0
         node = graph.nodes[at]
-        if node.op == _JOINS:
+        if node.op == _CONCAT:
             starts = _starts(graph, node.inputs)[1:]
             return min(map(_twos, starts), default=float(_ALIGNED)), float(len(node.inputs))
         if node.op in _PARTS:
             outputs = [t for t in node.outputs if t]
             start = _starts(graph, outputs)[outputs.index(tensor)]
-            if node.op == "Slice":  # where it begins is not looked up: what is left tells as much
+            if node.op == "Slice":  # its start is not looked up: what it leaves out tells as much
                 start = _channels(graph, node.inputs[0]) - _channels(graph, tensor)
             return _twos(start), float(len(outputs))
         return float(_ALIGNED), 1.0
 
     def _writing(self, part: Part) -> tuple[float, float, float]:
-        """Alignment in, share of and number of the concatenations that a kernel's result joins."""
+        """Alignment in, smallest share of, and number of concatenations that read its result."""
         graph = self._graph
         aligned, share, joins = float(_ALIGNED), 1.0, 0
         made = [t for index in part.nodes for t in graph.nodes[index].outputs if t]
         for tensor in made:
             for index in graph.readers.get(tensor, ()):
                 node = graph.nodes[index]
-                if node.op != _JOINS:
+                if node.op != _CONCAT:
                     continue
                 joins += 1
                 start = _starts(graph, node.inputs)[node.inputs.index(tensor)]
@@ -190,7 +203,7 @@ class _Surroundings:
         return aligned, share, float(joins)
 
     def _alive(self) -> list[int]:
-        """Bytes that are kept while each kernel runs, besides what it reads and writes."""
+        """For each kernel, bytes of the tensors that are kept while it runs, besides its own."""
         last = {tensor: readers[-1] for tensor, readers in self._readers.items()}
         found, held, total = [], dict[str, int](), 0
         for tensor in self._graph.inputs:
@@ -209,7 +222,7 @@ class _Surroundings:
         return found
 
     def _depths(self) -> list[int]:
-        """How many kernels lie between the network's input and each, the shortest way."""
+        """For each kernel, number of kernels on the shortest way from an input of the network."""
         found: list[int] = []
         for part in self._parts:
             steps = [found[self._maker[t]] + 1 if t in self._maker else 0 for t in part.inputs]
@@ -228,7 +241,7 @@ def _channels(graph: Graph, tensor: str) -> int:
 
 
 def _starts(graph: Graph, tensors: Sequence[str]) -> list[int]:
-    """At which channel each of some tensors begins, one behind the other."""
+    """The channel at which each of some tensors begins when they are concatenated."""
     starts, total = [], 0
     for tensor in tensors:
         starts.append(total)
@@ -237,12 +250,12 @@ def _starts(graph: Graph, tensors: Sequence[str]) -> list[int]:
 
 
 def _twos(count: int) -> float:
-    """How often 2 divides a count, up to `_ALIGNED`; all of them for 0."""
+    """How often 2 divides a count, at most `_ALIGNED`; that number for 0."""
     return float(min(((count & -count).bit_length() - 1) if count else _ALIGNED, _ALIGNED))
 
 
 def _along(node: Node, name: str) -> float:
-    """The first number of an attribute of a window; 1 where the op has none."""
+    """The first number of an attribute of a window; 1 if the op has no such attribute."""
     value = node.attrs.get(name)
     return float(value[0]) if isinstance(value, tuple) and value else 1.0
 

@@ -1,8 +1,8 @@
-"""Fusion rules of a platform, and the kernels of a network under them (nn-Meter, section 4).
+"""Fusion rules of a platform: which ops it executes as one kernel (nn-Meter, section 4).
 
-Rules say for an ordered pair of ops whether the runtime executes the second within the first's
-kernel, and which branch, if any, is fused where a tensor forks or joins (the paper's Fig. 4).
-They are plain JSON, made to be read and edited:
+Rules say for an ordered pair of ops whether the runtime executes the second op within the kernel of
+the first, and which branch, if any, is fused where a tensor has several readers or an op several
+producers (the paper's Fig. 4). They are plain JSON, which people can read and edit:
 
 ```
 {"format": 1, "platform": "pixel4-tflite2.14-fp32-1t", "multi_inbound": 1, "multi_outbound": 0,
@@ -19,55 +19,36 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
-from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion_search import (
-    CONSTANT,
-    FREE_OPS,
-    GATE,
-    GATED,
-    RESHAPES,
-    find_groups,
-    gate_of,
-    rule_op,
-)
-from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.parts import Part, part_of
-
-__all__ = [
-    "CONSTANT",
-    "FORMAT",
-    "FREE_OPS",
-    "GATE",
-    "GATED",
-    "RESHAPES",
-    "Branch",
-    "FusionRules",
-    "Verdict",
-    "all_pairs",
-    "find_parts",
-    "gate_of",
-    "rule_op",
-    "split",
-]
 
 Verdict = Literal["fused", "separate", "undecided"]
+"""What is known about a pair of ops; "undecided": measurements did not settle it."""
 Branch = Literal[0, 1, 2]
+"""Which branch is fused where several meet: 0 none, 1 the first, 2 the last."""
 
 FORMAT = 1
+"""Version of the JSON format of fusion rules."""
 
 
 @dataclass(frozen=True)
 class FusionRules:
-    """What a runtime fuses, by the ops' names (`rule_op`). A pair that is not listed is not fused.
+    """What a runtime fuses. A pair of ops that is not listed is not fused.
 
-    `multi_inbound` and `multi_outbound`: where an op has several producers, or a tensor several
-    readers, 0 fuses none of them, 1 the first and 2 the last that the pairs allow. A product of a
-    tensor and its own sigmoid joins no branches: "Sigmoid+Mul:gate" decides, or where no rule tells
-    of gates "Sigmoid+Mul"; once both are one, rules may call them Swish or HardSwish. With
-    `attach_free_ops` a view (Flatten, Dropout...) belongs to its producer's kernel.
+    The product of a tensor and its own sigmoid does not count as a place where branches meet:
+    "Sigmoid+Mul:gate" decides, or "Sigmoid+Mul" if no rule mentions gates. When both are one
+    kernel, rules may call it Swish or HardSwish (`fusion_ops.GATED`).
+
+    Attributes:
+        pairs: verdicts by pair of ops; names as `fusion_ops.rule_op` gives them.
+        multi_inbound: where an op has several producers, the branch that is fused, of those that
+            the pairs allow.
+        multi_outbound: where a tensor has several readers, the reader that is fused, of those that
+            the pairs allow.
+        platform: whose rules they are.
+        version: of the JSON format.
+        attach_free_ops: whether a view (Flatten, Dropout...) belongs to the kernel of its producer.
 
     Raises:
-        FusionRulesError: on construction, when a value is none of the allowed.
+        FusionRulesError: on construction, when a value is not allowed.
     """
 
     pairs: Mapping[tuple[str, str], Verdict] = field(default_factory=dict)
@@ -78,7 +59,7 @@ class FusionRules:
     attach_free_ops: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
+        """Refuse values that are not allowed."""
         if self.version != FORMAT:
             raise FusionRulesError(
                 f"fusion rules of format {self.version!r}; this version reads {FORMAT}"
@@ -91,7 +72,7 @@ class FusionRules:
                 )
         for pair, verdict in self.pairs.items():
             if not (len(pair) == 2 and all(isinstance(op, str) and op for op in pair)):
-                raise FusionRulesError(f"{pair!r} is no pair of ops")
+                raise FusionRulesError(f"{pair!r} is not a pair of ops")
             if verdict not in get_args(Verdict):
                 raise FusionRulesError(
                     f"{'+'.join(pair)} is fused, separate or undecided, not {verdict!r}"
@@ -99,33 +80,33 @@ class FusionRules:
 
     @staticmethod
     def none(platform: str = "") -> FusionRules:
-        """Nothing fuses: every node is a kernel of its own, views too."""
+        """Rules without any fusion: every node is a kernel of its own, views too."""
         return FusionRules(platform=platform, attach_free_ops=False)
 
     def verdict(self, first: str, second: str) -> Verdict:
-        """What is known of a pair; "undecided" when it is not listed."""
+        """The verdict about a pair; "undecided" if it is not listed."""
         return self.pairs.get((first, second), "undecided")
 
     def fuses(self, first: str, second: str) -> bool:
-        """Whether `second` right after `first` runs within its kernel."""
+        """Whether `second` right behind `first` runs within the kernel of `first`."""
         return self.verdict(first, second) == "fused"
 
     @cached_property
     def followers(self) -> frozenset[str]:
-        """What is fused behind anything at all: all other ops begin kernels."""
+        """Ops that are fused behind some op; every other op begins a kernel."""
         return frozenset(second for (_, second), v in self.pairs.items() if v == "fused")
 
     @cached_property
     def named(self) -> frozenset[str]:
-        """What any rule at all, of whatever verdict, tells of."""
+        """All ops that a pair names, whatever its verdict."""
         return frozenset(op for pair in self.pairs for op in pair)
 
     def replace_pairs(self, pairs: Mapping[tuple[str, str], Verdict]) -> FusionRules:
-        """The same rules with these pairs added or overruled."""
+        """The same rules with these pairs added or replaced."""
         return replace(self, pairs={**self.pairs, **pairs})
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types; `from_json` reads it back equal."""
+        """The rules as plain JSON types; `from_json` reads equal rules from them."""
         return {
             "format": self.version,
             "platform": self.platform,
@@ -140,7 +121,7 @@ class FusionRules:
         """Read what `to_json` wrote.
 
         Raises:
-            FusionRulesError: the data are no rules; the message names the entry.
+            FusionRulesError: the data are not valid rules; the message names the entry.
         """
         if not isinstance(data, Mapping):
             raise FusionRulesError(f"fusion rules are a JSON object, not {type(data).__name__}")
@@ -179,33 +160,16 @@ class FusionRules:
         """Read what `dumps` wrote.
 
         Raises:
-            FusionRulesError: the text is no JSON, or no rules.
+            FusionRulesError: the text is not JSON, or not valid rules.
         """
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise FusionRulesError(f"fusion rules are no JSON: {error}") from error
+            raise FusionRulesError(f"fusion rules are not JSON: {error}") from error
         return FusionRules.from_json(data)
 
 
-def split(graph: Graph, rules: FusionRules, device: str = "cpu") -> list[Kernel]:
-    """The network's kernels under `rules`, in an order in which they can run.
-
-    nn-Meter's Algorithm 1, made independent of the order in which a file lists its nodes: an op is
-    looked at when its producers' kernels are known, and again while anything changes, instead of
-    depth first. An op joins at most one producer's kernel; the type that the rules see is that of
-    the kernel's first op. A fusion that would close a cycle is refused, so every kernel is convex.
-    Every node is in exactly one kernel.
-    """
-    return [Kernel.of_part(graph, part, device) for part in find_parts(graph, rules)]
-
-
-def find_parts(graph: Graph, rules: FusionRules) -> list[Part]:
-    """Where `split` cuts the kernels out: ops and names decide that, and no shape or attribute."""
-    return [part_of(graph, members) for members in find_groups(graph, rules)]
-
-
 def all_pairs(ops: Iterable[str], verdict: str = "fused") -> dict[tuple[str, str], Verdict]:
-    """Every ordered pair of `ops` with one verdict; a start for rules written by hand."""
+    """Every ordered pair of `ops` with the same verdict: a start for rules written by hand."""
     names = list(ops)
     return {(first, second): cast(Verdict, verdict) for first in names for second in names}

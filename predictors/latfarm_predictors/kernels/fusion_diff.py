@@ -1,4 +1,4 @@
-"""What two sets of fusion rules say differently, and how well one finds the other's fusions."""
+"""Compare two sets of fusion rules: differences, and how well one finds the other's fusions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class RulesDiff:
-    """Rules `left` against rules `right`.
+    """The comparison of two sets of fusion rules.
 
-    `differ` holds the pairs that both list, with their verdicts; `only_left` and `only_right` those
-    that one of them lists. `precision` and `recall` are those of `fused` in `left`, with `right`
-    taken for the truth, over the pairs that both list and that the truth settles; an undecided pair
-    counts as not found. None: there is no pair to tell them from.
+    Attributes:
+        left: the rules that are judged.
+        right: the rules that are taken for the truth.
+        differ: pairs that both list with different verdicts; the verdicts of left and right.
+        only_left: pairs that only the left rules list, with their verdicts.
+        only_right: pairs that only the right rules list, with their verdicts.
+        compared: number of pairs that both list.
+        precision: of the pairs that `left` says are fused, the share that really is; over the pairs
+            that both list and about which the truth is decided. None if there is no such pair.
+        recall: of the pairs that are really fused, the share that `left` says are fused, over the
+            same pairs; an undecided pair counts as not found. None if there is no such pair.
     """
 
     left: FusionRules
@@ -31,14 +38,14 @@ class RulesDiff:
 
     @property
     def equal(self) -> bool:
-        """Whether they cut every network alike: an unlisted pair does not fuse."""
+        """Whether both cut every network into the same kernels; unlisted pairs are not fused."""
         alone = (*self.only_left.values(), *self.only_right.values())
         fates = [("fused" in verdicts) for verdicts in self.differ.values()]
         return not any(fates) and "fused" not in alone and not self.options
 
     @property
     def options(self) -> dict[str, tuple[Any, Any]]:
-        """What differs beside the pairs, by name, as (left, right)."""
+        """Other fields that differ, by name, as (left, right)."""
         found = {}
         for name in ("multi_inbound", "multi_outbound", "attach_free_ops"):
             both = (getattr(self.left, name), getattr(self.right, name))
@@ -47,7 +54,7 @@ class RulesDiff:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """The comparison as plain JSON types."""
         return {
             "left": self.left.platform,
             "right": self.right.platform,
@@ -63,7 +70,7 @@ class RulesDiff:
 
 
 def compare(left: FusionRules, right: FusionRules) -> RulesDiff:
-    """Compare `left` with `right`, which stands for the truth."""
+    """Compare `left` with `right`, which is taken for the truth."""
     shared = left.pairs.keys() & right.pairs.keys()
     settled = [pair for pair in shared if right.pairs[pair] != "undecided"]
     claimed = {pair for pair in settled if left.pairs[pair] == "fused"}

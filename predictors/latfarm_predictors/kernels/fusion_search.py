@@ -1,62 +1,41 @@
-"""The search for a network's kernels under fusion rules: nn-Meter's Algorithm 1, on indices."""
+"""The kernels of a network under fusion rules: nn-Meter's Algorithm 1."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from latfarm_predictors.graph.graph import Graph, Node
-
-if TYPE_CHECKING:
-    from latfarm_predictors.kernels.fusion import FusionRules
-
-# Move no data and compute nothing: a view of their producer's result.
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-FREE_OPS = RESHAPES | {"Identity", "Dropout"}
-
-# By a constant, these are folded where with two computed operands they are not.
-_ARITHMETIC = frozenset({"Add", "Mul", "Sub", "Div"})
-CONSTANT = ":const"
-
-# Activations in two ops, a tensor times a sigmoid of itself, by that sigmoid: once both are one
-# kernel, pair rules may call it so.
-GATED = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
-GATE = ":gate"
+from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED, gate_of, rule_op
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.parts import Part, part_of
 
 
-def rule_op(graph: Graph, node: Node) -> str:
-    """What pair rules call a node: its op; "Mul:const" where one operand is a weight.
+def split(graph: Graph, rules: FusionRules, device: str = "cpu") -> list[Kernel]:
+    """The kernels of a network under fusion rules, in an order in which they can run.
 
-    "Mul:gate" where one operand is a sigmoid of the other (`gate_of`).
+    It is nn-Meter's Algorithm 1, made independent of the order in which a file lists its nodes: an
+    op is looked at when the kernels of its producers are known, and again while anything changes,
+    instead of depth first. An op joins the kernel of at most one producer; the op that the rules
+    see is the first op of that kernel. A fusion that would close a cycle is refused, so every
+    kernel is convex. Every node is in exactly one kernel.
     """
-    if node.op in _ARITHMETIC and len(graph.data_inputs(node)) < len(node.inputs):
-        return node.op + CONSTANT
-    return node.op if gate_of(graph, node) is None else node.op + GATE
+    return [Kernel.of_part(graph, part, device) for part in find_parts(graph, rules)]
 
 
-def gate_of(graph: Graph, node: Node) -> int | None:
-    """Index of the sigmoid by which a product multiplies that sigmoid's own input, if it does.
-
-    Such a product joins no branches: both operands come from one tensor, and runtimes that know
-    the activation run both ops as one, whatever they do where branches meet.
-    """
-    if node.op != "Mul" or len(node.inputs) != 2:
-        return None
-    for x, gate in (node.inputs, node.inputs[::-1]):
-        maker = graph.positions.get(gate)
-        if maker is None or graph.nodes[maker].op not in GATED:
-            continue
-        if graph.nodes[maker].inputs[0] == x:
-            return maker
-    return None
+def find_parts(graph: Graph, rules: FusionRules) -> list[Part]:
+    """The parts of a network that `split` makes kernels of; shapes and attributes do not matter."""
+    return [part_of(graph, members) for members in find_groups(graph, rules)]
 
 
 def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
-    """Indices of the nodes of each kernel, ascending; kernels in an order in which they can run.
+    """The kernels of a network as groups of nodes; see `split`.
 
-    An op is looked at when its producers' kernels are known, and again while anything changes that
-    it depends on. Every node is in exactly one group; no group needs its own results back.
+    Returns:
+        For each kernel the indices of its nodes, ascending; kernels in an order in which they can
+        run.
     """
     search = _Search(graph, rules)
     whole = search.join_gates()
@@ -66,9 +45,10 @@ def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
 
 
 class _Search:
-    """The groups of one split; nodes and groups are indices, a group's is that of its first node.
+    """The groups of nodes while a network is split.
 
-    The first node comes before all others of its group, since each of them joined along an edge.
+    Nodes are indices. The index of a group is that of its first node (its head), which comes before
+    all others of the group, since each of them joined along an edge.
     """
 
     def __init__(self, graph: Graph, rules: FusionRules) -> None:
@@ -83,7 +63,7 @@ class _Search:
         self._producers = [
             list(dict.fromkeys([made[t] for t in node.inputs if t in made])) for node in nodes
         ]
-        # Operands that no node makes: inbounds too, though nothing can fuse there.
+        # Number of operands that are network inputs: branches too, but nothing fuses there.
         self._given = [len(given.intersection(node.inputs)) for node in nodes]
         self._readers = [
             reads.get(node.outputs[0], ())
@@ -95,15 +75,16 @@ class _Search:
         self._is_output = [not wanted.isdisjoint(node.outputs) for node in nodes]
         self._group = list(range(len(nodes)))
         self._members: dict[int, list[int]] = {i: [i] for i in self._group}
-        self._closed: set[int] = set()  # groups whose result was reshaped
-        self._stale = [True] * len(nodes)  # heads whose choice may differ from the last one
-        self._blocked: set[int] = set()  # heads that only a cycle kept from joining
+        self._closed: set[int] = set()  # groups whose result a view reshapes: nothing more may join
+        self._stale = [True] * len(nodes)  # heads that must be looked at again
+        self._blocked: set[int] = set()  # heads that could not join only because of a cycle
 
     def join_gates(self) -> list[int]:
-        """Make one of each activation in two ops that some op takes in as a whole.
+        """Join each product of a tensor and its sigmoid that some op fuses as a whole activation.
 
         Returns:
-            Heads of those that are two kernels unless taken in: no rule makes them one by itself.
+            Heads of those that no rule fuses by themselves: they are parted again unless some op
+            takes them in.
         """
         found = []
         for product, gate in self._gates.items():
@@ -116,7 +97,7 @@ class _Search:
         return found
 
     def part(self, heads: Iterable[int]) -> None:
-        """Make two again of the activations that nothing took in."""
+        """Part the joined activations that no op has taken in."""
         for head in heads:
             members = self._members.get(head, [])
             if self._group[head] == head and len(members) > 1:
@@ -126,10 +107,10 @@ class _Search:
                     self._group[member] = rest[0]
 
     def run(self) -> None:
-        """Fuse until nothing changes. Each fusion removes a group, so this ends.
+        """Fuse until nothing changes; each fusion removes a group, so this ends.
 
-        Passes go over the heads in the order of the file; one whose surroundings no fusion has
-        touched since it was looked at would choose the same again, and is skipped.
+        Passes go over the heads in the order of the file. A head is skipped if no fusion has
+        changed its surroundings since it was looked at: it would choose the same again.
         """
         while any(self._stale):
             for head, stale in enumerate(self._stale):
@@ -143,7 +124,7 @@ class _Search:
                     self._merge(chosen, head)
 
     def in_order(self) -> list[list[int]]:
-        """Members of each group, groups topologically sorted, ties by position in the file."""
+        """The nodes of each group; groups in topological order, ties by position in the file."""
         waiting = {head: len(self._inbound(members)) for head, members in self._members.items()}
         ready = [head for head, count in waiting.items() if count == 0]
         heapq.heapify(ready)
@@ -158,7 +139,7 @@ class _Search:
         return order
 
     def _choose(self, head: int) -> int | None:
-        """The group that the group of `head` joins, if any."""
+        """The group that the group of `head` joins, or None."""
         if self._nodes[head].op in FREE_OPS:
             return self._owner(head) if self._rules.attach_free_ops else None
         if self._ops[head] not in self._rules.followers:
@@ -179,23 +160,23 @@ class _Search:
         return None
 
     def _rule_op(self, graph: Graph, node: Node) -> str:
-        """As `rule_op`; rules that tell nothing of gates decide by their rule for the plain op."""
+        """The name of a node in rules; without rules about gates, it is the plain op."""
         op = rule_op(graph, node)
         return node.op if op.endswith(GATE) and op not in self._rules.named else op
 
     def _owner(self, view: int) -> int | None:
-        """The group whose result `view` is another name for, unless others read that result."""
+        """The group whose result `view` reshapes, if nothing else reads that result, else None."""
         sources = self._producers[view]
         if len(sources) != 1 or self._is_output[sources[0]]:
             return None
         return self._group[sources[0]] if self._readers[sources[0]] == (view,) else None
 
     def _may_follow(self, group: int, head: int) -> bool:
-        """Whether the pair rule lets `head` into `group`; a reshaped result takes nothing more."""
+        """Whether the rule for the pair lets `head` join `group`; nothing joins behind a view."""
         return group not in self._closed and self._rules.fuses(self._ops[group], self._ops[head])
 
     def _may_leave(self, group: int, head: int) -> bool:
-        """The multi-outbound rule for the edges from `group` to `head`, and no cycle."""
+        """Whether the rule for several readers lets `head` join `group`, and no cycle is closed."""
         if not any(
             self._is_branch(group, source, head)
             for source in self._producers[head]
@@ -209,12 +190,12 @@ class _Search:
         return True
 
     def _is_branch(self, group: int, source: int, head: int) -> bool:
-        """Whether the rules let the edge from `source` (in `group`) to `head` be fused."""
+        """Whether the rules let the edge from `source`, which is in `group`, to `head` fuse."""
         readers = [self._group[reader] for reader in self._readers[source]]
         if set(readers) == {head} and not self._is_output[source]:
             return True
         if self._rules.multi_outbound == 0 or group in readers:
-            return False  # one branch at most, and this fork has had its own
+            return False  # at most one reader is fused, and another one already is
         fusible = [
             reader
             for reader in self._readers[source]
@@ -225,14 +206,14 @@ class _Search:
         return head == (fusible[0] if self._rules.multi_outbound == 1 else fusible[-1])
 
     def _reaches(self, group: int, starts: Iterable[int]) -> bool:
-        """Whether any of `starts` depends on `group`: fusing past it would close a cycle."""
+        """Whether any of `starts` depends on `group`; then a fusion would close a cycle."""
         seen: set[int] = set()
         todo = list(starts)
         while todo:
             current = todo.pop()
             if current == group:
                 return True
-            # Where it ends says nothing: it may need a group that goes on far behind it.
+            # Positions decide nothing here: a group may go on far behind its first node.
             if current in seen:
                 continue
             seen.add(current)
@@ -256,10 +237,10 @@ class _Search:
         self._touch(touched, moved)
 
     def _touch(self, touched: Iterable[int], moved: Iterable[int]) -> None:
-        """Mark the heads whose choice a fusion may have changed.
+        """Mark the heads whose choice a fusion may have changed, to look at them again.
 
-        Those are the readers of what now belongs to another or to a closed group, those that share
-        a producer with what was moved, and those that a cycle blocked: it may be gone.
+        These are the readers of nodes that are now in another or in a closed group, the readers of
+        the producers of moved nodes, and heads that a cycle blocked, which may be gone.
         """
         for member in touched:
             for reader in self._readers[member]:
@@ -273,11 +254,11 @@ class _Search:
         self._blocked.clear()
 
     def _inbound(self, members: Iterable[int]) -> list[int]:
-        """Groups that feed these nodes of one group, in operand order."""
+        """Other groups whose results these nodes of one group read, in the order of operands."""
         return self._across(members, self._producers)
 
     def _outbound(self, members: Iterable[int]) -> list[int]:
-        """Groups that read results of these nodes of one group."""
+        """Other groups that read results of these nodes of one group."""
         return self._across(members, self._readers)
 
     def _across(self, members: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:

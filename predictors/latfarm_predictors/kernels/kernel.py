@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.parts import Part, part_of, whole
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.parts import Part, part_of
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a network, or one made to be measured.
+    """A kernel of a network, or one that was made to be measured.
 
-    `graph` holds the kernel's ops alone, with canonical names; `node_names` are its nodes in the
-    network it came from, in execution order. The type is the ops joined in that order, as
-    "Conv+BatchNormalization+Relu"; nn-Meter section 4: the first op decides which code runs.
+    Its type is its ops joined in execution order, as "Conv+BatchNormalization+Relu"; the first op
+    decides which code runs (nn-Meter, section 4).
+
+    Attributes:
+        graph: its ops alone, with canonical names of tensors and nodes.
+        node_names: names of its nodes in its network, in execution order.
+        device: what executes it, as the runtime's profiler names it.
     """
 
     graph: Graph
@@ -27,69 +32,62 @@ class Kernel:
 
     @staticmethod
     def of_part(network: Graph, part: Part, device: str = "cpu") -> Kernel:
-        """The kernel that `part` of `network` is; its graph is cut out when first asked for.
+        """The kernel that is a part of a network; its graph is cut out when it is first needed.
 
-        To cut the graphs of a network takes about as long as to find where to cut (2 ms each for
-        MobileNetV2), and what asks for workloads or node names alone needs none of them.
+        To cut out all kernels of a network takes as long as to find them (2 ms each for
+        MobileNetV2), and many callers need only workloads or names of nodes.
         """
         kernel = object.__new__(Kernel)
         vars(kernel).update(node_names=part.node_names, device=device, type=part.type)
-        vars(kernel)["_source"] = vars(kernel)["_origin"] = (network, part)
+        vars(kernel)["_origin"] = (network, part)
         return kernel
 
-    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
+    if not TYPE_CHECKING:  # with it, type checkers would accept every misspelt attribute
 
         def __getattr__(self, name: str) -> Graph:
-            source = vars(self).get("_source")
-            if name == "graph" and source is not None:
-                vars(self)["graph"] = _cut(*source)
-                vars(self).pop("_source", None)  # its place is now its own graph
-            if name == "graph" and "graph" in vars(self):  # cut here, or by another thread
-                return vars(self)["graph"]
+            origin = vars(self).get("_origin")
+            if name == "graph" and origin is not None:
+                # of two threads that ask at once, both are given what the first has cut
+                return vars(self).setdefault("graph", _cut(*origin))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: the kernel without the network it came from."""
+        """For pickle and copy: the kernel without its network."""
         return {"graph": self.graph, "node_names": self.node_names, "device": self.device}
 
     @cached_property
     def type(self) -> str:
-        """The ops, joined in execution order."""
+        """The ops in execution order, joined by "+"."""
         return "+".join(node.op for node in self.graph.nodes)
 
     @property
     def main(self) -> Node:
-        """The node whose code runs; the others are appended to it."""
+        """The first node, whose code runs; the others are appended to it."""
         return self.graph.nodes[0]
 
     @property
     def kernel_id(self) -> str:
-        """Stable identity: the canonical hash of the kernel's graph, 32 hex digits."""
-        return self.graph.hash
-
-    @property
-    def place(self) -> tuple[Graph, Part]:
-        """A graph and the part of it that the kernel is: its network, or its own graph."""
-        source: tuple[Graph, Part] | None = vars(self).get("_source")
-        return source or (self.graph, whole(self.graph))
+        """The canonical hash of the kernel's graph (`hash.hash_of`)."""
+        return hash_of(self.graph)
 
     @property
     def origin(self) -> tuple[Graph, Part] | None:
-        """The network that it was found in, and where; None where it was made, read or copied."""
+        """The network in which it was found, and its part; None if it was made, read or copied."""
         found: tuple[Graph, Part] | None = vars(self).get("_origin")
         return found
 
 
 def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
-    """Cut `nodes` out of `graph` as a Kernel, with tensors renamed x0.., w0.., t0...
+    """Cut nodes out of a graph as a Kernel, whose tensors are named x0.., w0.. and t0...
 
     Args:
         graph: the network.
         nodes: a convex group of its nodes, in topological order.
-        device: what runs them.
+        device: what executes them.
 
     Raises:
-        GraphError: no nodes, or a tensor leaves the group and comes back (the group is not convex).
+        GraphError: there are no nodes, or the group is not convex (a tensor leaves it and comes
+            back).
     """
     if not nodes:
         raise GraphError(f"{graph.name}: a kernel needs at least one node")
@@ -106,7 +104,7 @@ def extract(graph: Graph, nodes: Sequence[Node], device: str = "cpu") -> Kernel:
 
 
 def _cut(graph: Graph, part: Part) -> Graph:
-    """The part as a graph of its own, under canonical names."""
+    """The part as a graph of its own, with canonical names."""
     nodes = [graph.nodes[index] for index in part.nodes]
     results = [t for node in nodes for t in node.outputs if t]
     names = {"": ""}
@@ -135,13 +133,15 @@ def _cut(graph: Graph, part: Part) -> Graph:
 
 
 def _check_convex(graph: Graph, nodes: Sequence[Node], inside: set[str]) -> None:
-    """Refuse a group that needs a tensor which is itself computed from the group."""
+    """Refuse a group that needs a tensor from outside that is computed from its own results."""
     first = min(graph.positions[tensor] for tensor in inside)
     seen: set[int] = set()
     todo = [t for node in nodes for t in node.inputs if t and t not in inside]
     while todo:
         at = graph.positions.get(todo.pop(), -1)
-        if at <= first or at in seen:  # made before the group starts: it cannot depend on it
+        if (
+            at <= first or at in seen
+        ):  # made before the group starts, so it cannot depend on the group
             continue
         seen.add(at)
         for tensor in graph.nodes[at].inputs:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A group of a network's nodes and what crosses its border, by name.
+    """A group of a network's nodes, with what its workload is read from.
 
-    Networks that differ in shapes alone, as a search makes them by the thousand, have the same
-    parts: these are looked for once.
+    Ops and wiring alone decide it: networks that differ in sizes only, as an architecture search
+    makes them by the thousand, have the same parts, so these are found once.
 
     Attributes:
         nodes: indices of its nodes, in an order in which they can run.
-        node_names: their names.
-        type: their ops, joined by "+".
-        inputs: activations it reads from outside, in the order of first use.
-        weights: constants it reads, in the order of first use.
-        outputs: results read outside, or results of the network; where there are none, the first
-            result of its last node.
+        node_names: names of its nodes.
+        type: ops of its nodes, joined by "+".
+        inputs: activations that it reads from outside, in the order of first use.
+        weights: constants that it reads, in the order of first use.
+        outputs: results that are read outside, or are results of the network; where there are none,
+            the first result of its last node.
+        main: index of its main node (`main_index`), whose sizes the workload tells.
+        multiplying: indices of its convolutions and matrix products.
+        fused_ops: number of nodes that do work besides the main one.
     """
 
     nodes: tuple[int, ...]
@@ -32,10 +36,17 @@ class Part:
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
+    main: int
+    multiplying: tuple[int, ...]
+    fused_ops: int
 
 
 def part_of(graph: Graph, members: Sequence[int]) -> Part:
-    """The part of `graph` that the nodes with these indices make; they are convex and in order.
+    """The part of `graph` that some nodes make.
+
+    Args:
+        graph: the network.
+        members: indices of nodes, in topological order; the group is convex.
 
     Raises:
         GraphError: the nodes compute nothing.
@@ -55,24 +66,57 @@ def part_of(graph: Graph, members: Sequence[int]) -> Part:
     outputs = tuple(
         [t for t in results if t in graph.outputs or not own.issuperset(readers.get(t, ()))]
     )
-    return Part(
-        tuple(members),
-        tuple([node.name for node in nodes]),
-        "+".join([node.op for node in nodes]),
-        tuple(inputs),
-        tuple(weights),
-        # nobody reads it: the first result of its last node stands for it
-        outputs or (next(t for node in reversed(nodes) for t in node.outputs if t),),
-    )
+    # nobody reads it: the first result of its last node stands for it
+    outputs = outputs or (next(t for node in reversed(nodes) for t in node.outputs if t),)
+    return _part(members, nodes, tuple(inputs), tuple(weights), outputs)
 
 
 def whole(graph: Graph) -> Part:
-    """All of `graph` as one part."""
+    """All nodes of `graph` as one part."""
+    members = range(len(graph.nodes))
+    return _part(members, graph.nodes, graph.inputs, tuple(graph.weights), graph.outputs)
+
+
+def main_node(graph: Graph) -> Node:
+    """The main node of a graph that is one kernel (`main_index`)."""
+    return graph.nodes[main_index(graph.nodes, range(len(graph.nodes)))]
+
+
+def main_index(nodes: Sequence[Node], among: Iterable[int]) -> int:
+    """The main node of some: the first that multiplies, else the first that works, else the first.
+
+    Args:
+        nodes: of a network.
+        among: indices into them, at least one.
+    """
+    indices = list(among)
+    for index in indices:
+        if nodes[index].op in MULTIPLYING:
+            return index
+    return next((index for index in indices if nodes[index].op not in FREE_OPS), indices[0])
+
+
+def _part(
+    members: Sequence[int],
+    nodes: Sequence[Node],
+    inputs: tuple[str, ...],
+    weights: tuple[str, ...],
+    outputs: tuple[str, ...],
+) -> Part:
+    ops = [node.op for node in nodes]
+    multiplying = tuple(
+        [index for index, op in zip(members, ops, strict=True) if op in MULTIPLYING]
+    )
+    working = [index for index, op in zip(members, ops, strict=True) if op not in FREE_OPS]
+    main = (multiplying or working or members)[0]
     return Part(
-        tuple(range(len(graph.nodes))),
-        tuple([node.name for node in graph.nodes]),
-        "+".join([node.op for node in graph.nodes]),
-        graph.inputs,
-        tuple(graph.weights),
-        graph.outputs,
+        tuple(members),
+        tuple([node.name for node in nodes]),
+        "+".join(ops),
+        inputs,
+        weights,
+        outputs,
+        main,
+        multiplying,
+        len(working) - (1 if main in working else 0),
     )

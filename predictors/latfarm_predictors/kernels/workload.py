@@ -1,57 +1,43 @@
-"""Workload: what a kernel has to do, as plain numbers that latency predictors read.
-
-Sizes are those of the kernel's main op: the first that multiplies and adds, else the first that
-does anything at all. Bytes are those of the whole kernel: what it reads, writes and holds.
-"""
+"""Workload: what a kernel has to do, as plain numbers that latency predictors read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.fusion_search import FREE_OPS
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS
+from latfarm_predictors.graph.totals import bytes_of, node_macs
+from latfarm_predictors.kernels.families import FAMILY_OF_OP, family_of
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload_rows import (
-    CONVOLUTIONS,
-    FAMILIES,
-    MULTIPLYING,
-    PRODUCTS,
-    WorkloadReading,
-    bytes_of,
-    family_of,
-    main_index,
-    node_macs,
-    row_of,
-)
-
-__all__ = [
-    "CONVOLUTIONS",
-    "FAMILIES",
-    "MULTIPLYING",
-    "PRODUCTS",
-    "GraphTotals",
-    "Workload",
-    "configuration",
-    "family_of",
-    "graph_totals",
-    "main_node",
-    "node_macs",
-    "trained_parameters",
-    "workload",
-    "workload_of",
-]
+from latfarm_predictors.kernels.parts import Part, whole
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One kernel's work.
+class Workload(NamedTuple):
+    """What one kernel computes and moves.
 
-    Sizes are elements of the main op's first data operand (`in_*`) and first result (`out_*`): axis
-    0 is the batch, axis 1 the channels, the last axis the width, all between them together the
-    height. For `fc`, in and out channels are the matrix's and the batch counts its rows. `macs` are
-    multiply-adds of all the kernel's ops; elementwise work counts none. `inputs` is the number of
-    activations the kernel reads, `fused_ops` how many ops do work besides the main one.
+    Kernels with equal workloads have equal latencies for every predictor that looks at kernels by
+    themselves. It is a tuple because workloads are compared and hashed by the ten thousand, which
+    takes ten times as long with a dataclass.
+
+    Sizes count elements. Those of the input (`in_*`) and of the output (`out_*`) are those of the
+    first data operand and of the first result of the main op (`parts.main_index`): axis 0 is the
+    batch, axis 1 the channels, the last axis the width, and all axes between them together the
+    height. For `fc`, in and out channels are the matrix's and the batch counts its rows. Bytes are
+    those of the whole kernel.
+
+    Attributes:
+        family: of the main op; one of `families.FAMILIES`.
+        type: all ops of the kernel in execution order, joined by "+".
+        dtype: element type of the main op's input, as a numpy name.
+        groups: of a convolution; for `fc`, the number of different right-hand matrices.
+        macs: multiply-adds of all ops of the kernel; elementwise work counts none.
+        input_bytes: size of all activations that the kernel reads.
+        output_bytes: size of all results that it writes.
+        weight_bytes: size of its constants.
+        inputs: number of activations that it reads.
+        fused_ops: number of ops that do work besides the main one.
     """
 
     family: str
@@ -78,87 +64,144 @@ class Workload:
     inputs: int
     fused_ops: int
 
-
-@dataclass(frozen=True, slots=True)
-class GraphTotals:
-    """Sums over a network: multiply-adds, bytes of weights, of inputs, outputs and all results."""
-
-    nodes: int
-    macs: int
-    weight_bytes: int
-    input_bytes: int
-    output_bytes: int
-    activation_bytes: int
+    @property
+    def moved_bytes(self) -> int:
+        """Size of all that the kernel reads, writes and holds."""
+        return self.input_bytes + self.output_bytes + self.weight_bytes
 
 
-def trained_parameters(graph: Graph) -> int:
-    """Elements of all trained weights, shared ones once, as publications count them.
+TEXT_FIELDS = 3
+"""Number of leading fields of a Workload that are texts (family, type, dtype)."""
 
-    A batch norm trains scale and bias; its mean and variance are stored only. Constants with given
-    values (shapes, axes, bounds) are no parameters.
-    """
-    stored = {
-        tensor
-        for node in graph.nodes
-        if node.op == "BatchNormalization"
-        for tensor in node.inputs[3:5]
-    }
-    return sum(
-        weight.type.elements
-        for name, weight in graph.weights.items()
-        if weight.values is None and name not in stored
-    )
-
-
-def main_node(graph: Graph) -> Node:
-    """The op of a kernel whose sizes its workload tells."""
-    return graph.nodes[main_index(graph.nodes, range(len(graph.nodes)))]
+NUMBER_FIELDS = Workload._fields[TEXT_FIELDS:]
+"""Names of the fields of a Workload that are numbers, in order."""
 
 
 def workload(kernel: Kernel) -> Workload:
-    """What `kernel` has to do."""
-    return workload_of(*kernel.place)
+    """The workload of a kernel."""
+    if kernel.origin is not None:  # its own graph need not be cut out for this
+        return workload_of(*kernel.origin)
+    return workload_of(kernel.graph, whole(kernel.graph))
+
+
+def workloads_of(graph: Graph, parts: Iterable[Part]) -> list[Workload]:
+    """The workloads of the kernels that are these parts of `graph`."""
+    return [workload_of(graph, part) for part in parts]
 
 
 def workload_of(graph: Graph, part: Part) -> Workload:
-    """What the kernel that is this part of `graph` has to do."""
-    return Workload(*row_of(graph, WorkloadReading.of(graph, part)))
+    """The workload of the kernel that is this part of `graph`."""
+    main = graph.nodes[part.main]
+    weights = graph.weights
+    # where all operands are weights, the result stands for the input
+    source_name = next((t for t in main.inputs if t and t not in weights), main.outputs[0])
+    source = graph.type_of(source_name)
+    result = graph.type_of(main.outputs[0] or next(t for t in main.outputs if t))
+    macs = 0
+    for index in part.multiplying:
+        macs += node_macs(graph, graph.nodes[index])
+    op = main.op
+    family = family_of(graph, main) if op in CONVOLUTIONS else FAMILY_OF_OP.get(op, "other")
+    if family == "fc":
+        batch, in_channels, out_channels = _matrix(graph, main, result.shape)
+        # how many different right-hand matrices there are
+        groups = max(prod(graph.type_of(main.inputs[1]).shape[:-2]), 1)
+        in_h = in_w = out_h = out_w = 1
+    else:
+        batch, in_channels, in_h, in_w = _sizes(source.shape)
+        _, out_channels, out_h, out_w = _sizes(result.shape)
+        value = main.attrs.get("group", 1)
+        groups = value if isinstance(value, int) else 1
+    window = _window(family, main, in_h, in_w)
+    return Workload(
+        family,
+        part.type,
+        source.dtype,
+        batch,
+        in_h,
+        in_w,
+        in_channels,
+        out_h,
+        out_w,
+        out_channels,
+        *window,
+        groups,
+        macs,
+        bytes_of(graph, part.inputs),
+        bytes_of(graph, part.outputs),
+        bytes_of(graph, part.weights),
+        len(part.inputs),
+        part.fused_ops,
+    )
 
 
 def configuration(work: Workload) -> dict[str, int | str]:
-    """What people call the kernel's configuration: its family and the sizes that matter for it."""
-    told: dict[str, int | str] = {"family": work.family, "batch": work.batch}
+    """The fields of a workload that people look at: family, and the sizes that matter for it."""
+    fields: dict[str, int | str] = {"family": work.family, "batch": work.batch}
     if work.family == "fc":
-        told |= {"in_features": work.in_channels, "out_features": work.out_channels}
-        return told | ({"matrices": work.groups} if work.groups > 1 else {})
-    told |= {"in_h": work.in_h, "in_w": work.in_w, "in_channels": work.in_channels}
+        fields |= {"in_features": work.in_channels, "out_features": work.out_channels}
+        return fields | ({"matrices": work.groups} if work.groups > 1 else {})
+    fields |= {"in_h": work.in_h, "in_w": work.in_w, "in_channels": work.in_channels}
     if (work.out_h, work.out_w) != (work.in_h, work.in_w):
-        told |= {"out_h": work.out_h, "out_w": work.out_w}
+        fields |= {"out_h": work.out_h, "out_w": work.out_w}
     if work.out_channels != work.in_channels or work.family in ("conv", "grouped_conv"):
-        told["out_channels"] = work.out_channels
+        fields["out_channels"] = work.out_channels
     if work.family in ("conv", "grouped_conv", "dwconv", "pool"):
-        told |= {"kernel": _by(work.kernel_h, work.kernel_w)}
-        told |= {"stride": _by(work.stride_h, work.stride_w)}
+        fields |= {"kernel": _by(work.kernel_h, work.kernel_w)}
+        fields |= {"stride": _by(work.stride_h, work.stride_w)}
         if (work.dilation_h, work.dilation_w) != (1, 1):
-            told["dilation"] = _by(work.dilation_h, work.dilation_w)
+            fields["dilation"] = _by(work.dilation_h, work.dilation_w)
     if work.family == "grouped_conv":
-        told["groups"] = work.groups
+        fields["groups"] = work.groups
     if work.inputs != 1:
-        told["inputs"] = work.inputs
-    return told
+        fields["inputs"] = work.inputs
+    return fields
 
 
-def graph_totals(graph: Graph) -> GraphTotals:
-    """Sums over the whole of `graph`; views (Reshape, Dropout...) write nothing."""
-    written = (t for node in graph.nodes if node.op not in FREE_OPS for t in node.outputs if t)
-    return GraphTotals(
-        nodes=len(graph.nodes),
-        macs=graph.macs,
-        weight_bytes=bytes_of(graph, tuple(graph.weights)),
-        input_bytes=bytes_of(graph, graph.inputs),
-        output_bytes=bytes_of(graph, graph.outputs),
-        activation_bytes=bytes_of(graph, tuple(written)),
-    )
+def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, int, int, int, int]:
+    """Height and width of the window, of its stride and of its dilation; 1 where there is none."""
+    attrs = main.attrs
+    kernel_h = kernel_w = stride_h = stride_w = dilation_h = dilation_w = 1
+    if attrs:
+        kernel_h, kernel_w = _pair(attrs.get("kernel_shape"))
+        stride_h, stride_w = _pair(attrs.get("strides"))
+        dilation_h, dilation_w = _pair(attrs.get("dilations"))
+    if family == "global_pool":
+        kernel_h, kernel_w = in_h, in_w
+    elif family == "lrn":  # a window over channels: libraries are fast for some sizes of it
+        value = attrs.get("size", 1)
+        kernel_h = value if isinstance(value, int) else 1
+    return kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """Batch, channels, height and width of a shape with any number of axes."""
+    if len(shape) == 4:
+        batch, channels, height, width = shape
+        return batch, channels, height, width
+    padded = (*shape, 1, 1)
+    batch, channels = padded[:2] if len(shape) > 1 else (1, padded[0])
+    if len(shape) < 3:
+        return batch, channels, 1, 1
+    return batch, channels, prod(shape[2:-1]), shape[-1]
+
+
+def _matrix(graph: Graph, node: Node, result: Sequence[int]) -> tuple[int, int, int]:
+    """Rows, inner and outer size of a matrix product; the rows of all its matrices together."""
+    left, right = (graph.type_of(tensor).shape for tensor in node.inputs[:2])
+    inner = left[0] if node.attrs.get("transA", 0) else left[-1]
+    columns = result[-1] if len(right) > 1 else 1
+    return prod(result) // columns, inner, columns
+
+
+def _pair(value: object) -> tuple[int, int]:
+    """Height and width of an attribute with a number for each axis; 1 and 1 if the op has none."""
+    if not isinstance(value, tuple):
+        return 1, 1
+    if len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], int):
+        return value[0], value[1]
+    sizes = [n for n in value if isinstance(n, int)]
+    return (prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
 
 
 def _by(height: int, width: int) -> str:

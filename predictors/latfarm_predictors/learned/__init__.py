@@ -1,1 +1,1 @@
-"""What one platform taught: kernel models, cold caches, context and the networks' correction."""
+"""What is learned from the measurements of one platform: kernels, cold caches, networks."""

@@ -1,4 +1,4 @@
-"""What flushed caches add to a kernel: mostly its weights, fetched from memory once more."""
+"""What flushed caches add to a kernel's latency: mostly fetching its weights from memory again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.models.base import ModelState
 
 _LEAST_ROWS = 8
+"""With fewer cold measurements than this nothing is learned."""
 _CACHES_BYTES = (1e6, 4e6, 24e6)
+"""Sizes, in bytes, that the caches of a board may have."""
 
 
 class ColdCost:
-    """Extra latency = fixed + cached weight bytes + activation bytes, non-negative, relative fit.
+    """Extra latency as a sum of a fixed cost, weight bytes and activation bytes.
 
-    Weights count up to the sizes of plausible caches: what no cache could have kept between two
-    runs is fetched by a warm run as well, and costs nothing extra.
+    Coefficients are not negative and minimise relative errors. Weights count only up to the sizes
+    of plausible caches: what no cache can keep between two runs is fetched by a warm run too, and
+    costs nothing extra. With fewer than 8 cold measurements the extra latency is zero.
 
-    Without at least 8 cold measurements it is zero: `known` tells.
+    Attributes:
+        rows: number of cold measurements.
     """
 
     kind = "cold"
@@ -28,7 +32,7 @@ class ColdCost:
 
     @property
     def known(self) -> bool:
-        """Whether cold latencies stand behind it."""
+        """Whether there were enough cold measurements to learn from."""
         return self.rows >= _LEAST_ROWS
 
     def fit(self, table: Table, latency_ms: Array, extra_ms: Array) -> ColdCost:
@@ -36,8 +40,8 @@ class ColdCost:
 
         Args:
             table: n kernels.
-            latency_ms: their warm latencies, shape (n,).
-            extra_ms: cold minus warm latency, NaN where not measured, shape (n,).
+            latency_ms: warm latency of each, shape (n,).
+            extra_ms: cold minus warm latency of each, shape (n,); NaN where it was not measured.
         """
         from scipy.optimize import nnls
 
@@ -53,7 +57,7 @@ class ColdCost:
         return self
 
     def extra_ms(self, table: Table) -> Array:
-        """Latency that flushed caches add, shape (n,)."""
+        """Latency in ms that flushed caches add to each kernel, shape (n,)."""
         # not "@", which rounds a row differently at the end of a table than inside it
         return np.asarray(np.einsum("ij,j->i", self._columns(table), self._coefficients))
 
@@ -63,7 +67,7 @@ class ColdCost:
 
     @classmethod
     def from_state(cls, state: ModelState) -> ColdCost:
-        """Read what `state` gave."""
+        """The model whose state this is."""
         model = cls()
         model.rows = int(state.values["rows"])
         model._coefficients = state.arrays["coefficients"]

@@ -1,11 +1,13 @@
-"""A kernel's latency where it stands: by what it is, and by what stands around it.
+"""Latency of a kernel inside a network, by what the kernel is and by what its neighbours are.
 
-Boosted trees learn what kernels took inside networks over their group's roofline, from what a
-kernel is and from the marks of its place (`context.py`). The roofline and not the kernels' models:
-these know the very kernels that are learned from, and would say of them what they say of no other.
-The trees answer in place of the models, and are kept only where they tell sums over networks that
-they have not seen better: on a runtime that executes kernel by kernel, whatever stands around them,
-there is nothing to learn.
+Boosted trees learn the latency of kernels inside networks, relative to the roofline of their group,
+from the kernel's features and from the marks of its place (`kernels/context.py`). They build on the
+roofline and not on the kernels' regressors, because these have seen the very kernels that the trees
+learn from, and predict them better than any other.
+
+The trees predict instead of the regressors. They are kept only if they predict the sums over
+networks that they have not seen better. On a runtime that executes kernel by kernel, whatever their
+neighbours are, there is nothing to learn.
 """
 
 from __future__ import annotations
@@ -18,61 +20,74 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.features.costs import winograd_ratio
 from latfarm_predictors.features.groups import Router
-from latfarm_predictors.features.table import Array, Table, table_of_rows
+from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 from latfarm_predictors.samples import KernelSample
 
-LEAST_MODELS = 40
-"""Of some kernels each: fewer say too little of what may stand around a kernel."""
+LEAST_NETWORKS = 40
+"""Kernels of at least this many networks are needed; fewer show too few kinds of neighbours."""
 LEAST_GAIN = 0.9
-"""The error on models not seen has to fall to this share of what it is without."""
+"""The trees must lower the error on networks that they have not seen to this share."""
 LEAST_WORTH = 0.01
-"""And by so much, in logarithms: what is known to a percent needs no neighbours."""
+"""The trees must lower that error, in logarithms, by this much.
+
+Where errors are as small as a percent already, neighbours need not be looked at.
+"""
 SURE = 2.0
-"""And by so many standard errors of the mean over models: a noisy host favours anything."""
+"""The trees must lower that error by this many standard errors of the mean over networks.
+
+On a noisy host, chance alone lowers it.
+"""
 _FOLDS = 5
+"""Number of parts of the networks, each predicted by trees that have not seen it."""
 LEAST_ROWS = 20
-"""Of a family of kernels; of one with fewer the kernels' models go on to answer."""
+"""Regressors go on to predict a family with fewer kernels than this."""
 _ROUNDS = 1000
+"""Number of trees."""
 _THREADS = 2
+"""Number of folds that are fitted at the same time."""
 _LEAST_MS = 1e-6
+"""Smallest latency of a roofline in ms, so that its logarithm is finite."""
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Kernels of several models, each where it stood.
+class PlacedKernels:
+    """Kernels of several networks, each with its place.
 
     Attributes:
         rows: workloads of n kernels.
-        marks: of their places.
-        latency_ms: what each took, shape (n,).
-        group: the model of each, counted from 0, shape (n,).
-        keys: hash of each model.
+        marks: marks of their places.
+        latency_ms: latency of each, shape (n,).
+        group: number of the network of each, counted from 0, shape (n,).
+        keys: hash of each network.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Workload, ...]
     marks: tuple[Marks, ...]
     latency_ms: Array
     group: npt.NDArray[np.intp]
     keys: tuple[str, ...]
 
     @staticmethod
-    def of(groups: Sequence[Sequence[KernelSample]], rules: FusionRules) -> Placed:
-        """From samples by model; kernels that do not know their `origin` are left out.
+    def of(groups: Sequence[Sequence[KernelSample]], rules: FusionRules) -> PlacedKernels:
+        """The kernels of some samples; samples whose kernel has no `origin` are left out.
 
         Args:
-            groups: kernels with what they took, those of one model together.
-            rules: that cut the models.
+            groups: measured kernels, those of one network together.
+            rules: how the platform fuses ops.
         """
-        rows: list[Row] = []
+        rows: list[Workload] = []
         marks: list[Marks] = []
         latency: list[float] = []
         group: list[int] = []
@@ -86,22 +101,28 @@ class Placed:
             told = dict(zip([part.nodes for part in parts], marks_of(graph, parts), strict=True))
             for sample, _, part in placed:
                 if part.nodes in told and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-                    rows += rows_of(graph, [part])
+                    rows += workloads_of(graph, [part])
                     marks.append(told[part.nodes])
                     latency.append(sample.latency_ms)
                     group.append(len(keys))
-            keys.append(graph.hash)
-        return Placed(
+            keys.append(hash_of(graph))
+        return PlacedKernels(
             tuple(rows), tuple(marks), np.array(latency), np.array(group, np.intp), tuple(keys)
         )
 
 
 @dataclass
 class ContextModel:
-    """The fitted trees, whom they answer for and how much smaller deviations are with them.
+    """The fitted trees. Not changed after they are fitted.
 
-    `before` and `after` are the errors of sums over networks not seen, without and with it. Not
-    changed afterwards.
+    Attributes:
+        rooflines: roofline of each group of kernels; that of all kernels under the name "".
+        router: which group a kernel belongs to.
+        vocabulary: the ops that are features.
+        families: the families of kernels that the trees predict.
+        shrink: factor on the log-sigma of a kernel, because the trees are more precise.
+        before: error of the sum over a network that was not seen, without the trees.
+        after: error of the sum over a network that was not seen, with the trees.
     """
 
     rooflines: Mapping[str, Roofline]
@@ -117,27 +138,24 @@ class ContextModel:
 
     @staticmethod
     def fit(
-        placed: Placed,
+        placed: PlacedKernels,
         models: KernelModels,
-        unseen: Mapping[Row, tuple[float, float]],
+        unseen: Mapping[Workload, tuple[float, float]],
         *,
         seed: int = 0,
     ) -> ContextModel | None:
-        """The model; None where it is no better than none, or too little is known.
+        """Fit the trees; None if they do not predict better, or if there are too few networks.
 
         Args:
-            placed: what kernels took where they stood.
-            models: of the kernels alone.
-            unseen: latency in ms and log-sigma of kernels by models that did not see them.
-            seed: of folds and trees.
+            placed: kernels of networks with their latencies and places.
+            models: regressors of kernels, which do not know places.
+            unseen: latency in ms and log-sigma of kernels by regressors that did not see them.
+            seed: random seed of folds and trees.
         """
-        if len(placed.keys) < LEAST_MODELS:
+        if len(placed.keys) < LEAST_NETWORKS:
             return None
-        table = table_of_rows(placed.rows)
-        base = models.predict(table).latency_ms.copy()
-        for index, row in enumerate(placed.rows):
-            if row in unseen:
-                base[index] = unseen[row][0]
+        table = as_table(placed.rows)
+        base = _regressed_ms(table, placed.rows, models, unseen)
         found = ContextModel(_rooflines(models), models.router, Vocabulary.of(table))
         log_roof = found._log_roofline(table)
         features = found._features(table, placed.marks, log_roof)
@@ -150,7 +168,7 @@ class ContextModel:
         def grown(inside: npt.NDArray[np.bool_]) -> TextTrees:
             return _grow(features[inside], (truth - log_roof)[inside], weight[inside], seed)
 
-        with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM lets go of the interpreter's lock
+        with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM releases the GIL
             folds = list(pool.map(grown, [fold != number for number in range(_FOLDS)]))
         for number, own in enumerate(folds):
             outside = np.flatnonzero(fold == number)
@@ -171,13 +189,14 @@ class ContextModel:
     def latency_ms(
         self, table: Table, marks: Sequence[Marks], base_ms: Array, key: str | None = None
     ) -> Array:
-        """Latencies where the kernels stand, shape (n,).
+        """Latency in ms of each kernel at its place, shape (n,).
 
         Args:
             table: n kernels.
-            marks: of their places.
-            base_ms: their estimates by the kernels' models, shape (n,).
-            key: hash of a network that may have been trained on: trees that did not see it answer.
+            marks: marks of their places.
+            base_ms: their latencies by the kernels' regressors, shape (n,).
+            key: hash of the kernels' network. If the trees were fitted to it, trees of a fold that
+                did not see it predict its kernels.
         """
         trees = self._trees
         if key is not None and key in self._fold_of:
@@ -186,25 +205,25 @@ class ContextModel:
         told = log_roof + trees.total(self._features(table, marks, log_roof))
         return np.where(table.of_family(*self.families), np.exp(told), base_ms)
 
-    def _wins(self, placed: Placed, base: Array, mixed: Array) -> bool:
-        """Whether sums over models are told better with marks, by enough and surely."""
+    def _wins(self, placed: PlacedKernels, base: Array, mixed: Array) -> bool:
+        """Whether the trees predict sums over networks better, by enough and surely."""
         without, size = _errors(placed, base)
         within, _ = _errors(placed, mixed)
         share = size / size.sum()
         self.before, self.after = float(share @ without), float(share @ within)
         gain = self.before - self.after
-        doubt = float(np.sqrt(share**2 @ (without - within - gain) ** 2))
+        error_of_gain = float(np.sqrt(share**2 @ (without - within - gain) ** 2))
         return (
             self.after <= min(LEAST_GAIN * self.before, self.before - LEAST_WORTH)
-            and gain > SURE * doubt
+            and gain > SURE * error_of_gain
         )
 
     def explain(self) -> dict[str, float]:
-        """Errors of sums over models not seen, without and with it."""
+        """Errors of sums over networks that were not seen, without the trees and with them."""
         return {"error_without": self.before, "error_with": self.after}
 
     def state(self) -> ModelState:
-        """What was learned, as plain data; trees of folds are not kept."""
+        """What was learned, as plain data, without the trees of folds."""
         return ModelState(
             "context",
             values={
@@ -221,14 +240,14 @@ class ContextModel:
 
     @staticmethod
     def from_state(state: ModelState, models: KernelModels) -> ContextModel:
-        """Read what `state` gave.
+        """The model whose state this is.
 
         Args:
-            state: of a model.
-            models: of the kernels, as they were when it was made.
+            state: what `state` gave.
+            models: the kernels' regressors to which the trees were fitted.
 
         Raises:
-            ValueError: it goes by other marks than this version makes.
+            ValueError: the trees need other marks than this version has.
         """
         values = state.values
         if tuple(values["names"]) != NAMES:
@@ -245,7 +264,7 @@ class ContextModel:
         )
 
     def _log_roofline(self, table: Table) -> Array:
-        """Log of the roofline of each kernel's group; of all kernels' where it has none."""
+        """Logarithm of the roofline of each kernel's group, or of all kernels where it has none."""
         found = np.log(np.maximum(self.rooflines[""].latency_ms(table), _LEAST_MS))
         kinds = list(zip(table.families, table.types, strict=True))
         groups = {kind: self.router.route(*kind).group for kind in set(kinds)}
@@ -256,24 +275,41 @@ class ContextModel:
         return np.asarray(found)
 
     def _features(self, table: Table, marks: Sequence[Marks], log_roof: Array) -> Array:
-        shape = engineered(table, log_roof, np.log(table.winograd_ratio))
+        shape = engineered(table, log_roof, np.log(winograd_ratio(table)))
         return np.concatenate([shape, self.vocabulary.columns(table), as_columns(marks)], axis=1)
 
 
 def _rooflines(models: KernelModels) -> dict[str, Roofline]:
-    """Of each group that has one; of all kernels under the empty name."""
+    """The roofline of each group that has one, and that of all kernels under the name ""."""
     return {"": models.overall} | {n: stack.gp.roofline for n, stack in models.stacks.items()}
 
 
-def _weights(placed: Placed) -> Array:
-    """A kernel's share of its model's time; its root, since small kernels tell something too."""
+def _regressed_ms(
+    table: Table,
+    rows: Sequence[Workload],
+    models: KernelModels,
+    unseen: Mapping[Workload, tuple[float, float]],
+) -> Array:
+    """Latency of kernels by regressors, by those that did not see a kernel where there are any."""
+    base = models.predict(table).latency_ms.copy()
+    for index, row in enumerate(rows):
+        if row in unseen:
+            base[index] = unseen[row][0]
+    return base
+
+
+def _weights(placed: PlacedKernels) -> Array:
+    """Weight of each kernel: the root of its share of its network's time.
+
+    The root makes small kernels count more than by their share.
+    """
     whole = np.bincount(placed.group, placed.latency_ms, minlength=len(placed.keys))
     share = placed.latency_ms / whole[placed.group]
     return np.asarray(np.sqrt(share))
 
 
-def _errors(placed: Placed, predicted: Array) -> tuple[Array, Array]:
-    """Absolute log error of the sum over each model's kernels, and how many kernels it has."""
+def _errors(placed: PlacedKernels, predicted: Array) -> tuple[Array, Array]:
+    """Absolute log error of the sum over each network's kernels, and its number of kernels."""
     count = len(placed.keys)
     truth = np.bincount(placed.group, placed.latency_ms, minlength=count)
     ours = np.bincount(placed.group, predicted, minlength=count)
@@ -283,6 +319,7 @@ def _errors(placed: Placed, predicted: Array) -> tuple[Array, Array]:
 
 
 def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:
+    """Trees fitted to a target of shape (n,), given features (n, f) and weights (n,)."""
     import lightgbm
 
     settings = {

@@ -1,4 +1,4 @@
-"""Corrections of a sum of kernels, from nothing to a small Gaussian process, on plain arrays."""
+"""Corrections of a sum of kernels, from none to a small Gaussian process, on plain arrays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ import numpy as np
 from latfarm_predictors.features.table import Array
 
 KINDS = ("none", "scale", "ridge", "gp")
-"""From the simplest on: nothing, one factor, a linear model, a Gaussian process."""
+"""Kinds of corrections, the simplest first: none, one factor, linear, Gaussian process."""
 _STRETCH = 0.25
+"""Features are clipped to their range in the fit, widened on both sides by this share of it."""
 _GP_NOISE = 0.05**2
+"""Variance of the log ratio of a network that no feature explains."""
 
 
 @dataclass(frozen=True)
-class Fit:
-    """One fitted candidate: everything needed to apply it to other networks. Plain data."""
+class CorrectionFit:
+    """One fitted correction, as plain data. k features are standardised.
+
+    Attributes:
+        kind: one of `KINDS`.
+        blend: whether it corrects the sum that takes kernels partly cold.
+        ridge: penalty of a linear correction.
+        offset: log ratio for all networks.
+        centre: mean of each feature, shape (k,).
+        spread: standard deviation of each feature, shape (k,).
+        low: smallest value to which each feature is clipped, shape (k,).
+        high: largest value to which each feature is clipped, shape (k,).
+        points: features of the networks of the fit, for a Gaussian process, shape (n, k).
+        weights: coefficients of features or of points.
+        inverse: inverse of the normal equations' matrix or of the covariance.
+    """
 
     kind: str
     blend: bool
@@ -31,10 +47,14 @@ class Fit:
     inverse: Array
 
     def shift(self, design: Array) -> tuple[Array, Array]:
-        """Log correction and leverage (extra share of tau^2) for rows of a design, each (n,).
+        """Log correction and leverage of each network, both of shape (n,).
 
-        By einsum: "@" rounds a row differently at the end of a matrix than inside it, and a
-        network's last digit would depend on what else was asked.
+        The leverage is the share of tau^2 by which a network's variance grows because it is unlike
+        those of the fit. Products are made by einsum: "@" rounds a row differently at the end of a
+        matrix than inside it, so the last digit of a network would depend on what else was asked.
+
+        Args:
+            design: features of n networks, shape (n, k).
         """
         count = len(design)
         if self.kind in ("none", "scale"):
@@ -51,21 +71,24 @@ class Fit:
         return shift, np.maximum(left, 0.0) / _GP_NOISE
 
     def _inputs(self, design: Array) -> Array:
-        # beyond a quarter of the seen range nothing is known: hold the correction there
+        # nothing is known far outside the range of the fit, so the correction stays constant there
         return (np.clip(design, self.low, self.high) - self.centre) / self.spread
 
 
 def fit_candidate(
     kind: str, blend: bool, ridge: float, design: Array, ratio: Array
-) -> tuple[Fit, Array]:
-    """Fit one candidate to log ratios; closed-form leave-one-out residuals beside it, shape (n,).
+) -> tuple[CorrectionFit, Array]:
+    """Fit one correction.
 
     Args:
         kind: one of `KINDS`.
-        blend: whether the ratios are to sums that take kernels partly cold; only noted.
-        ridge: penalty of the ridge.
-        design: features of n networks, shape (n, f).
-        ratio: logarithm of measured latency over the sum of kernels, shape (n,).
+        blend: whether the ratios are to sums that take kernels partly cold; kept in the result.
+        ridge: penalty of a linear correction.
+        design: features of n networks, shape (n, k).
+        ratio: logarithm of measured latency divided by the sum of kernels, shape (n,).
+
+    Returns:
+        The correction, and the leave-one-out residual of each network in closed form, shape (n,).
     """
     count, width = design.shape
     empty = np.zeros(0)
@@ -104,11 +127,14 @@ def fit_candidate(
             inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
             weights = np.asarray(inverse @ (ratio - offset))
             left_out = np.asarray(weights / np.diagonal(inverse))
-    fitted = Fit(kind, blend, ridge, offset, centre, spread, low, high, points, weights, inverse)
+    fitted = CorrectionFit(
+        kind, blend, ridge, offset, centre, spread, low, high, points, weights, inverse
+    )
     return fitted, left_out
 
 
 def _covariance(left: Array, right: Array) -> Array:
+    """Covariance of the Gaussian process between points of shapes (n, k) and (m, k): (n, m)."""
     gap = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
     linear = np.einsum("ik,jk->ij", left, right)
     return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * linear / 3.0 + 0.01)

@@ -1,10 +1,10 @@
-"""What isolation hides: times of kernels measured alone, put to where networks run them.
+"""Corrects the latencies of kernels that were measured alone to what they are inside networks.
 
-Even a profiler tells of a kernel's own model something else than of the same kernel inside a
-network, where its input lies in the caches as its neighbour left it, or no longer. Where both kinds
-of times are known, the difference is a fixed effect in the process that models the group: it is
-estimated by generalised least squares (Rasmussen and Williams, Gaussian Processes for Machine
-Learning, section 2.7), as a factor that may grow with the kernel's time, and taken off.
+Even a profiler shows another latency for a kernel in a model of its own than for the same kernel
+inside a network, where its neighbour has left its input in the caches, or not. Where both kinds of
+latencies are known, the difference is a fixed effect in the Gaussian process of the group. It is a
+factor that may grow with the kernel's latency. Generalised least squares estimates it (Rasmussen
+and Williams, Gaussian Processes for Machine Learning, section 2.7); latencies are divided by it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from latfarm_predictors.samples import Training
 Flags = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 15
-"""Of each kind, alone and inside networks; with fewer a group's times stay as they are."""
+"""A group is corrected if it has this many kernels measured alone and this many inside networks."""
 
 _MOST_ROWS = 500
+"""The effect is estimated on at most this many kernels of a group."""
 _STEPS = 15
+"""Largest number of gradient steps on the hyperparameters of a group's process."""
 _ROUNDS = 2
-"""A process fitted across both kinds takes a part of the effect for noise: a second look finds what
-the first left."""
+"""Number of estimates; each corrects what the one before left.
+
+A process that is fitted to both kinds takes part of the effect for noise.
+"""
 _PRIOR = np.diag([1 / 0.3**2, 1 / 0.15**2])
-"""Precision of the effect, in logarithms, and of its growth over one deviation of the times."""
+"""Prior precision of the effect, in logarithms, and of its growth over one deviation of latency."""
 
 
-def settled(training: Training, seed: int = 0) -> Training:
-    """The same kernels, with times of isolated ones as if they had been inside networks.
+def corrected_for_isolation(training: Training, seed: int = 0) -> Training:
+    """The same kernels, with latencies as if all of them had been measured inside networks.
 
     Args:
-        training: kernels, some of them measured inside networks.
-        seed: of the rows that large groups are judged by.
+        training: kernels, of which some were measured alone and others inside networks.
+        seed: random seed of the choice of kernels on which large groups are judged.
     """
     inside = training.in_network
     if inside.all() or not inside.any():
@@ -62,7 +66,7 @@ def settled(training: Training, seed: int = 0) -> Training:
 
 
 def _both_kinds(groups: Mapping[str, list[int]], inside: Flags) -> dict[str, Rows]:
-    """Rows of the groups that have enough of both kinds."""
+    """Rows of each group that has enough kernels measured alone and inside networks."""
     found = {}
     for name, members in groups.items():
         rows = np.array(members, dtype=np.intp)
@@ -73,7 +77,7 @@ def _both_kinds(groups: Mapping[str, list[int]], inside: Flags) -> dict[str, Row
 
 
 def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
-    """Logarithm of what the time of each row is divided by for being alone, and its variance."""
+    """Logarithm of the factor of each kernel for being measured alone, and its variance."""
     from scipy.linalg import cho_factor, cho_solve
 
     judged = _some(rows, training.in_network, seed)
@@ -88,7 +92,7 @@ def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
     covariance = process.signal * matern(distances(places, places))
     covariance[np.diag_indices(len(judged))] += process.variance_of(noise)
     alone = (~training.in_network[judged]).astype(np.float64)
-    # no larger and no smaller than kernels that networks were seen to run: beyond, nothing is known
+    # the factor grows only within the range of kernels that were measured inside networks
     low, high = np.quantile(log_roofline[alone == 0.0], (0.05, 0.95))
     centre, spread = log_roofline.mean(), max(float(log_roofline.std()), 1e-9)
     design = np.column_stack([alone, alone * (np.clip(log_roofline, low, high) - centre) / spread])
@@ -104,7 +108,7 @@ def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
 
 
 def _some(rows: Rows, inside: Flags, seed: int) -> Rows:
-    """At most `_MOST_ROWS` of the rows, as many of either kind as there are."""
+    """At most `_MOST_ROWS` of the rows, half of them of either kind where there are as many."""
     if len(rows) <= _MOST_ROWS:
         return rows
     random = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
-"""The regressors of a platform, one a group, with their out-of-fold record and fallbacks."""
+"""The regressors of a platform's kernels, one for each group, and what predicts other kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
-from latfarm_predictors.models import apart
-from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.models.base import ModelState, Observations
+from latfarm_predictors.models.image_split import fit_apart, predict_apart
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled, scale
 from latfarm_predictors.models.sibling import Sibling, fit_roofline
@@ -22,13 +22,19 @@ from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import Training
 
-__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "Report"]
+__all__ = ["GroupSummary", "KernelEstimates", "KernelModels", "OnProgress"]
 
-Report = Callable[[str, int, int], None]
-"""Called with a stage, how many of its steps are done, and how many there are."""
+OnProgress = Callable[[str, int, int], None]
+"""Called with a stage of training, how many of its steps are done, and how many there are."""
 
-_TOKEN_DOUBT = 0.1
+_TOKEN_SIGMA = 0.1
+"""Log-sigma for each op of a kernel's type that its group's regressor has never seen."""
 _MOST_NOISE = 0.3**2
+"""Kernels with a larger variance of the log latency do not count for conformal scores."""
+
+
+def ignore_progress(stage: str, done: int, total: int) -> None:
+    """An `OnProgress` that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,11 @@ class KernelEstimates:
 
     Attributes:
         table: the kernels.
-        latency_ms: shape (n,).
-        sigma: log-sigma, shape (n,).
-        sources: what each rests on.
-        labels: whose conformal scores apply; "" for all kernels'.
-        reasons: why a kernel counts as unknown; "" when it does not.
+        latency_ms: latency of each, shape (n,).
+        sigma: log-sigma of each, shape (n,).
+        sources: what each estimate rests on, as in `KernelAnswer`.
+        labels: the label whose conformal scores apply to each; "" for those of all kernels.
+        reasons: why a kernel counts as unknown; "" if it does not.
     """
 
     table: Table
@@ -54,7 +60,22 @@ class KernelEstimates:
 
 @dataclass
 class KernelModels:
-    """Fitted regressors; see `fit`. Not changed afterwards."""
+    """The fitted regressors of a platform. Not changed after they are fitted.
+
+    Attributes:
+        router: which group, and so which regressor, a kernel belongs to.
+        overall: roofline over all kernels.
+        stacks: regressor of each group with enough kernels.
+        images: regressor of a group's convolutions on images, where they are learned apart.
+        scaled: factor of each group with few kernels on the roofline over all.
+        forests: random forest of each group, for the baseline of forests; no part of the state.
+        middle_ms: median latency of each group, which divides its small kernels from its large.
+        scores: conformal scores by group and size.
+        summaries: how well each group was predicted by models that had not seen its kernels.
+        floor_ms: latency of a view, which does no work.
+        unseen_ms: latency of each training kernel by a model without it; no part of the state.
+        unseen_sigma: log-sigma of these latencies; no part of the state.
+    """
 
     router: Router = field(default_factory=Router)
     overall: Roofline = field(default_factory=Roofline)
@@ -75,66 +96,58 @@ class KernelModels:
         *,
         floor_ms: float,
         seed: int,
-        report: Report,
-        sibling: KernelModels | None = None,
+        on_progress: OnProgress,
+        sibling: Sibling | None = None,
         forests: bool = True,
     ) -> KernelModels:
-        """Fit every group's stack, and record how each row fared out of fold.
+        """Fit a regressor for every group, and predict every kernel by a model without it.
 
-        With `forests`, the baseline's forest of each group too; `state` does not keep them.
-        `unseen_ms` and `unseen_sigma` hold each training row's estimate by a model without it.
-        Intervals calibrated on them cover what a measurement would say, its noise included.
-        With a `sibling` a group builds on that platform's regressors where it does better so.
+        Intervals are calibrated on these predictions, so they hold what a measurement would give,
+        including its noise.
+
+        Args:
+            training: the measured kernels.
+            floor_ms: latency of a view, which does no work.
+            seed: random seed.
+            on_progress: called with a stage, how many of its steps are done, and how many there
+                are.
+            sibling: a sibling platform; groups build on it where that makes them more precise.
+            forests: whether to fit the baseline's forest of each group too.
 
         Raises:
-            NotEnoughDataError: fewer than 8 distinct kernels.
+            NotEnoughDataError: there are fewer than 8 distinct kernels.
         """
         table = training.table
-        if len(table) < LEAST_ROWS:
-            raise NotEnoughDataError(
-                f"{len(table)} distinct kernels measured, a predictor needs {LEAST_ROWS}"
-                + (
-                    f"; {training.left_out} more have no usable latency"
-                    if training.left_out
-                    else ""
-                )
-            )
+        _check_enough(training)
         models = KernelModels(floor_ms=floor_ms)
         router, groups = Router.of(table, training.devices)
         models.router = replace(router, free=training.free)
-        elder = None if sibling is None else Sibling.of(sibling)
-        models.overall = fit_roofline(table, training.latency_ms, training.noise, elder)
+        seen = Observations(table, training.latency_ms, training.noise)
+        models.overall = fit_roofline(seen, sibling)
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
         summaries, labels = [], [""] * len(table)
         for done, name in enumerate(names):
-            report("kernels", done, len(names))
+            on_progress("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
-            summaries.append(models._fit_group(name, rows, training, seed, elder, forests))
+            summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
                 labels[row] = models._label(name, float(models.unseen_ms[row]))
         if forests:
             models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
         models.summaries = tuple(summaries)
-        error = np.abs(np.log(training.latency_ms / models.unseen_ms))
-        # labels that are mostly noise (kernels as short as the call's jitter) judge no model
-        sound = np.flatnonzero(training.noise < _MOST_NOISE)
-        if len(sound) < LEAST_ROWS:
-            sound = np.arange(len(table))
-        models.scores = Mondrian.of(
-            error[sound] / models.unseen_sigma[sound], [labels[row] for row in sound]
-        )
-        report("kernels", len(names), len(names))
+        models.scores = models._conformal_scores(training, labels)
+        on_progress("kernels", len(names), len(names))
         return models
 
     def predict(self, table: Table) -> KernelEstimates:
-        """Estimate every kernel, standing in where its like was never measured."""
+        """Estimates of kernels; other regressors stand in for types that none was fitted to."""
         count = len(table)
         kinds = list(zip(table.families, table.types, strict=True))
         routes = {kind: self.router.route(*kind) for kind in set(kinds)}
-        doubts = {kind: self._doubt(route, *kind) for kind, route in routes.items()}
+        extra = {kind: self._extra_sigma(route, *kind) for kind, route in routes.items()}
         row_routes = [routes[kind] for kind in kinds]
         wanted: dict[str, tuple[list[int], list[str]]] = {}
         for row, route in enumerate(row_routes):
@@ -145,17 +158,17 @@ class KernelModels:
         for group, (rows, types) in wanted.items():
             index = np.array(rows, dtype=np.intp)
             part = table.take(index)
-            if part.types != (asked := tuple(types)):  # others stand in for some
+            if part.types != (asked := tuple(types)):  # regressors of other types stand in
                 part = replace(part, types=asked)
-            latency, sigma = self._ask(group, part)
+            latency, sigma = self._predict_group(group, part)
             log_latency = np.log(latency)
             np.add.at(mean, index, log_latency)
             np.add.at(square, index, log_latency**2)
             np.add.at(within, index, sigma**2)
             np.add.at(weight, index, 1.0)
         mean, square, within = mean / weight, square / weight, within / weight
-        doubt = np.array([doubts[kind] for kind in kinds])
-        sigma = np.sqrt(within + np.maximum(square - mean**2, 0.0) + doubt**2)
+        extra_sigma = np.array([extra[kind] for kind in kinds])
+        sigma = np.sqrt(within + np.maximum(square - mean**2, 0.0) + extra_sigma**2)
         latency = np.exp(mean)
         views = np.array([route.source == VIEW for route in row_routes], dtype=np.bool_)
         latency = np.where(views, self.floor_ms, latency)
@@ -170,7 +183,7 @@ class KernelModels:
         return KernelEstimates(table, latency, sigma, sources, labels, reasons)
 
     def state(self) -> ModelState:
-        """What was learned, as plain data; out-of-fold estimates are not kept."""
+        """What was learned, as plain data, without forests and estimates of training kernels."""
         parts: dict[str, ModelState] = {"overall": self.overall.state()}
         parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
         parts |= {f"images-{name}": model.state() for name, model in self.images.items()}
@@ -193,15 +206,19 @@ class KernelModels:
 
     @staticmethod
     def from_state(state: ModelState) -> KernelModels:
-        """Read what `state` gave."""
+        """The regressors whose state this is."""
         values, parts = state.values, state.parts
         labels = [str(label) for label in values["labels"]]
         return KernelModels(
             router=Router.from_json(values["router"]),
-            overall=Roofline.from_state(parts["overall"]),
-            stacks={n: Stack.from_state(parts[f"stack-{n}"]) for n in values["stacks"]},
-            images={  # bundles of old know none
-                n: Stack.from_state(parts[f"images-{n}"]) for n in values.get("images", ())
+            overall=Roofline.from_state(parts["overall"], Sibling.from_state),
+            stacks={
+                n: Stack.from_state(parts[f"stack-{n}"], Sibling.from_state)
+                for n in values["stacks"]
+            },
+            images={  # bundles of older versions have none
+                n: Stack.from_state(parts[f"images-{n}"], Sibling.from_state)
+                for n in values.get("images", ())
             },
             scaled={name: Scaled(**given) for name, given in values["scaled"].items()},
             middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
@@ -219,19 +236,21 @@ class KernelModels:
         rows: Rows,
         training: Training,
         seed: int,
-        elder: Sibling | None,
+        sibling: Sibling | None,
         forests: bool,
     ) -> GroupSummary:
+        """Fit the regressor of one group, given the rows of its kernels."""
         table = training.table.take(rows)
-        known = None if elder is None else elder.within(table)
+        near = None if sibling is None else sibling.within(table)
         latency, noise = training.latency_ms[rows], training.noise[rows]
         forest_scores = None
         if len(rows) >= LEAST_ROWS:
             sources = [training.networks[row] for row in rows]
-            stack = self.stacks[name] = Stack(seed=seed, sibling=known)
+            stack = self.stacks[name] = Stack(seed=seed, sibling=near)
             stack.fit(table, latency, noise, sources)
             predicted, sigma = stack.unseen_ms, stack.unseen_sigma
-            two = apart.learn(table, latency, noise, sources, predicted, seed=seed, sibling=known)
+            seen = Observations(table, latency, noise, sources)
+            two = fit_apart(seen, predicted, seed=seed, sibling=near)
             if two is not None:
                 stack = self.stacks[name] = two.others
                 self.images[name] = two.images
@@ -264,10 +283,21 @@ class KernelModels:
             forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
         )
 
-    def _ask(self, group: str, table: Table) -> tuple[Array, Array]:
+    def _conformal_scores(self, training: Training, labels: Sequence[str]) -> Mondrian:
+        """Conformal scores of the training kernels, given the label of each."""
+        error = np.abs(np.log(training.latency_ms / self.unseen_ms))
+        # a latency that is mostly noise, as of a kernel as short as a call's jitter, judges nothing
+        sound = np.flatnonzero(training.noise < _MOST_NOISE)
+        if len(sound) < LEAST_ROWS:
+            sound = np.arange(len(labels))
+        scores = error[sound] / self.unseen_sigma[sound]
+        return Mondrian.of(scores, [labels[row] for row in sound.tolist()])
+
+    def _predict_group(self, group: str, table: Table) -> tuple[Array, Array]:
+        """Latency in ms and log-sigma of kernels of one group, each of shape (n,)."""
         if group in self.stacks:
             stack, images = self.stacks[group], self.images.get(group)
-            return stack.predict(table) if images is None else apart.ask(images, stack, table)
+            return stack.predict(table) if images is None else predict_apart(images, stack, table)
         latency, sigma = self.overall.predict(table)
         own = self.scaled.get(group)
         if own is None:
@@ -275,14 +305,27 @@ class KernelModels:
         return latency * np.exp(own.log_factor), np.full(len(table), own.sigma)
 
     def _source(self, group: str) -> str:
+        """What estimates of a group rest on, as in `KernelAnswer`."""
         stack = self.stacks.get(group)
         if stack is None:
             return "fallback:roofline"
         return "gp" if stack.boosted is None else "stack"
 
     def _label(self, group: str, latency_ms: float) -> str:
+        """The label whose conformal scores apply to a kernel of this group and latency."""
         return f"{group}/{'small' if latency_ms < self.middle_ms[group] else 'large'}"
 
-    def _doubt(self, route: Route, family: str, kernel_type: str) -> float:
+    def _extra_sigma(self, route: Route, family: str, kernel_type: str) -> float:
+        """Log-sigma that is added to a kernel because its type is new to the regressors."""
         unseen = self.router.unseen_tokens(family, kernel_type)
-        return float(np.hypot(route.doubt, _TOKEN_DOUBT * unseen))
+        return float(np.hypot(route.doubt, _TOKEN_SIGMA * unseen))
+
+
+def _check_enough(training: Training) -> None:
+    """Refuse a training set with too few kernels."""
+    count = len(training.table)
+    if count < LEAST_ROWS:
+        unusable = f"; {training.left_out} more have no usable latency" if training.left_out else ""
+        raise NotEnoughDataError(
+            f"{count} distinct kernels measured, a predictor needs {LEAST_ROWS}{unusable}"
+        )

@@ -1,12 +1,14 @@
-"""How wrong networks like this one were: a difficulty that networks' own residuals tell.
+"""Scales the interval of a network by the errors on measured networks that are like it.
 
-Networks are sums of kernels, and kernels of a kind err together: a network that is made of a kind
-which is wrongly predicted is wrong by as much, however many of its kernels there are. What the
-kernels themselves tell of their doubt does not show it: their models were judged one by one. The
-measured networks show it, if the error is looked for among those that spend their time alike. With
-one width for all, a family that is made of such a kind is missed again and again, while the nominal
-coverage holds over all families; so intervals are scaled by the residuals nearby (locally weighted
-conformal prediction: Lei et al. 2018, section 5.2), and by how far away the nearest are.
+A network is a sum of kernels, and kernels of one kind have errors in the same direction. If a kind
+is predicted wrongly, a network that is made of it is wrong by as much, however many kernels it has.
+The deviations of kernels do not show this, because each kernel was judged by itself. Measured
+networks show it, if one looks at those that spend their time on the same families of kernels.
+
+With one width for all networks, a family of networks made of such a kind would be outside its
+intervals again and again, although the nominal coverage holds over all families. So intervals are
+scaled by the residuals of similar networks (locally weighted conformal prediction: Lei et al. 2018,
+section 5.2), and by how far away the most similar ones are.
 """
 
 from __future__ import annotations
@@ -18,23 +20,27 @@ import numpy as np
 from latfarm_predictors.features.table import Array
 
 LEAST_NETWORKS = 8
-"""Of fewer networks nothing is told: all are alike difficult."""
+"""With fewer networks than this, intervals are not scaled."""
 _NEAR = 0.1
-"""Hellinger distance at which a network counts 0.6 of one that is made alike."""
+"""Hellinger distance at which a network has 0.6 of the weight of one at distance 0."""
 _PRIOR_NETWORKS = 1.0
+"""All networks together have the weight of this many networks at distance 0."""
 _NOVELTY = 1.0
-"""A network without any relative has the variance of all networks, and this share of it more."""
+"""The variance of a network that is like no other is that of all networks, and this share more."""
 _OUTLIER = 3.0
+"""In the mean over all networks, residuals count up to this many typical ones."""
 _LEAST = 1e-9
+"""Smallest mean square over all networks."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Measured networks: what each is made of, and how wrong it was.
+    """How n measured networks spend their time, and how wrong each was predicted.
 
     Attributes:
-        points: square roots of the shares of time, by family of kernels, shape (n, f).
-        squares: of each residual over the sigma that it had, left out, shape (n,).
+        points: square root of each network's share of time in each family of kernels, shape (n, f).
+        squares: square of each network's residual, divided by its sigma, both by a correction that
+            was fitted without it, shape (n,).
     """
 
     points: Array
@@ -42,16 +48,16 @@ class Likeness:
 
     @staticmethod
     def none() -> Likeness:
-        """Of no networks."""
+        """The likeness of no networks, which scales nothing."""
         return Likeness(np.zeros((0, 0)), np.zeros(0))
 
     @staticmethod
     def of(shares: Array, residuals: Array, sigma: Array) -> Likeness:
-        """From networks that were left out in turn.
+        """The likeness of networks that were left out of the fit in turn.
 
         Args:
-            shares: of time by family of kernels, shape (n, f).
-            residuals: logs of measured over predicted, shape (n,).
+            shares: each network's share of time in each family of kernels, shape (n, f).
+            residuals: logarithm of measured over predicted latency, shape (n,).
             sigma: log-sigma of each, shape (n,).
         """
         if len(shares) < LEAST_NETWORKS or not shares.shape[1]:
@@ -59,9 +65,13 @@ class Likeness:
         return Likeness(np.sqrt(shares), (residuals / sigma) ** 2)
 
     def factor(self, shares: Array) -> Array:
-        """What to multiply sigmas of networks with, shape (m,), given their shares, shape (m, f).
+        """Factor on the sigma of each of m networks, shape (m,).
 
-        The mean square nearby, with all networks together as one that is known before any other.
+        It is the root of the mean square of similar networks. All networks together count as one
+        more network.
+
+        Args:
+            shares: each network's share of time in each family of kernels, shape (m, f).
         """
         if not len(self.points) or shares.shape[1] != self.points.shape[1]:
             return np.ones(len(shares))
@@ -71,6 +81,6 @@ class Likeness:
         everywhere = max(float(np.minimum(self.squares, (_OUTLIER * usual) ** 2).mean()), _LEAST)
         novelty = 1.0 - weights.max(axis=1)
         prior = _PRIOR_NETWORKS * everywhere * (1.0 + _NOVELTY * novelty)
-        # not by "@": a network's last digit would depend on what else was asked
+        # not "@", with which the last digit of a network would depend on what else was asked
         near = (weights * self.squares).sum(axis=1)
         return np.asarray(np.sqrt((near + prior) / (weights.sum(axis=1) + _PRIOR_NETWORKS)))

@@ -1,11 +1,14 @@
-"""From the sum of kernels to the network: what the sum leaves out, learned from measured networks.
+"""Corrects the sum of a network's kernels to the network's latency; learned from measured networks.
 
-Weights fall out of caches between runs, activations stay in them between kernels, calls cost
-something: on real chain networks the ratio network / sum spans 0.83-1.68 and has both signs. Four
-corrections compete, from nothing to a small Gaussian process, on the sum of warm kernels and on a
-sum that takes kernels partly cold; leave-one-out decides, for the simpler one when in doubt. The
-residuals that calibrate intervals come from repeating the whole competition without each network.
-Their widths follow what networks that spend their time alike were wrong by (`likeness.py`).
+Weights fall out of caches between runs, activations stay in caches between kernels, and calls cost
+time. On real chain networks the ratio of a network's latency to the sum of its kernels is between
+0.83 and 1.68.
+
+Four kinds of corrections compete, from none to a small Gaussian process, each on the sum of warm
+kernels and on a sum that takes kernels partly cold. Leave-one-out errors decide; a more complex
+correction must win clearly. The residuals that calibrate intervals come from repeating the whole
+competition without each network in turn. Widths of intervals depend on the errors of networks that
+spend their time on the same families of kernels (`likeness.py`).
 """
 
 from __future__ import annotations
@@ -19,42 +22,51 @@ import numpy as np
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
-from latfarm_predictors.kernels.workload_rows import FAMILIES
-from latfarm_predictors.learned.correction_fits import KINDS, Fit, fit_candidate
+from latfarm_predictors.kernels.families import FAMILIES
+from latfarm_predictors.learned.correction_fits import KINDS, CorrectionFit, fit_candidate
 from latfarm_predictors.learned.likeness import Likeness
 from latfarm_predictors.models.base import ModelState
 
 MEGABYTE = 1e6
+"""Bytes in a megabyte."""
 _PRIVATE_CACHE_MB = 0.7
+"""Weights of this size, in megabytes, stay in a core's own cache between two runs."""
 _SHARED_CACHE_MB = 24.0
+"""Size, in megabytes, of a cache that all cores share."""
 _LARGE_WEIGHT_MB = 0.3
+"""A kernel has large weights if they are larger than this, in megabytes."""
 _RIDGES = (1.0, 3.0, 10.0, 30.0)
-_LEAST = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
+"""Penalties of the linear correction, among which leave-one-out chooses."""
+_LEAST_NETWORKS = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
+"""Smallest number of networks for each kind of correction."""
 _WORTH = 0.95
+"""A more complex correction must lower the error to this share."""
 _SURE = 2.0
+"""A more complex correction must lower the error by this many standard errors."""
 _CAP = 0.5
+"""A network's log error counts as at most this when corrections are compared."""
 _FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
-COLUMNS = 8
-"""Of `kernel_columns`."""
+KERNEL_COLUMNS = 8
+"""Number of values per kernel in `kernel_columns`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFigures:
-    """What a correction sees of a network, besides its latency. Latencies in ms, sums over kernels.
+    """What a correction knows of a network: sums over its kernels, latencies in ms.
 
     Attributes:
-        warm_ms: sum of kernels as measured alone, plus one call's overhead and transfers.
-        cold_ms: the same with every kernel's weights out of caches.
-        independent_ms: root of the sum of squared kernel deviations.
-        common_ms: sum of kernel deviations.
-        kernels: how many.
-        weight_mb: all weights.
-        interior_mb: activations written and read between kernels.
-        small_ms: latency in kernels too short for their overhead to be hidden.
-        weighty_ms: latency in kernels with large weights.
-        conv_ms: latency in convolutions.
-        shares: of the kernels' latency, by their family in the order of `FAMILIES`; empty where
-            that is not told.
+        warm_ms: latency of all kernels with warm caches, plus that of a call and of transfers.
+        cold_ms: latency of all kernels with flushed caches, plus that of a call and of transfers.
+        independent_ms: root of the sum of the squared deviations of kernels.
+        common_ms: sum of the deviations of kernels.
+        kernels: number of kernels.
+        weight_mb: size of all weights, in megabytes.
+        interior_mb: activations written and read between kernels, in megabytes.
+        small_ms: latency of kernels so short that their overhead is not hidden.
+        weighty_ms: latency of kernels with large weights.
+        conv_ms: latency of convolutions.
+        shares: share of the kernels' latency in each family, in the order of `FAMILIES`; empty if
+            not known.
     """
 
     warm_ms: float
@@ -71,26 +83,32 @@ class NetworkFigures:
 
     @property
     def cold_share(self) -> float:
-        """Share of the weights that cannot stay in a private cache between runs."""
+        """Share of the weights that cannot stay in a core's own cache between two runs."""
         return max(self.weight_mb - _PRIVATE_CACHE_MB, 0.0) / (self.weight_mb + 1e-9)
 
     @property
     def blended_ms(self) -> float:
-        """Sum of kernels with the cold share of each taken cold."""
+        """Sum of kernels of which `cold_share` is taken cold, in ms."""
         return self.warm_ms + self.cold_share * (self.cold_ms - self.warm_ms)
 
 
 def boundary_mb(graph: Graph) -> float:
-    """Megabytes of a network's inputs and outputs."""
+    """Size of a network's inputs and outputs, in megabytes."""
     moved = sum(graph.type_of(name).size_bytes for name in (*graph.inputs, *graph.outputs))
     return moved / MEGABYTE
 
 
 def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array) -> Array:
-    """What a network's figures are made of, shape (COLUMNS, n); see `figures` for the first three.
+    """What the figures of a network need of its n kernels, shape (KERNEL_COLUMNS, n).
 
-    The others are bytes of weights, inputs and outputs, whether it is a convolution, and the place
-    of its family in `FAMILIES`.
+    The rows are warm latency, cold latency, log-sigma, bytes of weights, of inputs and of outputs,
+    whether the kernel is a convolution, and the place of its family in `FAMILIES`.
+
+    Args:
+        table: n kernels.
+        latency_ms: predicted warm latency of each, shape (n,).
+        cold_ms: predicted cold latency of each, shape (n,).
+        sigma: log-sigma of each, shape (n,).
     """
     conv = table.of_family("conv", "grouped_conv", "dwconv")
     return np.stack(
@@ -123,15 +141,21 @@ def figures(
         latency_ms: predicted warm latency of each, shape (n,).
         cold_ms: predicted cold latency of each, shape (n,).
         sigma: log-sigma of each, shape (n,).
-        overhead_ms: latency of an empty model, and of moving the network's inputs and outputs.
-        small_ms: kernels below this count as small.
+        overhead_ms: latency of an empty model and of moving the network's inputs and outputs.
+        small_ms: kernels with a smaller latency count as small.
     """
     columns = kernel_columns(table, latency_ms, cold_ms, sigma)
     return column_figures(columns, overhead_ms=overhead_ms, small_ms=small_ms)
 
 
 def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> NetworkFigures:
-    """The same from `kernel_columns`, a column for each kernel in the order in which they run."""
+    """Figures of a network from the columns of its kernels.
+
+    Args:
+        columns: what `kernel_columns` gives, its columns in the order in which kernels run.
+        overhead_ms: latency of an empty model and of moving the network's inputs and outputs.
+        small_ms: kernels with a smaller latency count as small.
+    """
     latency_ms, cold_ms, sigma, weight_bytes, input_bytes, output_bytes, conv, family = columns
     weights = weight_bytes / MEGABYTE
     traffic = float((input_bytes + output_bytes).sum()) / MEGABYTE
@@ -139,7 +163,7 @@ def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> Ne
     if len(latency_ms):
         boundary = float(input_bytes[0] + output_bytes[-1]) / MEGABYTE
     spread = latency_ms * sigma
-    # the first is of families that are not known here
+    # the first place is for families that are not in `FAMILIES`
     by_family = np.bincount((family + 1.0).astype(np.intp), latency_ms, len(FAMILIES) + 1)
     shares = by_family / max(float(by_family.sum()), 1e-300)
     return NetworkFigures(
@@ -158,7 +182,7 @@ def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> Ne
 
 
 def _design(networks: Sequence[NetworkFigures]) -> Array:
-    """Features of the ridge and the GP, shape (n, 8): costs per millisecond, shares, cold ratio."""
+    """Features of a correction, shape (n, 8): costs per millisecond, shares, cold ratio."""
     rows = [
         (
             n.kernels / n.warm_ms,
@@ -172,25 +196,26 @@ def _design(networks: Sequence[NetworkFigures]) -> Array:
         )
         for n in networks
     ]
-    # costs per millisecond span decades; logs keep one tiny network from owning a coefficient
+    # costs per millisecond span decades; in logs, one tiny network does not decide a coefficient
     return np.log1p(np.array(rows, dtype=np.float64).reshape(len(networks), 8))
 
 
 def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
+    """The sum of each network's kernels in ms, shape (n,), partly cold if `blend`."""
     return np.array([n.blended_ms if blend else n.warm_ms for n in networks])
 
 
-def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Fit, Array]:
-    """The winner by leave-one-out; a more complex one must win surely, see `_surely_better`."""
+def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[CorrectionFit, Array]:
+    """The correction with the smallest leave-one-out errors, and these errors, shape (n,)."""
     design = _design(networks)
     count = len(networks)
     log_latency = np.log(latency)
     bases = (False, True) if any(n.cold_ms > 1.001 * n.warm_ms for n in networks) else (False,)
-    best: tuple[float, Fit, Array] | None = None
+    best: tuple[float, CorrectionFit, Array] | None = None
     for kind in KINDS:
-        if count < _LEAST[kind]:
+        if count < _LEAST_NETWORKS[kind]:
             continue
-        level: tuple[float, Fit, Array] | None = None
+        level: tuple[float, CorrectionFit, Array] | None = None
         for blend in bases:
             ratio = log_latency - np.log(_base(networks, blend))
             for ridge in _RIDGES if kind == "ridge" else (0.0,):
@@ -204,23 +229,30 @@ def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Fit, A
     return best[1], best[2]
 
 
-def _surely_better(new: tuple[float, Fit, Array], old: tuple[float, Fit, Array]) -> bool:
-    """Whether a correction wins by 5 % of the error, and by two standard errors of the difference.
+def _surely_better(
+    new: tuple[float, CorrectionFit, Array], old: tuple[float, CorrectionFit, Array]
+) -> bool:
+    """Whether a correction's error is smaller by 5 %, and by two standard errors of the difference.
 
-    Twenty networks that happen to favour a coefficient are no reason to believe it: it is asked
-    about networks unlike them.
+    That twenty networks happen to favour a coefficient is no reason to use it, because predictions
+    are wanted for networks unlike them.
     """
     if new[0] >= _WORTH * old[0]:
         return False
     gains = np.minimum(np.abs(old[2]), _CAP) - np.minimum(np.abs(new[2]), _CAP)
-    doubt = float(gains.std(ddof=1)) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return bool(gains.mean() > _SURE * doubt)
+    standard_error = float(gains.std(ddof=1)) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(gains.mean() > _SURE * standard_error)
 
 
 class NetworkCorrection:
-    """Latency of a network from its figures, and the log-sigma of that.
+    """Predicts the latency of a network, and its log-sigma, from the network's figures.
 
-    Without networks it is the plain sum with the default error share.
+    Without measured networks the latency is the sum of kernels, with the default error share.
+
+    Attributes:
+        share: how the errors of kernels add up.
+        residuals: log(measured / predicted) of each network by a correction without it, shape (n,).
+        scores: absolute residual of each network divided by its sigma, shape (n,).
     """
 
     kind = "network-correction"
@@ -234,15 +266,17 @@ class NetworkCorrection:
 
     @property
     def chosen(self) -> str:
-        """Which correction won: none, scale, ridge or gp; "+cold" when on the blended sum."""
+        """The correction that won: none, scale, ridge or gp; "+cold" if on the partly cold sum."""
         return self._fit.kind + ("+cold" if self._fit.blend else "")
 
     def fit(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> NetworkCorrection:
-        """Choose and fit a correction; `residuals` and `scores` are leave-one-out, choice included.
+        """Choose and fit a correction.
+
+        For `residuals` and `scores` each network is left out in turn, of the choice too.
 
         Args:
             networks: figures of n networks.
-            latency_ms: their measured latencies, shape (n,).
+            latency_ms: measured latency of each, shape (n,).
         """
         count = len(networks)
         if count == 0:
@@ -260,7 +294,7 @@ class NetworkCorrection:
         return self
 
     def predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
-        """Latency in ms and log-sigma, each of shape (n,)."""
+        """Latency in ms and log-sigma of each network, each of shape (n,)."""
         latency, sigma = self._predict(networks)
         return latency, sigma * self._likeness.factor(_shares(networks))
 
@@ -271,7 +305,7 @@ class NetworkCorrection:
         if len(self._likeness.points):
             arrays["like_points"] = self._likeness.points
             arrays["like_squares"] = self._likeness.squares
-        for entry in fields(Fit):
+        for entry in fields(CorrectionFit):
             value = getattr(self._fit, entry.name)
             if isinstance(value, np.ndarray):
                 arrays[f"fit_{entry.name}"] = value
@@ -281,30 +315,30 @@ class NetworkCorrection:
 
     @classmethod
     def from_state(cls, state: ModelState) -> NetworkCorrection:
-        """Read what `state` gave."""
+        """The correction whose state this is."""
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
-        if "like_points" in state.arrays:  # else of few networks, or of an older version
+        if "like_points" in state.arrays:  # missing with few networks and in older versions
             model._likeness = Likeness(state.arrays["like_points"], state.arrays["like_squares"])
         given: dict[str, Any] = {}
-        for entry in fields(Fit):
+        for entry in fields(CorrectionFit):
             stored = f"fit_{entry.name}"
             given[entry.name] = (
                 state.arrays[stored] if stored in state.arrays else state.values[entry.name]
             )
-        model._fit = Fit(**given)
+        model._fit = CorrectionFit(**given)
         return model
 
     def _learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:
-        """Choose and fit a correction, and how errors add up; no residuals and scores."""
+        """Choose and fit a correction, without residuals and scores."""
         self._fit, left_out = _compete(networks, latency_ms)
         self.share = self._share(networks, left_out)
         sigma = self._predict(networks)[1]
         self._likeness = Likeness.of(_shares(networks), left_out, sigma)
 
     def _predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
-        """Latency in ms, and log-sigma by the kernels' own doubt, each of shape (n,)."""
+        """Latency in ms, and log-sigma by the deviations of kernels, each of shape (n,)."""
         shift, leverage = self._fit.shift(_design(networks))
         independent, common = _relative(networks)
         rho, tau = self.share.rho, self.share.tau
@@ -313,20 +347,21 @@ class NetworkCorrection:
         return _base(networks, self._fit.blend) * np.exp(shift), sigma
 
     def _share(self, networks: Sequence[NetworkFigures], residuals: Array) -> ErrorShare:
+        """How the errors of kernels add up in these networks."""
         if len(networks) < 5:
             return ErrorShare()
         return estimate_share(residuals, *_relative(networks))
 
 
 def _shares(networks: Sequence[NetworkFigures]) -> Array:
-    """Shares of time by family, shape (n, f); f is 0 where some network does not tell them."""
+    """Share of time in each family, shape (n, f); f is 0 if some network does not have it."""
     if not networks or not all(network.shares for network in networks):
         return np.zeros((len(networks), 0))
     return np.array([network.shares for network in networks])
 
 
 def _relative(networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
-    """Sigma of the sum if kernels err independently, and if they err together; each (n,)."""
+    """Sigma of each sum for independent errors of kernels, and for common ones; each (n,)."""
     total = np.array([n.warm_ms for n in networks])
     independent = np.array([n.independent_ms for n in networks])
     common = np.array([n.common_ms for n in networks])

@@ -1,1 +1,1 @@
-"""Regressors for kernel latencies, one file a family, behind one Protocol (`base.py`)."""
+"""Regressors of kernel latency, one file for each family, behind one Protocol (`base.py`)."""

@@ -1,4 +1,4 @@
-"""What a kernel latency model is, and the plain form in which its state is kept."""
+"""What a regressor of kernel latency is, what it learns from, and how its state is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from latfarm_predictors.kernels.workload import Workload
 
 @dataclass(frozen=True)
 class ModelState:
-    """A fitted model as plain data, for open formats: JSON values, arrays, texts, nested parts."""
+    """A fitted model as plain data, which open file formats can hold.
+
+    Attributes:
+        kind: name of the kind of model, which `from_state` of its class reads.
+        values: plain JSON values.
+        arrays: numeric arrays.
+        texts: long texts, such as boosted trees in LightGBM's text format.
+        parts: the states of the models that this one is made of.
+    """
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -25,11 +33,34 @@ class ModelState:
     parts: Mapping[str, ModelState] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Observations:
+    """What n kernels were measured to take: what a regressor learns from.
+
+    Attributes:
+        table: the kernels.
+        latency_ms: latency of each, shape (n,), all positive and finite.
+        noise: variance of the logarithm of each latency, shape (n,).
+        sources: the network inside which each kernel was measured; "" for a kernel that was
+            measured alone. None: all of them were.
+    """
+
+    table: Table
+    latency_ms: Array
+    noise: Array
+    sources: Sequence[str] | None = None
+
+    def take(self, rows: Rows) -> Observations:
+        """Some of the observations, in the order of `rows`."""
+        sources = None if self.sources is None else [self.sources[row] for row in rows]
+        return Observations(self.table.take(rows), self.latency_ms[rows], self.noise[rows], sources)
+
+
 class Regressor(Protocol):
     """A regressor of kernel latency.
 
-    Deterministic: the same data gives the same model. Not thread-safe while fitting; a fitted model
-    is never changed by `predict` and may be shared.
+    It is deterministic: the same data gives the same model. It is not thread-safe while it is
+    fitted. Predicting never changes a fitted model, so threads may share one.
     """
 
     kind: str
@@ -44,28 +75,34 @@ class Regressor(Protocol):
 
         Args:
             workloads: n workloads.
-            latency_ms: their latencies, shape (n,), all positive.
-            noise: variance of each log latency, shape (n,); zeros where None.
+            latency_ms: latency of each, shape (n,), all positive.
+            noise: variance of the logarithm of each latency, shape (n,); None means zeros.
 
         Raises:
-            NotEnoughDataError: fewer rows than the model needs.
-            ValueError: latencies that are no positive finite numbers.
+            NotEnoughDataError: there are fewer rows than the model needs.
+            ValueError: a latency is not a positive finite number.
         """
         ...
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """A new model with what this one chose (tiles, hyperparameters), fitted to other rows.
+        """A new model that keeps what this one chose, fitted to other rows.
 
-        Cheaper than `fit`; for out-of-fold scores.
+        What a model chooses are tiles and hyperparameters. Keeping them makes this cheaper than
+        `fit`, which matters for out-of-fold estimates.
+
+        Args:
+            workloads: n workloads.
+            latency_ms: latency of each, shape (n,).
+            noise: variance of the logarithm of each latency, shape (n,).
         """
         ...
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """Latency in ms and the standard deviation of its logarithm, both of shape (n,)."""
+        """Latency in ms and the standard deviation of its logarithm, each of shape (n,)."""
         ...
 
     def state(self) -> ModelState:
-        """What was learned; `from_state` gives back a model that predicts the same bits."""
+        """What was learned, as plain data; a model made from it predicts the same bits."""
         ...
 
     @classmethod
@@ -77,11 +114,18 @@ class Regressor(Protocol):
 def check_targets(
     table: Table, latency_ms: npt.ArrayLike, noise: npt.ArrayLike | None, least: int
 ) -> tuple[Array, Array]:
-    """Latencies and noise variances as arrays.
+    """Latencies and noise variances as arrays of shape (n,).
+
+    Args:
+        table: n kernels.
+        latency_ms: latency of each.
+        noise: variance of the logarithm of each latency; None means zeros.
+        least: the fewest rows that the model can be fitted to.
 
     Raises:
-        NotEnoughDataError: fewer than `least` rows.
-        ValueError: shapes that do not match, or latencies that are not positive and finite.
+        NotEnoughDataError: there are fewer than `least` rows.
+        ValueError: the shapes do not match, a latency is not positive and finite, or a variance is
+            negative or not finite.
     """
     latency = np.asarray(latency_ms, dtype=np.float64)
     variance = np.zeros(len(table)) if noise is None else np.asarray(noise, dtype=np.float64)
@@ -97,9 +141,10 @@ def check_targets(
 
 
 def robust_sigma(residuals: Array) -> float:
-    """Standard deviation as the median absolute value says, never below that of 10 % outliers.
+    """Standard deviation of residuals, as their median absolute value says.
 
-    Zero-centred on purpose: a bias counts as error.
+    It is never below what the 10 % largest residuals say. Residuals are not centred first, because
+    a bias counts as an error too.
     """
     if len(residuals) == 0:
         return 0.0
@@ -107,49 +152,44 @@ def robust_sigma(residuals: Array) -> float:
     return float(max(1.4826 * np.median(size), np.quantile(size, 0.9) / 1.645))
 
 
-def mean_size(predicted: Array, truth: Array) -> float:
-    """Mean absolute log error, each capped at 0.5: what candidates are chosen by."""
+def capped_log_error(predicted: Array, truth: Array) -> float:
+    """Mean absolute log error, each capped at 0.5; candidates are compared by it."""
     return float(np.minimum(np.abs(np.log(predicted / truth)), 0.5).mean())
 
 
 def out_of_fold(
     fit: Callable[[Table, Array, Array], Regressor],
-    table: Table,
-    latency: Array,
-    noise: Array,
+    seen: Observations,
     *,
     folds: int = 10,
     seed: int = 0,
-    sources: Sequence[str] | None = None,
 ) -> tuple[Array, Array]:
-    """Latency and log-sigma of every row from a model that never saw it, each of shape (n,).
+    """Latency in ms and log-sigma of each kernel by a model that never saw it, each of shape (n,).
 
-    Rows of one source (the kernels of a network) are left out together: they are alike, and a model
-    that saw the others would look better than it is on a network that is new to it.
+    The kernels of one network are left out together. They are alike: a model that saw some of them
+    would look better on the others than it is on a network that is new to it.
 
     Args:
-        fit: makes a model from some of the rows. `Regressor.refit` of a model that saw all rows is
-            cheap but flatters: what it chose, it chose with the left-out rows in view.
-        table: the rows.
-        latency: their latencies in ms.
-        noise: variances of their logs.
-        folds: how many parts; at least one row each.
-        seed: for the split.
-        sources: where each row comes from; "" for one by itself. None: all of them.
+        fit: makes a model from a table, latencies and noise of some kernels. `Regressor.refit` of
+            a model that saw all kernels is cheap, but its errors look too small, because the model
+            made its choices with the left-out kernels in view.
+        seen: the measured kernels.
+        folds: number of parts; each has at least one kernel.
+        seed: random seed of the split.
     """
-    count = len(table)
-    place = _places(sources or [""] * count, folds, seed)
+    count = len(seen.table)
+    fold_of = _folds(seen.sources or [""] * count, folds, seed)
     predicted, sigma = np.empty(count), np.empty(count)
-    for fold in range(int(place.max()) + 1):
-        inside, outside = np.flatnonzero(place != fold), np.flatnonzero(place == fold)
-        part = fit(table.take(inside), latency[inside], noise[inside])
-        predicted[outside], sigma[outside] = part.predict(table.take(outside))
+    for fold in range(int(fold_of.max()) + 1):
+        inside, outside = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+        model = fit(seen.table.take(inside), seen.latency_ms[inside], seen.noise[inside])
+        predicted[outside], sigma[outside] = model.predict(seen.table.take(outside))
     return predicted, sigma
 
 
-def _places(sources: Sequence[str], folds: int, seed: int) -> Rows:
-    """The part that each row belongs to, none of them empty, shape (n,)."""
+def _folds(sources: Sequence[str], folds: int, seed: int) -> Rows:
+    """The fold of each kernel, none of them empty, shape (n,)."""
     names = [source or str(row) for row, source in enumerate(sources)]
-    known = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    parts = np.random.default_rng(seed).permutation(len(known)) % min(folds, len(known))
-    return parts[[known[name] for name in names]]
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    fold_of = np.random.default_rng(seed).permutation(len(number_of)) % min(folds, len(number_of))
+    return fold_of[[number_of[name] for name in names]]

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees (LightGBM) on the log residual of a fitted roofline."""
+"""Gradient-boosted trees (LightGBM) that learn what a fitted roofline leaves over, in logs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.features.costs import winograd_ratio
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.models.base import ModelState, check_targets, out_of_fold, robust_sigma
-from latfarm_predictors.models.roofline import Roofline
+from latfarm_predictors.models.base import (
+    ModelState,
+    Observations,
+    check_targets,
+    out_of_fold,
+    robust_sigma,
+)
+from latfarm_predictors.models.roofline import ReadSibling, Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 
 _MOST_ROUNDS, _MOST_LEAVES = 400, 31
-"""More trees tell little more of a few thousand rows, and cost whoever predicts: without LightGBM a
-thousand trees of 44 leaves take a network six milliseconds."""
+"""Largest number of trees, and of leaves of a tree.
+
+More trees learn little more from a few thousand rows and make predicting slower: without LightGBM
+a thousand trees of 44 leaves take six milliseconds for a network.
+"""
 
 
 class Boosted:
-    """Boosted trees on the roofline's residual. Needs 20 rows; kept in LightGBM's text format.
+    """Boosted trees on the residual of a roofline. Needs 20 rows.
 
     Args:
-        seed: for bagging and feature sampling.
-        roofline: a roofline fitted on the same rows, to save fitting it twice.
-        sigma: log-sigma that every prediction carries; found by cross-validation when None.
+        seed: random seed of bagging and feature sampling.
+        roofline: a roofline that is fitted to the same rows already; None fits one.
+        sigma: log-sigma of every prediction; None finds it by cross-validation.
     """
 
     kind = "boosted"
@@ -57,7 +67,8 @@ class Boosted:
         self.vocabulary = Vocabulary.of(table)
         self._grow(table, latency, variance)
         if self._search_sigma:
-            predicted, _ = out_of_fold(self.refit, table, latency, variance, folds=3)
+            seen = Observations(table, latency, variance)
+            predicted, _ = out_of_fold(self.refit, seen, folds=3)
             self.sigma = robust_sigma(np.log(latency / predicted))
         return self
 
@@ -76,7 +87,12 @@ class Boosted:
         return self.predict_over(np.log(self.roofline.latency_ms(table)), table)
 
     def predict_over(self, base: Array, table: Table) -> tuple[Array, Array]:
-        """The same, given the logarithms of what the roofline says, shape (n,)."""
+        """Latency in ms and its log-sigma, given logarithms of the roofline's latencies.
+
+        Args:
+            base: logarithm of the roofline's latency of each kernel, shape (n,).
+            table: n kernels.
+        """
         residual = self._trees.total(self._features(table, base))
         return np.exp(residual + self._offset + base), np.full(len(table), self.sigma)
 
@@ -95,10 +111,15 @@ class Boosted:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """Fitted trees from their state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         model = cls(sigma=float(state.values["sigma"]))
-        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.roofline = Roofline.from_state(state.parts["roofline"], read_sibling)
         model.vocabulary = Vocabulary(
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )
@@ -107,7 +128,7 @@ class Boosted:
         return model
 
     def _features(self, table: Table, log_base: Array) -> Array:
-        shape = engineered(table, log_base, np.log(table.winograd_ratio))
+        shape = engineered(table, log_base, np.log(winograd_ratio(table)))
         return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
 
     def _grow(self, table: Table, latency: Array, variance: Array) -> None:

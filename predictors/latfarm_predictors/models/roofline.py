@@ -1,56 +1,78 @@
-"""A roofline fitted to measurements: non-negative, robust, relative, with tiles searched.
+"""A roofline whose coefficients and tile sizes are fitted to measurements.
 
-latency = fixed + tiled work + Winograd work + bytes read, written, held as weights + im2col
-traffic + tiles started + work per element of each op, and where a sibling board is known a multiple
-of its latency. Work has a rate of its own for windows of 1 x 1, for larger ones, and for those of
-3 x 3, which are all that most libraries have Winograd's scheme for. The coefficients come from
-non-negative least squares on relative errors, re-weighted; the tiles from coordinate descent on the
-fit.
+The latency of a kernel is a sum of terms, each with a coefficient that is not negative: a fixed
+cost; work in whole tiles, directly and by Winograd's scheme; bytes read, bytes written and bytes of
+weights; traffic of im2col; number of tiles; work per element of each op; and, where a sibling
+platform is known, the latency there. Work has a rate of its own for windows of 1 x 1, for larger
+windows, and for windows of 3 x 3, the only ones for which most libraries have Winograd's scheme.
+
+Non-negative least squares on relative errors finds the coefficients; it is repeated with other
+weights, so that outliers count less. Coordinate descent on the error of that fit finds the tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import TILE_MOVES, Tiles, tiled_work, winograd_3x3
+from latfarm_predictors.features.costs import (
+    TILE_MOVES,
+    Tiles,
+    tiled_work,
+    winograd_3x3,
+    winograd_ratio,
+)
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 _REWEIGHTINGS = 3
+"""Number of least-squares fits, each weighted by the errors of the one before."""
 _SEARCH_ROWS = 600
+"""Tiles are searched on at most this many rows, drawn at random."""
 _LEAST_GAIN = 2e-4
+"""Another tile is kept only if it lowers the mean log error by this much."""
 _FLOOR_SHARE = 1e-3
+"""A prediction counts as at least this share of the latency, so that its logarithm is finite."""
 
 
-class Elder(Protocol):
-    """A board that was measured before (see `models.sibling`)."""
+class SiblingLatency(Protocol):
+    """The latencies of a sibling platform, as far as a roofline needs them.
+
+    A roofline knows no more of a sibling platform than this, because a sibling platform (class
+    `models.sibling.Sibling`) is itself made of rooflines.
+    """
 
     def latency_ms(self, table: Table) -> Array:
-        """Its latencies, shape (n,)."""
+        """Latencies in ms of n kernels on the sibling platform, shape (n,)."""
         ...
 
     def state(self) -> ModelState:
-        """As plain data."""
+        """What is known of the sibling platform, as plain data."""
         ...
 
 
-class Roofline:
-    """Tile-quantised roofline. Needs 3 rows; searches tiles from 24 rows on.
+ReadSibling = Callable[[ModelState], SiblingLatency]
+"""Makes a sibling platform from its state. The product has one: `Sibling.from_state`."""
 
-    `sigma` is the spread of its log residuals.
+
+class Roofline:
+    """Roofline with work in whole tiles. Needs 3 rows; searches tiles from 24 rows on.
 
     Args:
-        search: whether tiles are sought.
-        tiles: where the search begins, or what it would have found.
-        sibling: a board a multiple of whose latency is part of this one's.
-        scaled: that multiple and a constant are all there is: fewer rates than a few rows can tell.
+        search: whether to search for tiles.
+        tiles: the tiles at which the search begins, or which are kept without a search.
+        sibling: a sibling platform; a multiple of its latency is a term of the sum.
+        scaled: whether that multiple and a constant are the only terms. A few rows cannot
+            determine the rates of all other terms.
+
+    Attributes:
+        sigma: standard deviation of the log residuals of the fit.
     """
 
     kind = "roofline"
@@ -60,7 +82,7 @@ class Roofline:
         *,
         search: bool = True,
         tiles: Tiles | None = None,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         scaled: bool = False,
     ) -> None:
         self._scaled = scaled and sibling is not None
@@ -92,7 +114,7 @@ class Roofline:
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
-        """A new roofline with this one's tiles and ops, coefficients fitted to other rows."""
+        """See `Regressor.refit`: tiles and ops are kept, coefficients are fitted anew."""
         table = as_table(workloads)
         other = type(self)(
             search=False, tiles=self.tiles, sibling=self.sibling, scaled=self._scaled
@@ -108,7 +130,7 @@ class Roofline:
         return self.latency_ms(table), np.full(len(table), self.sigma)
 
     def latency_ms(self, table: Table) -> Array:
-        """Latency alone, shape (n,)."""
+        """Latency in ms of each kernel, shape (n,)."""
         # not "@", which rounds a row differently at the end of a table than inside it
         columns = self._columns(table, self.tiles)[:, : len(self._coefficients)]
         estimate = np.einsum("ij,j->i", columns, self._coefficients)
@@ -130,9 +152,21 @@ class Roofline:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
-        sibling = _sibling(state.parts["sibling"]) if "sibling" in state.parts else None
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted roofline from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+
+        Raises:
+            ValueError: the roofline builds on a sibling platform, and `read_sibling` is None.
+        """
+        sibling = None
+        if "sibling" in state.parts:
+            if read_sibling is None:
+                raise ValueError("the roofline builds on a sibling platform that was not read")
+            sibling = read_sibling(state.parts["sibling"])
         model = cls(
             search=False,
             tiles=Tiles(**state.values["tiles"]),
@@ -146,27 +180,27 @@ class Roofline:
         return model
 
     def _columns(self, table: Table, tiles: Tiles) -> Array:
-        """All columns, shape (n, 12 + ops); bundles of old have the first 9 + ops alone."""
+        """All terms, shape (n, 12 + ops); bundles of older versions have the first 9 + ops."""
         if self._scaled:
-            return np.concatenate([np.ones((len(table), 1)), self._elder(table)], axis=1)
+            return np.concatenate([np.ones((len(table), 1)), self._sibling_column(table)], axis=1)
         work, blocks = tiled_work(table, tiles)
         return np.concatenate(
             [
                 self._fixed(table),
-                np.stack([work, work * table.winograd_ratio, blocks], axis=1),
+                np.stack([work, work * winograd_ratio(table), blocks], axis=1),
                 work[:, None] * table.once(_regimes),
-                self._elder(table),
+                self._sibling_column(table),
             ],
             axis=1,
         )
 
     def _fixed(self, table: Table) -> Array:
-        """Columns that do not depend on tiles, shape (n, 6 + ops)."""
+        """Terms that do not depend on tiles, shape (n, 6 + ops)."""
         per_op = Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None]
         return np.concatenate([table.once(_plain), per_op], axis=1)
 
-    def _elder(self, table: Table) -> Array:
-        """The sibling's latency as a column, or none."""
+    def _sibling_column(self, table: Table) -> Array:
+        """Latency on the sibling platform, shape (n, 1); shape (n, 0) without one."""
         if self.sibling is None:
             return np.zeros((len(table), 0))
         return self.sibling.latency_ms(table)[:, None]
@@ -177,13 +211,15 @@ class Roofline:
         if len(rows) > _SEARCH_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
-        fixed, ratio = self._fixed(part), part.winograd_ratio
-        regimes, elder = _regimes(part), self._elder(part)
+        fixed, ratio = self._fixed(part), winograd_ratio(part)
+        regimes, sibling_column = _regimes(part), self._sibling_column(part)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
             tiled = np.stack([work, work * ratio, blocks], axis=1)
-            columns = np.concatenate([fixed, tiled, work[:, None] * regimes, elder], axis=1)
+            columns = np.concatenate(
+                [fixed, tiled, work[:, None] * regimes, sibling_column], axis=1
+            )
             _, error = _relative_nnls(columns, times, weights)
             return error
 
@@ -205,7 +241,7 @@ class Roofline:
 
 
 def _plain(table: Table) -> Array:
-    """Columns that depend neither on tiles nor on ops, shape (n, 6)."""
+    """Terms that depend neither on tiles nor on ops, shape (n, 6)."""
     return np.stack(
         [
             np.ones(len(table)),
@@ -220,23 +256,22 @@ def _plain(table: Table) -> Array:
 
 
 def _regimes(table: Table) -> Array:
-    """What share of the work counts at the rate of each scheme, shape (n, 3)."""
+    """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
     small = table.once(winograd_3x3).min(axis=1)
     windows = table.area > 1
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
 
 
-def _sibling(state: ModelState) -> Any:
-    from latfarm_predictors.models.sibling import Sibling  # it is made of rooflines
-
-    return Sibling.from_state(state)
-
-
 def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:
-    """Non-negative coefficients that minimise relative error, re-weighted towards an L1 fit.
+    """Non-negative coefficients that minimise the sum of absolute relative errors, nearly.
+
+    Args:
+        columns: the terms of each row, shape (n, k).
+        latency: latency of each row in ms, shape (n,).
+        trust: weight of each row, shape (n,).
 
     Returns:
-        The coefficients, and the trusted mean of |log error|, each error capped at 0.5.
+        The coefficients, shape (k,), and the weighted mean of |log error|, each capped at 0.5.
     """
     from scipy.optimize import nnls
 

@@ -1,7 +1,7 @@
-"""Gaussian process on the log residual of a fitted roofline.
+"""Gaussian process that learns what a fitted roofline leaves over, in logs.
 
-Matern-3/2 kernel with one length scale per feature (ARD); `gp_search` finds its hyperparameters,
-`gp_posterior` says what it predicts.
+It has the Matern-3/2 kernel with one length scale per feature (ARD). `gaussian/search.py` finds its
+hyperparameters, `gaussian/posterior.py` computes its predictions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import winograd_3x3
+from latfarm_predictors.features.costs import winograd_3x3, winograd_ratio
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -25,28 +25,32 @@ from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.models.gaussian.search import search
-from latfarm_predictors.models.roofline import Elder, Roofline
+from latfarm_predictors.models.roofline import ReadSibling, Roofline, SiblingLatency
 
 _STRANGE_SIGMA = 0.15
+"""Log-sigma of a kernel one unit beyond the range of a training feature."""
 _STRANGE_CAP = 2.0
+"""Distances beyond the range of a training feature count as at most this."""
+_SEARCH_ROWS = 500
+"""Hyperparameters are searched on parts of the rows of at most this size."""
 _DEVIATION_ROWS = 600
+"""Standard deviations rest on at most this many rows, so that predicting stays fast.
+
+With more rows measured they are a little too large, which calibration takes out.
+"""
 
 
 class RooflineGP:
-    """The roofline-residual GP. Needs 8 rows.
+    """Gaussian process on the residual of a roofline. Needs 8 rows.
 
     Args:
-        steps: at most so many gradient steps on the hyperparameters.
-        search_rows: hyperparameters are sought on at most so many rows at once, and on up to
-            three such parts.
-        most_rows: above this the process sees a subset of the rows (cubic cost).
-        seed: for those subsets.
-        sibling: a board whose latencies the roofline may build on.
-        scaled: the roofline is a multiple of the sibling's latency and no more.
-        windows: whether the usual larger windows are told apart (`features.window_features`).
-
-    Deviations rest on at most 600 of the rows, so that predicting stays fast: with more rows they
-    are a little too large, which calibration takes out.
+        steps: largest number of gradient steps on the hyperparameters.
+        most_rows: of more rows than this the process sees a subset, because its cost is cubic.
+        seed: random seed of these subsets.
+        sibling: a sibling platform whose latencies the roofline may build on.
+        scaled: whether the roofline is a multiple of the sibling's latency and nothing more.
+        windows: whether larger windows have features of their own
+            (`table_features.window_features`).
     """
 
     kind = "gp"
@@ -55,15 +59,13 @@ class RooflineGP:
         self,
         *,
         steps: int = 25,
-        search_rows: int = 500,
         most_rows: int = 3000,
         seed: int = 0,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         scaled: bool = False,
         windows: bool = False,
     ) -> None:
         self._steps = steps
-        self._search_rows = search_rows
         self._most_rows = most_rows
         self._seed = seed
         self._windows = windows
@@ -96,7 +98,7 @@ class RooflineGP:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Regressor.fit`. Rows that leave-one-out shows to be gross outliers are dropped."""
+        """See `Regressor.fit`; gross outliers, by their leave-one-out errors, are dropped."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=8)
         self.roofline.fit(table, latency, variance)
@@ -132,16 +134,22 @@ class RooflineGP:
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Regressor.predict`; the deviation includes the measurement noise of the fit.
 
-        It also grows with the distance to the range of the training features: a process that
-        has learned small residuals would otherwise be as sure of what it never saw (a batch, a
-        dilation, a size beyond all others).
+        The deviation also grows with the distance to the range of the training features. Without
+        that, a process that has learned small residuals would be as sure of what it never saw: a
+        larger batch, a dilation, a size beyond all others.
         """
         table = as_table(workloads)
         return self.predict_over(np.log(self.roofline.latency_ms(table)), table)
 
     def predict_over(self, base: Array, table: Table) -> tuple[Array, Array]:
-        """The same, given the logarithms of what the roofline says, shape (n,)."""
-        features = self._features(table, base)[:, : len(self._low)]  # bundles of old know fewer
+        """Latency in ms and its log-sigma, given logarithms of the roofline's latencies.
+
+        Args:
+            base: logarithm of the roofline's latency of each kernel, shape (n,).
+            table: n kernels.
+        """
+        # bundles of older versions have fewer features
+        features = self._features(table, base)[:, : len(self._low)]
         mean, variance = self._posterior.predict(self._scaled(features))
         beyond = np.maximum(np.maximum(self._low - features, features - self._high), 0.0)
         strange = (np.minimum(beyond, _STRANGE_CAP) ** 2).sum(axis=1)
@@ -149,14 +157,14 @@ class RooflineGP:
         return np.exp(mean + self._offset + base), sigma
 
     def latency_ms(self, workloads: Sequence[Workload] | Table) -> Array:
-        """Latency alone, shape (n,): a good part of what `predict` does is for the deviations."""
+        """Latency in ms, shape (n,); faster than `predict`, which computes deviations too."""
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
         mean = self._posterior.mean(self._scaled(self._features(table, base)))
         return np.asarray(np.exp(mean + self._offset + base))
 
     def places(self, workloads: Sequence[Workload] | Table) -> Array:
-        """Coordinates in units of the length scales, shape (n, d)."""
+        """Coordinates of kernels in units of the length scales, shape (n, d)."""
         table = as_table(workloads)
         base = np.log(self.roofline.latency_ms(table))
         return self._scaled(self._features(table, base))
@@ -167,16 +175,16 @@ class RooflineGP:
         return self._signal
 
     def variance_of(self, noise: Array) -> Array:
-        """Variance of what no feature explains, of rows of this known noise, shape (n,)."""
+        """Variance that no feature explains, for rows of this known noise, shape (n,)."""
         return np.asarray(self._noise + self._noise_share * noise)
 
     @property
     def noise_share(self) -> float:
-        """Variance of what no feature explains over that of the process."""
+        """Variance that no feature explains, as a share of the variance of the process."""
         return self._noise / max(self._signal, 1e-12)
 
     def mean_only(self) -> Self:
-        """The same process without what its deviations need; half its size and more."""
+        """The same process without what deviations need, which is half its size or more."""
         other = type(self)()
         other.__dict__.update(self.__dict__)
         other._deviation_rows = np.zeros(0, dtype=np.intp)
@@ -214,11 +222,16 @@ class RooflineGP:
         )
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted process from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         values, arrays = state.values, state.arrays
         model = cls(windows=bool(values.get("windows", False)))
-        model.roofline = Roofline.from_state(state.parts["roofline"])
+        model.roofline = Roofline.from_state(state.parts["roofline"], read_sibling)
         model.vocabulary = Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"]))
         model._signal = float(values["signal"])
         model._noise = float(values["noise"])
@@ -241,7 +254,7 @@ class RooflineGP:
         shape = residual_features(
             table,
             log_base,
-            np.log(table.winograd_ratio),
+            np.log(winograd_ratio(table)),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
         parts = [shape, self.vocabulary.columns(table), table.once(_schemes)]
@@ -250,7 +263,7 @@ class RooflineGP:
         return np.concatenate(parts, axis=1)
 
     def _standardise(self, features: Array) -> None:
-        """Drop constant features, remember centre and spread of the others."""
+        """Drop the features that are constant; keep centre and spread of the others."""
         self._low, self._high = features.min(axis=0), features.max(axis=0)
         spread = features.std(axis=0)
         self._columns = np.flatnonzero(spread > 1e-9)
@@ -264,16 +277,16 @@ class RooflineGP:
         return np.asarray((features[:, self._columns] - self._centre) / self._spread)
 
     def _learn(self, inputs: Array, target: Array, variance: Array) -> None:
-        """Hyperparameters, see `gp_search`; lengths go into the features' spread."""
+        """Search for hyperparameters; length scales become part of the features' spread."""
         found = search(
-            inputs, target, variance, steps=self._steps, rows=self._search_rows, seed=self._seed
+            inputs, target, variance, steps=self._steps, rows=_SEARCH_ROWS, seed=self._seed
         )
         self._spread = self._spread * found.lengths
         self._signal, self._noise = found.signal, found.noise
         self._noise_share = found.noise_share
 
     def _subset(self, table: Table, latency: Array, noise: Array) -> tuple[Table, Array, Array]:
-        """At most `most_rows` of the rows."""
+        """The rows, or `most_rows` of them drawn at random where there are more."""
         if len(table) <= self._most_rows:
             return table, latency, noise
         order = np.random.default_rng(self._seed).permutation(len(table))
@@ -281,10 +294,12 @@ class RooflineGP:
         return table.take(part), latency[part], noise[part]
 
     def _condition(self, inputs: Array, target: Array, variance: Array) -> int:
-        """Condition the process on scaled inputs; gross leave-one-out outliers are dropped.
+        """Condition the process on scaled inputs, without rows that are gross outliers.
+
+        A row is one if its leave-one-out error is large, and large for its deviation.
 
         Returns:
-            How many were.
+            Number of rows that were dropped.
         """
         from scipy.linalg.lapack import dpotri, dtrtri
 
@@ -315,7 +330,7 @@ class RooflineGP:
         )
 
     def _factorise(self, inputs: Array, target: Array, variance: Array) -> tuple[Array, Array]:
-        """Lower Cholesky factor of the covariance (its upper half is junk), and the weights."""
+        """Lower Cholesky factor of the covariance, whose upper half is undefined, and weights."""
         from scipy.linalg import cho_factor, cho_solve
 
         covariance = self._signal * matern(distances(inputs, inputs))

@@ -1,4 +1,4 @@
-"""Groups with too few rows for a regressor: the roofline over all kernels times a factor."""
+"""Groups with too few kernels for a regressor: a roofline over all kernels, times a factor."""
 
 from __future__ import annotations
 
@@ -11,18 +11,34 @@ from latfarm_predictors.models.base import robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 
 _LEAST_SIGMA = 0.15
+"""Smallest log-sigma of such a group."""
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """The roofline over all kernels times a group's own factor, and its log-sigma."""
+    """What is known of a group with few kernels.
+
+    Attributes:
+        log_factor: logarithm of the group's factor on the roofline over all kernels.
+        sigma: log-sigma of the group's kernels.
+    """
 
     log_factor: float
     sigma: float
 
 
 def scale(overall: Roofline, table: Table, latency: Array) -> tuple[Array, Array, Scaled]:
-    """Factor of a small group on the roofline over all; estimates of each row without it."""
+    """Find the factor of a small group on the roofline over all kernels.
+
+    Args:
+        overall: the roofline over all kernels.
+        table: the n kernels of the group.
+        latency: latency of each in ms, shape (n,).
+
+    Returns:
+        Latency in ms of each kernel by a factor that was found without it, the log-sigma of each,
+        both of shape (n,), and the factor of all of them.
+    """
     base = overall.latency_ms(table)
     residual = np.log(latency / base)
     count = len(residual)

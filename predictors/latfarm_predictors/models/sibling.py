@@ -1,9 +1,10 @@
-"""What is known of a board from a sibling's bundle: its latencies, to be scaled and put right.
+"""What the bundle of a sibling platform says of a new platform: latencies to scale and correct.
 
-Two fidelities (Kennedy and O'Hagan 2000; nn-Meter, Table 11: a sibling's predictors alone give
-0-100 %, rebuilt 99.0 %): the new board's latency is taken for a non-negative multiple of what the
-sibling would take, plus whatever a roofline can add, plus a Gaussian process on the rest. The
-multiple and the additions are fitted together, so that a board that is unlike its "sibling" gives
+This is a model of two fidelities (Kennedy and O'Hagan 2000). A sibling's predictors alone are not
+enough: nn-Meter, Table 11, finds 0 to 100 % of predictions right with them, and 99.0 % after it
+built new ones. Here the latency of a kernel on the new platform is a non-negative multiple of its
+latency on the sibling platform, plus the terms of a roofline, plus a Gaussian process on the rest.
+The multiple and the terms are fitted together, so that a platform that is unlike its sibling gives
 it no weight.
 """
 
@@ -17,15 +18,27 @@ import numpy as np
 
 from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.table import Array, Table
-from latfarm_predictors.models.apart import on_image
-from latfarm_predictors.models.base import ModelState, mean_size, out_of_fold
+from latfarm_predictors.models.base import (
+    ModelState,
+    Observations,
+    capped_log_error,
+    out_of_fold,
+)
+from latfarm_predictors.models.image_split import on_image
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import LEAST_HELP, Stack
 
 
-class Known(Protocol):
-    """The regressors of a platform, as far as a sibling needs them (see `KernelModels`)."""
+class PlatformRegressors(Protocol):
+    """The regressors of a platform from which a `Sibling` is made; `KernelModels` has them.
+
+    Attributes:
+        router: which group a kernel belongs to.
+        overall: roofline over all kernels.
+        stacks: regressor of each group.
+        images: regressor of each group's convolutions on images, where those are learned apart.
+    """
 
     router: Router
     overall: Roofline
@@ -34,11 +47,16 @@ class Known(Protocol):
 
 
 class Sibling:
-    """Latencies of another board's fitted processes, without their deviations.
+    """Latencies of kernels on a sibling platform, without their deviations.
+
+    Args:
+        router: which group a kernel belongs to.
+        overall: roofline over all kernels; it predicts kernels whose group has no process.
+        processes: Gaussian process of each group, and of its convolutions on images where those
+            were learned apart.
 
     Attributes:
-        processes: by group of kernels, convolutions on images apart where they were learned so;
-            what they have no process for is answered by `overall`.
+        processes: as given.
     """
 
     kind = "sibling"
@@ -51,17 +69,17 @@ class Sibling:
         self.processes = dict(processes)
 
     @classmethod
-    def of(cls, known: Known) -> Self:
-        """What a platform's regressors know."""
+    def of(cls, platform: PlatformRegressors) -> Self:
+        """The latencies that a platform's regressors predict."""
         return cls(
-            known.router,
-            known.overall,
-            {name: stack.gp.mean_only() for name, stack in known.stacks.items()}
-            | {_images(name): stack.gp.mean_only() for name, stack in known.images.items()},
+            platform.router,
+            platform.overall,
+            {name: stack.gp.mean_only() for name, stack in platform.stacks.items()}
+            | {_images(name): stack.gp.mean_only() for name, stack in platform.images.items()},
         )
 
     def within(self, table: Table) -> Self:
-        """The same with nothing but what kernels like those of a table need."""
+        """The same sibling with only those processes that kernels like those of a table need."""
         kinds = set(zip(table.families, table.types, strict=True))
         groups = {self._router.route(*kind).group for kind in kinds}
         groups |= set(map(_images, groups))
@@ -72,12 +90,12 @@ class Sibling:
         )
 
     def group_of(self, family: str, kernel_type: str) -> str:
-        """The group whose process answers for a kernel; "" where none does."""
+        """The group whose process predicts a kernel; "" where none does."""
         group = self._router.route(family, kernel_type).group
         return group if group in self.processes else ""
 
     def latency_ms(self, table: Table) -> Array:
-        """Latencies on the sibling, shape (n,)."""
+        """Latency in ms of each kernel on the sibling platform, shape (n,)."""
         rows: dict[str, list[int]] = {}
         for row, kind in enumerate(zip(table.families, table.types, strict=True)):
             rows.setdefault(self.group_of(*kind), []).append(row)
@@ -95,7 +113,7 @@ class Sibling:
         return found
 
     def state(self) -> ModelState:
-        """As plain data."""
+        """What is known of the sibling platform, as plain data."""
         return ModelState(
             self.kind,
             values={"router": self._router.to_json(), "groups": self._names()},
@@ -107,12 +125,15 @@ class Sibling:
 
     @classmethod
     def from_state(cls, state: ModelState) -> Self:
-        """Read what `state` gave."""
+        """The sibling platform whose state this is."""
         names: Iterable[str] = state.values["groups"]
         return cls(
             Router.from_json(state.values["router"]),
-            Roofline.from_state(state.parts["overall"]),
-            {name: RooflineGP.from_state(state.parts[f"gp-{name}"]) for name in names},
+            Roofline.from_state(state.parts["overall"], cls.from_state),
+            {
+                name: RooflineGP.from_state(state.parts[f"gp-{name}"], cls.from_state)
+                for name in names
+            },
         )
 
     def _names(self) -> list[str]:
@@ -120,28 +141,29 @@ class Sibling:
 
 
 def _images(group: str) -> str:
-    """What the process of a group's convolutions on images is called."""
+    """Name of the process of a group's convolutions on images."""
     return f"{group}-images"
 
 
-def fit_roofline(table: Table, latency: Array, noise: Array, sibling: Sibling | None) -> Roofline:
-    """A roofline over all kernels: beside the sibling's latency, a multiple of it, or without.
+def fit_roofline(seen: Observations, sibling: Sibling | None) -> Roofline:
+    """A roofline over all kernels, which may build on a sibling platform.
 
-    Whichever does best out of fold, a sibling by a tenth at least; the factors of groups with few
-    rows are taken on it.
+    Three rooflines compete by their out-of-fold errors: one without the sibling, one that is a
+    multiple of the sibling's latency, one that has this multiple beside its other terms. A roofline
+    with the sibling must have an error smaller by a tenth to win.
+
+    Args:
+        seen: all measured kernels.
+        sibling: the sibling platform, if there is one.
     """
     if sibling is None:
-        return Roofline().fit(table, latency, noise)
+        return Roofline().fit(seen.table, seen.latency_ms, seen.noise)
 
     def error(make: Callable[[], Roofline]) -> float:
         found, _ = out_of_fold(
-            lambda part, times, doubt: make().fit(part, times, doubt),
-            table,
-            latency,
-            noise,
-            folds=5,
+            lambda table, latency_ms, noise: make().fit(table, latency_ms, noise), seen, folds=5
         )
-        return mean_size(found, latency)
+        return capped_log_error(found, seen.latency_ms)
 
     best: Callable[[], Roofline] = Roofline
     least = LEAST_HELP * error(best)
@@ -150,4 +172,4 @@ def fit_roofline(table: Table, latency: Array, noise: Array, sibling: Sibling | 
         size = error(make)
         if size < least:
             best, least = make, size
-    return best().fit(table, latency, noise)
+    return best().fit(seen.table, seen.latency_ms, seen.noise)

@@ -1,4 +1,4 @@
-"""GP and boosted trees on one roofline, mixed in log space by out-of-fold weights."""
+"""Gaussian process and boosted trees on one roofline, mixed in logs by out-of-fold weights."""
 
 from __future__ import annotations
 
@@ -12,39 +12,45 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import (
     ModelState,
+    Observations,
+    capped_log_error,
     check_targets,
-    mean_size,
     out_of_fold,
     robust_sigma,
 )
 from latfarm_predictors.models.boosted import Boosted
-from latfarm_predictors.models.roofline import Elder
+from latfarm_predictors.models.roofline import ReadSibling, SiblingLatency
 from latfarm_predictors.models.roofline_gp import RooflineGP
 
 _LEAST_BOOSTED_ROWS = 80
+"""With fewer rows than this there are no trees."""
 _LEAST_GAIN = 0.02
+"""Trees must lower the out-of-fold error by this share to be kept."""
 _FOLD_STEPS = 15
+"""Largest number of gradient steps on the hyperparameters of a fold's process."""
 _WHOLE_FIT_ROWS = 1000
+"""With more rows than this, folds keep the hyperparameters of the process that saw all rows."""
 LEAST_HELP = 0.9
-"""A sibling must lower the out-of-fold error to this share: of few rows, chance alone lowers it."""
+"""A sibling must lower the out-of-fold error to this share; on few rows chance alone lowers it."""
 
 
 class Stack:
-    """The recommended regressor. Needs 8 rows; below 80 it is the GP alone.
+    """The recommended regressor. Needs 8 rows; below 80 it is the Gaussian process alone.
 
-    Trees join only where they lower the mean out-of-fold error by 2 % or more: otherwise a bundle
-    needs no LightGBM to be used.
+    Trees join only where they lower the mean out-of-fold error by 2 % or more.
 
     Args:
-        folds: parts of the out-of-fold scores.
-        seed: for splits, bagging and subsets.
-        sibling: a board whose latencies may be built on: beside a roofline, as all there is below
-            the process, or not at all, whichever does best out of fold.
-        windows: as in `RooflineGP`.
+        folds: number of folds of the out-of-fold estimates.
+        seed: random seed of folds, bagging and subsets.
+        sibling: a sibling platform whose latencies may be built on. The roofline below the process
+            has them beside its other terms, or has nothing else, or does not have them, whichever
+            has the smallest out-of-fold error.
+        windows: whether larger windows have features of their own, as in `RooflineGP`.
 
     Attributes:
-        unseen_ms: after `fit`, each row's latency by a stack without it, shape (n,); not kept.
-        unseen_sigma: the log-sigma of these.
+        unseen_ms: after `fit`, latency of each row by a stack that never saw it, shape (n,); no
+            part of the state.
+        unseen_sigma: log-sigma of these latencies, shape (n,); no part of the state.
     """
 
     kind = "stack"
@@ -54,7 +60,7 @@ class Stack:
         *,
         folds: int = 5,
         seed: int = 0,
-        sibling: Elder | None = None,
+        sibling: SiblingLatency | None = None,
         windows: bool = False,
     ) -> None:
         self._folds = folds
@@ -62,7 +68,6 @@ class Stack:
         self._seed = seed
         self._sibling = sibling
         self._scaled = False
-        self._sources: Sequence[str] | None = None
         self.gp = RooflineGP(seed=seed, windows=windows)
         self.boosted: Boosted | None = None
         self.gp_weight = 1.0
@@ -76,25 +81,17 @@ class Stack:
         noise: npt.ArrayLike | None = None,
         sources: Sequence[str] | None = None,
     ) -> Self:
-        """See `Regressor.fit`; `sources` as in `out_of_fold`."""
+        """See `Regressor.fit`; `sources` is that of `base.Observations`."""
         table = as_table(workloads)
-        self._sources = sources
         latency, variance = check_targets(table, latency_ms, noise, least=8)
-        smooth, sigma = self._fit_gp(table, latency, variance)
+        seen = Observations(table, latency, variance, sources)
+        smooth, sigma = self._fit_gp(seen)
         self.unseen_ms, self.unseen_sigma = smooth, sigma
         if len(table) < _LEAST_BOOSTED_ROWS:
             return self
         trees = Boosted(seed=self._seed, roofline=self.gp.roofline, sigma=0.1)
         trees.fit(table, latency, variance)
-        rough, _ = out_of_fold(
-            trees.refit,
-            table,
-            latency,
-            variance,
-            folds=self._folds,
-            seed=self._seed,
-            sources=sources,
-        )
+        rough, _ = out_of_fold(trees.refit, seen, folds=self._folds, seed=self._seed)
         log_truth = np.log(latency)
         trees.sigma = robust_sigma(log_truth - np.log(rough))
         weight = mixing_weight(np.log(smooth), np.log(rough), log_truth)
@@ -105,39 +102,32 @@ class Stack:
             )
         return self
 
-    def _fit_gp(self, table: Table, latency: Array, noise: Array) -> tuple[Array, Array]:
-        """Fit the process, with the sibling or without; its out-of-fold latency and sigma."""
+    def _fit_gp(self, seen: Observations) -> tuple[Array, Array]:
+        """Fit the process, with the sibling or without; its out-of-fold latencies and sigmas."""
         sibling, self._sibling = self._sibling, None
-        best, best_gp = self._unseen(table, latency, noise), self.gp
+        best, best_gp = self._unseen(seen), self.gp
         if sibling is None:
             return best
-        chosen: tuple[Elder | None, bool] = (None, False)
-        least = LEAST_HELP * mean_size(best[0], latency)
+        chosen: tuple[SiblingLatency | None, bool] = (None, False)
+        least = LEAST_HELP * capped_log_error(best[0], seen.latency_ms)
         for scaled in (True, False):
             self.gp = RooflineGP(
                 seed=self._seed, sibling=sibling, scaled=scaled, windows=self._windows
             )
             self._sibling, self._scaled = sibling, scaled
-            found = self._unseen(table, latency, noise)
-            size = mean_size(found[0], latency)
+            found = self._unseen(seen)
+            size = capped_log_error(found[0], seen.latency_ms)
             if size < least:
                 best, best_gp, chosen, least = found, self.gp, (sibling, scaled), size
         self.gp, (self._sibling, self._scaled) = best_gp, chosen
         return best
 
-    def _unseen(self, table: Table, latency: Array, noise: Array) -> tuple[Array, Array]:
-        self.gp.fit(table, latency, noise)
-        # hyperparameters and tiles are sought anew in every fold: kept ones have seen the fold's
-        # rows, and on a few hundred rows that makes errors look a third smaller than they are
-        return out_of_fold(
-            self._fold_gp,
-            table,
-            latency,
-            noise,
-            folds=self._folds,
-            seed=self._seed,
-            sources=self._sources,
-        )
+    def _unseen(self, seen: Observations) -> tuple[Array, Array]:
+        """Fit the process; latency and log-sigma of each row by a process that never saw it."""
+        self.gp.fit(seen.table, seen.latency_ms, seen.noise)
+        # every fold searches hyperparameters and tiles anew: kept ones have seen the fold's rows,
+        # which makes errors on a few hundred rows look a third smaller than they are
+        return out_of_fold(self._fold_gp, seen, folds=self._folds, seed=self._seed)
 
     def _fold_gp(self, table: Table, latency: Array, noise: Array) -> RooflineGP:
         if len(table) > _WHOLE_FIT_ROWS or len(table) < 8:
@@ -153,7 +143,7 @@ class Stack:
 
     @property
     def from_sibling(self) -> bool:
-        """Whether the process builds on a sibling's latencies."""
+        """Whether the process builds on the latencies of a sibling platform."""
         return self.gp.roofline.sibling is not None
 
     def _mix(self, smooth: Array, sigma: Array, rough: Array, spread: Array) -> tuple[Array, Array]:
@@ -172,7 +162,7 @@ class Stack:
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `Regressor.predict`; variances are mixed with the same weights."""
+        """See `Regressor.predict`; variances are mixed with the same weights as latencies."""
         table = as_table(workloads)
         base = np.log(self.gp.roofline.latency_ms(table))
         latency, sigma = self.gp.predict_over(base, table)
@@ -190,33 +180,44 @@ class Stack:
         return ModelState(self.kind, values={"gp_weight": self.gp_weight}, parts=parts)
 
     @classmethod
-    def from_state(cls, state: ModelState) -> Self:
-        """See `Regressor.from_state`."""
+    def from_state(cls, state: ModelState, read_sibling: ReadSibling | None = None) -> Self:
+        """A fitted stack from its state.
+
+        Args:
+            state: what `state` gave.
+            read_sibling: makes the sibling platform that the roofline builds on, where it does.
+        """
         model = cls()
-        model.gp = RooflineGP.from_state(state.parts["gp"])
+        model.gp = RooflineGP.from_state(state.parts["gp"], read_sibling)
         model.gp_weight = float(state.values["gp_weight"])
         if "boosted" in state.parts:
-            model.boosted = Boosted.from_state(state.parts["boosted"])
-            if _alike(*(state.parts[name].parts["roofline"] for name in ("gp", "boosted"))):
-                model.boosted.roofline = model.gp.roofline  # one roofline, as it was fitted
+            model.boosted = Boosted.from_state(state.parts["boosted"], read_sibling)
+            if _same_state(*(state.parts[name].parts["roofline"] for name in ("gp", "boosted"))):
+                model.boosted.roofline = model.gp.roofline  # so that it is evaluated once
         return model
 
 
-def _alike(first: ModelState, second: ModelState) -> bool:
+def _same_state(first: ModelState, second: ModelState) -> bool:
     """Whether two states are of models that predict the same bits."""
     return (
         (first.kind, first.values, first.texts) == (second.kind, second.values, second.texts)
         and first.arrays.keys() == second.arrays.keys()
         and all(np.array_equal(array, second.arrays[n]) for n, array in first.arrays.items())
         and first.parts.keys() == second.parts.keys()
-        and all(_alike(part, second.parts[name]) for name, part in first.parts.items())
+        and all(_same_state(part, second.parts[name]) for name, part in first.parts.items())
     )
 
 
 def mixing_weight(first: Array, second: Array, truth: Array) -> float:
-    """Share of `first` in the mix with the least mean absolute error, each error capped at 0.5.
+    """Share of `first` in the mix that has the smallest mean absolute error.
 
-    1 unless the best mix is better by 2 % of the error or more. All in logs, shape (n,).
+    Each error is capped at 0.5. The share is 1 unless the error of the best mix is smaller by 2 %
+    or more.
+
+    Args:
+        first: log latencies by one model, shape (n,).
+        second: log latencies by the other model, shape (n,).
+        truth: log latencies as measured, shape (n,).
     """
     shares = np.linspace(0.0, 1.0, 21)
     errors = [

@@ -1,1 +1,1 @@
-"""Fitting makes a predictor of measurements; a predictor makes answers of graphs."""
+"""Fitting makes a predictor from measurements; a predictor makes answers from graphs."""

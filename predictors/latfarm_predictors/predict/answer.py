@@ -1,4 +1,4 @@
-"""Answer: what a prediction says of a network, in milliseconds or in millijoules."""
+"""The answer for a network: its predicted latency or energy, with an interval and its kernels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 @dataclass(frozen=True, slots=True)
 class KernelAnswer:
-    """One kernel of the network.
+    """The predicted latency of one kernel of a network.
 
-    `source` tells what the latency rests on: the name of a model, "measured" for a kernel whose
-    configuration was measured, or "fallback:..." where no model covers it. Latencies in
-    milliseconds; the interval has the answer's coverage.
+    Attributes:
+        type: the ops of the kernel, for example "Conv+Relu".
+        nodes: names of its nodes.
+        configuration: sizes of the kernel by name.
+        latency_ms: predicted latency in ms.
+        interval_ms: ends of the interval in ms; its coverage is that of the answer.
+        source: what the latency rests on: the kind of a regressor, "measured" for a kernel whose
+            configuration was measured, or "fallback:..." where no regressor covers the kernel.
     """
 
     type: str
@@ -26,12 +31,20 @@ class KernelAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """Predicted latency of a network on a platform, and how sure that is.
+    """The predicted latency of a network on a platform.
 
-    `interval_ms` contains the true latency with probability `coverage`; `calibrated` tells whether
-    measured networks stand behind that claim. `unsupported` names the nodes whose ops the platform
-    cannot run or no predictor knows, each with the reason; it is never silently empty. `kernels`
-    are written out when first looked at.
+    Attributes:
+        network: name of the network.
+        platform: name of the platform.
+        latency_ms: predicted latency in ms.
+        interval_ms: ends of an interval in ms that holds the true latency with probability
+            `coverage`.
+        coverage: that probability.
+        calibrated: whether there are enough calibration networks for that interval.
+        kernels: the network's kernels; made when they are first looked at.
+        unsupported: the nodes whose ops the platform cannot run or no regressor knows, each with
+            the reason.
+        bundle: name of the bundle that predicted it.
     """
 
     network: str
@@ -45,28 +58,30 @@ class Answer:
     bundle: str = ""
 
     @staticmethod
-    def with_kernels_later(kernels: Callable[[], tuple[KernelAnswer, ...]], **told: Any) -> Answer:
-        """An answer whose kernels are written out by `kernels` when first looked at.
+    def with_kernels_later(
+        kernels: Callable[[], tuple[KernelAnswer, ...]], **others: Any
+    ) -> Answer:
+        """An answer whose kernels are made when they are first looked at.
 
         Args:
-            kernels: called once or more, and gives equal kernels every time.
-            told: all other fields, those with a default too.
+            kernels: makes the kernels; it may be called more than once and gives equal kernels.
+            others: all other fields, those with a default too.
         """
         answer = object.__new__(Answer)
-        vars(answer).update(told, _kernels=kernels)
+        vars(answer).update(others, _kernels=kernels)
         return answer
 
-    if not TYPE_CHECKING:  # a checker would take every misspelt attribute for one of these
+    if not TYPE_CHECKING:  # with it, a type checker would accept every misspelt attribute
 
         def __getattr__(self, name: str) -> tuple[KernelAnswer, ...]:
-            write_out = vars(self).get("_kernels")
-            if name == "kernels" and write_out is not None:
-                # of two threads that look at once, both are given what the first has written
-                return vars(self).setdefault("kernels", write_out())
+            make_kernels = vars(self).get("_kernels")
+            if name == "kernels" and make_kernels is not None:
+                # two threads that look at the same time both get what the first one has set
+                return vars(self).setdefault("kernels", make_kernels())
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: the kernels written out."""
+        """For pickle and copy: all fields, kernels too."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +91,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class KernelEnergy:
-    """One kernel of the network; see `KernelAnswer`. Energies in millijoules an inference."""
+    """The predicted energy of one kernel of a network, in millijoules per inference.
+
+    Attributes:
+        type: the ops of the kernel, for example "Conv+Relu".
+        nodes: names of its nodes.
+        configuration: sizes of the kernel by name.
+        energy_mj: predicted energy in mJ.
+        interval_mj: ends of the interval in mJ; its coverage is that of the answer.
+        source: what the energy rests on, as in `KernelAnswer`.
+    """
 
     type: str
     nodes: tuple[str, ...]
@@ -88,10 +112,25 @@ class KernelEnergy:
 
 @dataclass(frozen=True, slots=True)
 class EnergyAnswer:
-    """Predicted energy of one inference; see `Answer`, whose words mean the same here.
+    """The predicted energy of one inference of a network on a platform.
 
-    It is what the network adds to what the board takes at rest (`idle_mw`), by the power rail
-    `rail`: millijoules of different rails are not the same quantity.
+    It is the energy above what the board takes at rest. Millijoules of different power rails are
+    not the same quantity.
+
+    Attributes:
+        network: name of the network.
+        platform: name of the platform.
+        energy_mj: predicted energy in mJ.
+        interval_mj: ends of an interval in mJ that holds the true energy with probability
+            `coverage`.
+        coverage: that probability.
+        calibrated: whether there are enough calibration networks for that interval.
+        kernels: the network's kernels.
+        unsupported: the nodes whose ops the platform cannot run or no regressor knows, each with
+            the reason.
+        bundle: name of the bundle that predicted it.
+        rail: the power rail by which energies were measured.
+        idle_mw: the power, in mW, that the board takes at rest.
     """
 
     network: str

@@ -1,7 +1,7 @@
-"""The kernels of an answer, written out only when somebody looks at them.
+"""The kernels of an answer, which are made only when somebody looks at them.
 
-A search asks for the latencies of thousands of networks and looks at the kernels of a few; to write
-out 60 kernels takes as long as to predict the network.
+A search asks for the latencies of thousands of networks and looks at the kernels of a few. Making
+60 kernels takes as long as predicting the network.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 from latfarm_predictors.features.table import Array, main_op
 from latfarm_predictors.intervals import Mondrian
 from latfarm_predictors.kernels.parts import Part
-from latfarm_predictors.kernels.workload import Workload, configuration
+from latfarm_predictors.kernels.workload import configuration
 from latfarm_predictors.predict.answer import KernelAnswer
-from latfarm_predictors.predict.kernel_book import KnownKernel
+from latfarm_predictors.predict.kernel_book import KernelRecord
 
 
 class KernelAnswers:
-    """Writes out a network's kernels when called. Not changed by that; thread-safe.
+    """Makes the kernels of an answer when called. Thread-safe.
 
     Args:
-        parts: of the network.
-        kernels: what is known of each.
-        scores: that intervals go by.
-        coverage: of the intervals.
+        parts: the kernels' nodes.
+        kernels: the estimate of each kernel.
+        scores: conformal scores, which calibrate intervals.
+        coverage: probability with which an interval shall hold the latency.
     """
 
     __slots__ = ("_coverage", "_kernels", "_parts", "_scores")
@@ -33,7 +33,7 @@ class KernelAnswers:
     def __init__(
         self,
         parts: Sequence[Part],
-        kernels: Sequence[KnownKernel],
+        kernels: Sequence[KernelRecord],
         scores: Mondrian,
         coverage: float,
     ) -> None:
@@ -43,7 +43,7 @@ class KernelAnswers:
         self._coverage = coverage
 
     def __call__(self) -> tuple[KernelAnswer, ...]:
-        """The kernels in the order in which they run. Each call makes new ones."""
+        """The kernels, in the order in which they run. Each call makes new ones."""
         kernels = self._kernels
         latency, _, sigma = np.array([k.column[:3] for k in kernels]).reshape(-1, 3).T
         low, high = kernel_intervals(
@@ -52,9 +52,9 @@ class KernelAnswers:
         return tuple(
             [
                 KernelAnswer(
-                    kernel.row[1],
+                    kernel.row.type,
                     part.node_names,
-                    configuration(Workload(*kernel.row)),
+                    configuration(kernel.row),
                     kernel.column[0],
                     interval_ms,
                     kernel.source,
@@ -69,22 +69,22 @@ class KernelAnswers:
 def kernel_intervals(
     scores: Mondrian, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float
 ) -> tuple[Array, Array]:
-    """Ends of the kernels' intervals in ms, two arrays of shape (n,).
+    """Lower and upper ends of the intervals of kernels in ms, two arrays of shape (n,).
 
     Args:
-        scores: that calibrate them.
-        latency_ms: estimates, shape (n,).
+        scores: conformal scores, which calibrate intervals.
+        latency_ms: predicted latencies, shape (n,).
         sigma: their log-sigmas, shape (n,).
-        labels: whose scores apply to each.
-        coverage: share of cases that an interval shall hold.
+        labels: the label whose scores apply to each.
+        coverage: probability with which an interval shall hold the latency.
     """
     factors = {label: scores.multiplier(label, coverage)[0] for label in set(labels)}
     reach = np.array([factors[label] for label in labels]) * sigma
     return latency_ms * np.exp(-reach), latency_ms * np.exp(reach)
 
 
-def unsupported(parts: Sequence[Part], kernels: Sequence[KnownKernel]) -> tuple[str, ...]:
-    """One line for each kernel of an unknown op: its node, its op, the reason."""
+def unsupported(parts: Sequence[Part], kernels: Sequence[KernelRecord]) -> tuple[str, ...]:
+    """For each kernel of an unknown op, a text with its node, its op and the reason."""
     return tuple(
         [
             f"{part.node_names[0] if part.node_names else part.type} "

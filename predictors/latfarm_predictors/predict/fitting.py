@@ -1,8 +1,9 @@
-"""From measured kernels and networks to a platform's predictor."""
+"""From measured kernels and networks to the predictor of a platform."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
@@ -10,94 +11,155 @@ import numpy as np
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.features.layers import Peaks
-from latfarm_predictors.features.table import identity, table_of_rows
+from latfarm_predictors.features.table import as_table
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import Row, rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
-from latfarm_predictors.learned.context_model import ContextModel, Placed
-from latfarm_predictors.learned.isolation import settled
-from latfarm_predictors.learned.kernel_models import KernelModels, Report
+from latfarm_predictors.learned.context_model import ContextModel, PlacedKernels
+from latfarm_predictors.learned.isolation import corrected_for_isolation
+from latfarm_predictors.learned.kernel_models import KernelModels, OnProgress, ignore_progress
 from latfarm_predictors.learned.network_correction import (
     NetworkCorrection,
     NetworkFigures,
     boundary_mb,
 )
+from latfarm_predictors.models.published.group_forests import GroupForests
+from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.predict.kernel_estimates import placed
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
-from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, prepare
+from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
 
 _FLOOR_SHARE = 0.02
+"""No kernel is predicted to take less than this share of the latency of an empty model."""
 
-Unseen = Mapping[Row, tuple[float, float]]
+Unseen = Mapping[Workload, tuple[float, float]]
 """Latency in ms and log-sigma of training kernels by models that did not see them."""
 
 
+@dataclass(frozen=True)
+class PlatformSamples:
+    """What the predictor of a platform is fitted to.
+
+    Attributes:
+        platform: name of the platform.
+        rules: how the platform fuses ops.
+        kernels: measured kernels; repeats of one kernel are pooled.
+        networks: networks measured as a whole; 9 or more calibrate 90 % intervals.
+        call_overhead_ms: latency of an empty model, which is taken off every kernel.
+        transfer_ms_per_mb: cost of each megabyte of a network's inputs and outputs, in ms, where
+            kernels do not include it.
+        places: the kernels that were seen inside a network, those of one network together. What
+            the neighbours of a kernel change in its latency is learned from them.
+    """
+
+    platform: str
+    rules: FusionRules
+    kernels: Sequence[KernelSample]
+    networks: Sequence[NetworkSample]
+    call_overhead_ms: float = 0.0
+    transfer_ms_per_mb: float = 0.0
+    places: Sequence[Sequence[KernelSample]] = ()
+
+
 def fit_predictor(
-    platform: str,
-    rules: FusionRules,
-    kernels: Sequence[KernelSample],
-    networks: Sequence[NetworkSample],
+    samples: PlatformSamples,
     *,
-    call_overhead_ms: float,
-    transfer_ms_per_mb: float,
-    seed: int,
-    report: Report,
-    sibling: KernelModels | None = None,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+    sibling: PlatformPredictor | None = None,
     baselines: bool = True,
-    places: Sequence[Sequence[KernelSample]] = (),
 ) -> PlatformPredictor:
-    """See `PlatformPredictor.fit`."""
-    if not isfinite(transfer_ms_per_mb):
-        raise ValueError(f"transfers of {transfer_ms_per_mb} ms a megabyte are no cost")
-    overhead_ms = max(call_overhead_ms, 0.0)
-    training = settled(prepare(kernels, overhead_ms), seed)
-    floor_ms = max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS)
+    """Learn a platform from measured kernels and networks.
+
+    Latencies that are no positive finite numbers are left out and counted (`left_out`).
+
+    Args:
+        samples: what was measured.
+        seed: random seed; the same samples and the same seed give the same predictor.
+        on_progress: called with a stage, how many of its steps are done, and how many there are.
+        sibling: the predictor of a sibling platform, whose latencies are scaled and corrected.
+        baselines: whether to fit the predictors of the literature too.
+
+    Raises:
+        NotEnoughDataError: fewer than 8 distinct kernels.
+        GraphError: a kernel of a size that no board could run.
+        ValueError: an overhead or a transfer cost that is no number.
+    """
+    if not isfinite(samples.transfer_ms_per_mb):
+        raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
+    report = on_progress or ignore_progress
+    overhead_ms = max(samples.call_overhead_ms, 0.0)
+    training = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
     models = KernelModels.fit(
-        training, floor_ms=floor_ms, seed=seed, report=report, sibling=sibling, forests=baselines
+        training,
+        floor_ms=max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS),
+        seed=seed,
+        on_progress=report,
+        sibling=None if sibling is None else Sibling.of(sibling.models),
+        forests=baselines,
     )
-    usable = [each for each in networks if isfinite(each.latency_ms) and each.latency_ms > 0]
+    usable = [
+        each for each in samples.networks if isfinite(each.latency_ms) and each.latency_ms > 0
+    ]
     predictor = PlatformPredictor(
-        platform=platform,
-        rules=rules,
+        platform=samples.platform,
+        rules=samples.rules,
         models=models,
         measured=Measured.of(training),
         cold=ColdCost().fit(training.table, training.latency_ms, training.cold_extra_ms),
         correction=NetworkCorrection(),
-        baselines=Baselines()
-        if not baselines
-        else Baselines.fit(
-            training,
-            rules,
-            models.forests,
-            models.router.joined,
-            usable,
-            platform=platform,
-            seed=seed,
-        ),
+        baselines=_baselines(samples, training, models, usable, seed) if baselines else Baselines(),
         call_overhead_ms=overhead_ms,
         peaks=Peaks.of(training.table, training.latency_ms),
-        transfer_ms_per_mb=max(transfer_ms_per_mb, 0.0),
+        transfer_ms_per_mb=max(samples.transfer_ms_per_mb, 0.0),
         confidence=Evidence.of(training, models.unseen_ms, models.unseen_sigma),
-        left_out=training.left_out + len(networks) - len(usable),
+        left_out=training.left_out + len(samples.networks) - len(usable),
     )
-    unseen = {
-        identity(work): (float(latency), float(sigma))
+    unseen = _unseen(training, models)
+    if samples.places:
+        in_networks = PlacedKernels.of(samples.places, samples.rules)
+        predictor.context = ContextModel.fit(in_networks, models, unseen, seed=seed)
+    _calibrate(predictor, usable, unseen, report)
+    return predictor
+
+
+def _baselines(
+    samples: PlatformSamples,
+    training: Training,
+    models: KernelModels,
+    networks: Sequence[NetworkSample],
+    seed: int,
+) -> Baselines:
+    """The predictors of the literature, fitted to the same measurements."""
+    forests = GroupForests(models.forests, models.router.joined) if models.forests else None
+    return Baselines.fit(
+        training,
+        samples.rules,
+        forests,
+        networks,
+        platform=samples.platform,
+        seed=seed,
+    )
+
+
+def _unseen(training: Training, models: KernelModels) -> Unseen:
+    """What each training kernel was predicted to take by models that did not see it."""
+    return {
+        work: (float(latency), float(sigma))
         for work, latency, sigma in zip(
             training.workloads, models.unseen_ms, models.unseen_sigma, strict=True
         )
     }
-    if places:
-        predictor.context = ContextModel.fit(Placed.of(places, rules), models, unseen, seed=seed)
-    _calibrate(predictor, usable, unseen, report)
-    return predictor
 
 
 def _calibrate(
     predictor: PlatformPredictor,
     networks: Sequence[NetworkSample],
     unseen: Unseen,
-    report: Report,
+    on_progress: OnProgress,
 ) -> None:
     """Fit the network correction.
 
@@ -106,19 +168,19 @@ def _calibrate(
     """
     sums: list[NetworkFigures] = []
     for done, network in enumerate(networks):
-        report("networks", done, len(networks))
+        on_progress("networks", done, len(networks))
         graph = network.graph
         parts = find_parts(graph, predictor.rules)
-        rows = rows_of(graph, parts)
-        estimates = predictor.models.predict(table_of_rows(rows))
+        rows = workloads_of(graph, parts)
+        estimates = predictor.models.predict(as_table(rows))
         for index, row in enumerate(rows):
             known = unseen.get(row)
             if known is not None:
                 estimates.latency_ms[index], estimates.sigma[index] = known
         if predictor.context is not None:
             marks = marks_of(graph, parts)
-            estimates = placed(estimates, predictor.context, marks, graph.hash)
+            estimates = placed(estimates, predictor.context, marks, hash_of(graph))
         sums.append(predictor.sums(estimates, boundary_mb(graph)))
     latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
     predictor.correction.fit(sums, latency)
-    report("networks", len(networks), len(networks))
+    on_progress("networks", len(networks), len(networks))

@@ -1,4 +1,4 @@
-"""What a predictor remembers between predictions: networks' kernels, and kernels' estimates."""
+"""What a predictor remembers between predictions: kernels of networks, estimates of kernels."""
 
 from __future__ import annotations
 
@@ -9,33 +9,44 @@ from typing import NamedTuple
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import Marks
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.parts import Part
+from latfarm_predictors.kernels.workload import Workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
-from latfarm_predictors.kernels.workload_rows import Row, row_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.kernel_models import KernelEstimates
 from latfarm_predictors.learned.network_correction import kernel_columns
 from latfarm_predictors.memo import Memo
 
 Outline = tuple[Hashable, ...]
-Estimate = Callable[[Sequence[Row], Sequence[Marks]], KernelEstimates]
+"""Everything of a network that decides how it is cut into kernels; see `_outline`."""
 
-# Of each generation of a memo. A node of an outline takes 550 bytes, a kernel 1,750: at most 22 MB
-# and 70 MB, and no less than the last hundred forms of networks and the last 20,000 kernels.
 _ROOM_NODES = 20_000
+"""Number of nodes in each generation of remembered outlines.
+
+A node takes 550 bytes, so outlines take at most 22 MB; the last hundred are always remembered.
+"""
 _ROOM_KERNELS = 20_000
+"""Number of kernels in each generation of remembered kernels.
+
+A kernel takes 1,750 bytes, so kernels take at most 70 MB; the last 20,000 are always remembered.
+"""
 
 
-class KnownKernel(NamedTuple):
-    """A kernel's estimate and what an answer tells of it.
+class KernelRecord(NamedTuple):
+    """What a predictor remembers of a kernel: its workload, its estimate, what an answer needs.
 
-    `row` is its workload; `column` is its column of `network_correction.kernel_columns`, latency
-    and log-sigma among it; `label` names the scores that its interval goes by. See
-    `KernelEstimates` for the rest.
+    Attributes:
+        row: the kernel's workload.
+        source: what the estimate rests on, as in `KernelAnswer`.
+        label: the label whose conformal scores apply to its interval.
+        reason: why the kernel counts as unknown; "" if it does not.
+        column: its column of `network_correction.kernel_columns`; it begins with the latency, the
+            latency with flushed caches, and the log-sigma.
     """
 
-    row: Row
+    row: Workload
     source: str
     label: str
     reason: str
@@ -47,28 +58,29 @@ class FoundKernels:
     """The kernels of some networks.
 
     Attributes:
-        parts: of each network, in the order in which they run.
-        rows: of each network, where its kernels are in `kernels`.
-        kernels: those that differ.
+        parts: the kernels' nodes, for each network, in the order in which they run.
+        rows: place of each of these kernels in `kernels`, for each network.
+        kernels: the kernels of all networks that differ.
     """
 
     parts: list[tuple[Part, ...]]
     rows: list[list[int]]
-    kernels: list[KnownKernel]
+    kernels: list[KernelRecord]
 
 
 class KernelBook:
-    """Finds the kernels of networks and their estimates, and works out what it has not seen yet.
+    """Finds the kernels of networks and their estimates, and remembers both.
 
-    Neither depends on what was asked before, nor on what is asked at once: remembering saves time
-    and changes no bit of an answer. Thread-safe, as far as `estimate` is.
+    Results depend neither on what was asked before nor on what is asked at the same time:
+    remembering saves time and changes no bit of an answer. It is thread-safe if `estimate` is.
 
     Args:
-        rules: that cut the networks.
-        estimate: the estimates of some workloads, in one go.
-        cold: what flushed caches add.
-        places: the marks of a network's kernels, where estimates go by them: `estimate` is given
-            those of its workloads too. A kernel is then one at a place.
+        rules: how the platform fuses ops.
+        estimate: estimates the kernels of some workloads, all at once.
+        cold: what flushed caches add to a kernel.
+        places: gives the marks of a network's kernels, if estimates depend on a kernel's place.
+            `estimate` is then given the marks too, and equal kernels at different places are
+            different kernels.
     """
 
     def __init__(
@@ -83,20 +95,20 @@ class KernelBook:
         self._cold = cold
         self._places = places
         self._networks: Memo[Outline, NetworkKeys] = Memo(_ROOM_NODES)
-        self._kernels: Memo[Hashable, KnownKernel] = Memo(_ROOM_KERNELS)
+        self._kernels: Memo[Hashable, KernelRecord] = Memo(_ROOM_KERNELS)
 
     def find(self, graphs: Sequence[Graph]) -> FoundKernels:
-        """The kernels of these networks; those not seen before are estimated together.
+        """The kernels of some networks; those not seen before are estimated together.
 
         Raises:
-            GraphError: as `table.table_of_rows`.
+            GraphError: a kernel has a size that no board could run.
         """
         parts: list[tuple[Part, ...]] = []
         rows: list[list[int]] = []
-        kernels: list[KnownKernel | None] = []
+        kernels: list[KernelRecord | None] = []
         place: defaultdict[Hashable, int] = defaultdict()
         place.default_factory = place.__len__  # a key not seen before gets the next row
-        new: dict[int, tuple[Hashable, Row, Marks]] = {}
+        new: dict[int, tuple[Hashable, Workload, Marks]] = {}
         for graph in graphs:
             keys = self._keys(graph)
             marks = None if self._places is None else self._places(graph, keys.parts)
@@ -110,7 +122,7 @@ class KernelBook:
                 try:
                     row = place[key]
                 except TypeError:  # an attribute that is a list, in a graph made by hand
-                    key = row_of(graph, keys.readings[index])
+                    key = workload_of(graph, keys.parts[index])
                     if marks is not None:
                         key = (key, marks[index])
                     row = place[key]
@@ -120,14 +132,14 @@ class KernelBook:
                 own.append(row)
             known = self._kernels.find([key for key, _ in first])
             for kernel, (key, index) in zip(known, first, strict=True):
-                if kernel is None:  # at once, while the processor's caches hold the network
-                    told = row_of(graph, keys.readings[index])
+                if kernel is None:  # now, while the processor's caches hold the network
+                    told = workload_of(graph, keys.parts[index])
                     new[len(kernels)] = key, told, () if marks is None else marks[index]
                 kernels.append(kernel)
             parts.append(keys.parts)
             rows.append(own)
         if new:
-            estimated = self._estimated(
+            estimated = self._records(
                 [row for _, row, _ in new.values()], [marks for _, _, marks in new.values()]
             )
             self._kernels.keep(zip([key for key, _, _ in new.values()], estimated, strict=True))
@@ -136,7 +148,7 @@ class KernelBook:
         return FoundKernels(parts, rows, [kernel for kernel in kernels if kernel is not None])
 
     def _keys(self, graph: Graph) -> NetworkKeys:
-        """The network's parts, looked for only where no network of its outline was seen."""
+        """The kernels' nodes of a network, found once for all networks of the same outline."""
         outline = _outline(graph)
         found = self._networks.find([outline])[0]
         if found is None:
@@ -144,14 +156,15 @@ class KernelBook:
             self._networks.keep([(outline, found)], len(graph.nodes))
         return found
 
-    def _estimated(self, rows: Sequence[Row], marks: Sequence[Marks]) -> list[KnownKernel]:
+    def _records(self, rows: Sequence[Workload], marks: Sequence[Marks]) -> list[KernelRecord]:
+        """Estimates of kernels that were not seen before, with what an answer needs of them."""
         estimates = self._estimate(rows) if self._places is None else self._estimate(rows, marks)
         table, latency = estimates.table, estimates.latency_ms
         columns = kernel_columns(
             table, latency, latency + self._cold.extra_ms(table), estimates.sigma
         )
         return [
-            KnownKernel(row, source, label, reason, tuple(column))
+            KernelRecord(row, source, label, reason, tuple(column))
             for row, source, label, reason, column in zip(
                 rows,
                 estimates.sources,
@@ -164,9 +177,10 @@ class KernelBook:
 
 
 def _outline(graph: Graph) -> Outline:
-    """All of a network that decides its parts: everything but types and attributes.
+    """Everything of a network that decides how it is cut into kernels.
 
-    What is no input and made by no node is a weight, so weights need not be told.
+    That is everything but tensor types and attributes. A tensor that is no input and that no node
+    makes is a weight, so the outline need not name weights.
     """
     nodes = tuple([(node.name, node.op, node.inputs, node.outputs) for node in graph.nodes])
     return graph.inputs, nodes, graph.outputs

@@ -1,4 +1,8 @@
-"""PlatformPredictor: a network's latency on a platform, with its interval and its kernels."""
+"""What predicts the latency of networks on one platform, and the energy of an inference.
+
+A predictor does not know how it is made: `fitting.fit_predictor` makes one from measurements, and
+`state.predictor_of` makes one from the state that a bundle holds.
+"""
 
 from __future__ import annotations
 
@@ -9,68 +13,74 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from latfarm_predictors.baselines.fitting import BASELINES, Baselines
+from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.features.layers import Peaks
-from latfarm_predictors.features.table import Array, identity
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.kernels.context import marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import (
     GroupSummary,
     KernelEstimates,
     KernelModels,
-    Report,
 )
 from latfarm_predictors.learned.network_correction import (
-    COLUMNS,
+    KERNEL_COLUMNS,
     NetworkCorrection,
     NetworkFigures,
     boundary_mb,
     column_figures,
     figures,
 )
-from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
-from latfarm_predictors.predict.answer_kernels import KernelAnswers, kernel_intervals, unsupported
-from latfarm_predictors.predict.energy import EnergyPredictor
+from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
+from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
 from latfarm_predictors.predict.kernel_estimates import estimate, estimate_placed
-from latfarm_predictors.samples import KernelSample, Measured, NetworkSample
-
-__all__ = ["BASELINES", "KernelSample", "NetworkSample", "PlatformPredictor"]
+from latfarm_predictors.samples import Measured
 
 _SMALL_CALLS = 10.0
+"""A kernel counts as small when it takes less than this many calls of an empty model."""
 _SMALL_MS = 0.05
+"""A kernel counts as small when it takes less than this, in ms, where a call costs nothing."""
 LEAST_FLOOR_MS = 1e-6
-"""Less than any kernel or call takes."""
+"""Latency in ms below that of any kernel or call, so that logarithms stay finite."""
 
 
-class _Beside(TypedDict):
+class _FixedCosts(TypedDict):
+    """What the figures of a network need besides its kernels; see `network_correction.figures`."""
+
     overhead_ms: float
     small_ms: float
 
 
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report to nobody."""
-
-
 @dataclass
 class PlatformPredictor:
-    """Everything learned about a platform. Made by `fit`; never changed by predicting.
+    """Everything that was learned about a platform. Predicting never changes it; thread-safe.
 
-    Thread-safe once made. `bundle` names the bundle it was loaded from; `peaks` are the best rates
-    that its kernels reached. `transfer_ms_per_mb` is what moving a megabyte of a network's inputs
-    or outputs costs. `energy` predicts millijoules, where those were measured too. `confidence`
-    holds what it was made from, for `network_trust.trust`; bundles of old have none. `left_out`
-    measurements were no positive finite latencies. `context` is what a kernel's neighbours add to
-    its latency, on platforms where that was seen to matter.
+    Attributes:
+        platform: name of the platform.
+        rules: how the platform fuses ops.
+        models: predict kernels.
+        measured: kernels whose very configuration was measured.
+        cold: what flushed caches add to a kernel.
+        correction: from the sum of kernels to the network.
+        baselines: predictors of the literature that were fitted to the same measurements.
+        call_overhead_ms: latency of an empty model, in ms.
+        bundle: name of the bundle from which this was loaded; "" when it was not loaded.
+        peaks: the best rates that kernels reached.
+        transfer_ms_per_mb: cost, in ms, of each megabyte of a network's inputs and outputs.
+        energy: predicts energies, where energies were measured.
+        confidence: the measurements that this was made from, for `trust.network_trust`; None in
+            bundles of older versions.
+        left_out: number of measurements that were no positive finite latencies.
+        context: what a kernel's neighbours change in its latency; None where they change nothing.
     """
 
     platform: str
@@ -89,62 +99,6 @@ class PlatformPredictor:
     left_out: int = 0
     context: ContextModel | None = None
 
-    @staticmethod
-    def fit(
-        platform: str,
-        rules: FusionRules,
-        kernels: Sequence[KernelSample],
-        networks: Sequence[NetworkSample],
-        *,
-        call_overhead_ms: float = 0.0,
-        transfer_ms_per_mb: float = 0.0,
-        seed: int = 0,
-        on_progress: Report | None = None,
-        sibling: PlatformPredictor | None = None,
-        baselines: bool = True,
-        places: Sequence[Sequence[KernelSample]] = (),
-    ) -> PlatformPredictor:
-        """Learn a platform from measured kernels and networks.
-
-        Args:
-            platform: its name.
-            rules: how it fuses ops.
-            kernels: measured kernels; repeats of one are pooled.
-            networks: networks measured whole; 9 or more calibrate 90 % intervals.
-            call_overhead_ms: latency of an empty model, taken off every kernel.
-            transfer_ms_per_mb: cost of a network's inputs and outputs, where kernels do not pay it.
-            seed: same data and seed, same predictor.
-            on_progress: called with a stage, steps done, steps in all.
-            sibling: a platform like this one; its kernels' latencies are scaled and put right.
-            baselines: fit those of `BASELINES` too.
-            places: those of the kernels that were seen inside a network, by network: what stands
-                around a kernel is learned from them, where there is anything to learn.
-
-        Latencies that are no positive finite numbers are left out and counted (`left_out`).
-
-        Raises:
-            NotEnoughDataError: fewer than 8 distinct kernels.
-            GraphError: a kernel of a size that no board could run.
-            ValueError: an overhead or a transfer cost that is no number.
-        """
-        from latfarm_predictors.predict.fitting import (
-            fit_predictor,  # it makes predictors, as below
-        )
-
-        return fit_predictor(
-            platform,
-            rules,
-            kernels,
-            networks,
-            call_overhead_ms=call_overhead_ms,
-            transfer_ms_per_mb=transfer_ms_per_mb,
-            seed=seed,
-            report=on_progress or _silent,
-            sibling=None if sibling is None else sibling.models,
-            baselines=baselines,
-            places=places,
-        )
-
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
         """Latency of a network.
 
@@ -158,7 +112,11 @@ class PlatformPredictor:
         return self.predict_many([graph], coverage)[0]
 
     def predict_many(self, graphs: Sequence[Graph], coverage: float = 0.9) -> list[Answer]:
-        """Latency of many networks: kernels they share are predicted once.
+        """Latency of many networks; a kernel that several of them have is predicted once.
+
+        Args:
+            graphs: the networks.
+            coverage: probability with which an interval shall contain the true latency.
 
         Raises:
             ValueError: the coverage is not strictly between 0 and 1.
@@ -166,12 +124,14 @@ class PlatformPredictor:
         normal_quantile(coverage)
         found = self._book.find(graphs)
         columns = (
-            np.array([kernel.column for kernel in found.kernels]).reshape(-1, COLUMNS).T.copy()
+            np.array([kernel.column for kernel in found.kernels])
+            .reshape(-1, KERNEL_COLUMNS)
+            .T.copy()
         )
         networks = [
             column_figures(
                 columns.take(np.array(rows, dtype=np.intp), axis=1),
-                **self._beside(boundary_mb(graph)),
+                **self._fixed_costs(boundary_mb(graph)),
             )
             for graph, rows in zip(graphs, found.rows, strict=True)
         ]
@@ -207,6 +167,10 @@ class PlatformPredictor:
     def predict_energy(self, graph: Graph, coverage: float = 0.9) -> EnergyAnswer:
         """Energy of an inference of a network, in mJ above what the board takes at rest.
 
+        Args:
+            graph: the network.
+            coverage: probability with which the interval shall contain the true energy.
+
         Raises:
             NoEnergyError: no energies were measured when this was made.
             ValueError: the coverage is not strictly between 0 and 1.
@@ -216,32 +180,27 @@ class PlatformPredictor:
     def predict_energies(
         self, graphs: Sequence[Graph], coverage: float = 0.9
     ) -> list[EnergyAnswer]:
-        """Energies of many networks; see `predict_energy`."""
+        """Energy of an inference of each of many networks, in mJ above what the board takes idle.
+
+        Args:
+            graphs: the networks.
+            coverage: probability with which an interval shall contain the true energy.
+
+        Raises:
+            NoEnergyError: no energies were measured when this was made.
+            ValueError: the coverage is not strictly between 0 and 1.
+        """
         if self.energy is None:
             raise NoEnergyError(
-                f"{self.bundle or self.platform} tells no energies: none were measured for it; "
-                f"latfarm characterize --platform {self.platform} --energy makes one that does"
+                f"{self.bundle or self.platform} has no energies, because none were measured for "
+                f"it; latfarm characterize --platform {self.platform} --energy measures them"
             )
         return self.energy.predict_many(graphs, coverage, self.bundle)
 
-    def predict_baseline(self, graph: Graph, name: str) -> float:
-        """Latency in ms by a baseline (one of `BASELINES`); see `baselines.py` for each.
-
-        Those of networks are our roofline over all kernels where fewer than 3 networks were
-        measured.
-
-        Raises:
-            ValueError: no such baseline.
-            NoBaselineError: this predictor was made without it.
-        """
-        from latfarm_predictors.baselines.sums import baseline_ms  # it reads predictors
-
-        return baseline_ms(self, graph, name)
-
     def figures(self, graph: Graph) -> NetworkFigures:
-        """What the network correction sees of a network: sums over its kernels."""
+        """The figures of a network from which its latency is predicted: sums over its kernels."""
         parts = find_parts(graph, self.rules)
-        rows = rows_of(graph, parts)
+        rows = workloads_of(graph, parts)
         if self.context is None:
             found = estimate(self.models, self.measured, rows)
         else:
@@ -250,18 +209,23 @@ class PlatformPredictor:
         return self.sums(found, boundary_mb(graph))
 
     def sums(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
-        """The same from estimates of a network's kernels, and the megabytes that it is given."""
+        """The figures of a network from estimates of its kernels.
+
+        Args:
+            estimates: of the kernels, in the order in which they run.
+            moved_mb: size of the network's inputs and outputs, in megabytes.
+        """
         table, latency = estimates.table, estimates.latency_ms
         cold_ms = latency + self.cold.extra_ms(table)
-        return figures(table, latency, cold_ms, estimates.sigma, **self._beside(moved_mb))
+        return figures(table, latency, cold_ms, estimates.sigma, **self._fixed_costs(moved_mb))
 
     @property
     def groups(self) -> tuple[GroupSummary, ...]:
-        """How each group of kernels fared on rows its model had not seen."""
+        """How well each group of kernels was predicted by models that had not seen them."""
         return self.models.summaries
 
     def explain(self) -> dict[str, Any]:
-        """What a report tells of the predictor, as plain JSON types."""
+        """What a report shows of the predictor, as plain JSON types."""
         residuals = np.abs(np.expm1(-self.correction.residuals))
         known = len(residuals) > 0
         return {
@@ -284,25 +248,8 @@ class PlatformPredictor:
             **({} if self.energy is None else {"energy": self.energy.explain()}),
         }
 
-    def state(self) -> ModelState:
-        """What was learned, as plain data."""
-        from latfarm_predictors.predict.state import state_of
-
-        return state_of(self)
-
-    @staticmethod
-    def from_state(state: ModelState) -> PlatformPredictor:
-        """Read what `state` gave; predicts the same bits."""
-        from latfarm_predictors.predict.state import predictor_of
-
-        return predictor_of(state)
-
-    def _estimate(self, works: Sequence[Workload]) -> KernelEstimates:
-        """The models' estimates, and measurements where the very configuration was measured."""
-        return estimate(self.models, self.measured, [identity(work) for work in works])
-
-    def _beside(self, moved_mb: float) -> _Beside:
-        """What the figures of a network need besides its kernels."""
+    def _fixed_costs(self, moved_mb: float) -> _FixedCosts:
+        """The fixed costs of a network of which this many megabytes are moved in and out."""
         return {
             "overhead_ms": max(
                 self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, LEAST_FLOOR_MS
@@ -314,10 +261,54 @@ class PlatformPredictor:
     def _book(self) -> KernelBook:
         if self.context is None:
             return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
-        placed = partial(estimate_placed, self.models, self.measured, self.context)
-        return KernelBook(self.rules, placed, self.cold, marks_of)
+        in_place = partial(estimate_placed, self.models, self.measured, self.context)
+        return KernelBook(self.rules, in_place, self.cold, marks_of)
 
-    def _kernel_intervals(
-        self, latency_ms: Array, sigma: Array, labels: Sequence[str], coverage: float
-    ) -> tuple[Array, Array]:
-        return kernel_intervals(self.models.scores, latency_ms, sigma, labels, coverage)
+
+@dataclass(frozen=True)
+class EnergyPredictor:
+    """Everything that was learned about the energy that a platform takes. Thread-safe.
+
+    Attributes:
+        inner: predicts the equivalent milliseconds of `unit`.
+        unit: converts them to millijoules.
+    """
+
+    inner: PlatformPredictor
+    unit: EnergyUnit
+
+    def predict_many(
+        self, graphs: Sequence[Graph], coverage: float, bundle: str
+    ) -> list[EnergyAnswer]:
+        """Energies of networks.
+
+        Args:
+            graphs: the networks.
+            coverage: probability with which an interval shall contain the true energy.
+            bundle: name of the bundle, for the answers.
+
+        Raises:
+            ValueError: the coverage is not strictly between 0 and 1.
+        """
+        answers = self.inner.predict_many(graphs, coverage)
+        return [self.unit.answer(answer, bundle) for answer in answers]
+
+    def explain(self) -> dict[str, Any]:
+        """What a report shows of it, as plain JSON types; errors are shares as for latencies."""
+        inner = self.inner.explain()
+        kept = (
+            "kernels",
+            "groups",
+            "networks",
+            "correction",
+            "left_out_median_error",
+            "left_out_worst_error",
+            "left_out_within10",
+        )
+        return {
+            "rail": self.unit.rail,
+            "idle_mw": self.unit.idle_mw,
+            "reference_mw": self.unit.reference_mw,
+            "call_overhead_mj": self.unit.mj(self.inner.call_overhead_ms),
+            **{name: inner[name] for name in kept},
+        }

@@ -1,4 +1,4 @@
-"""A platform's predictor as plain data, and back: what a bundle holds."""
+"""A platform's predictor as plain data, and back: what a bundle holds of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.network_correction import NetworkCorrection
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.energy import EnergyPredictor
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.energy import EnergyUnit
+from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
 from latfarm_predictors.samples import Measured
 
 BASELINES_PART = "baselines"
-"""The part of a predictor's state that predicting does not need."""
+"""Name of the part of a predictor's state that holds the baselines; predicting does not need it."""
 
 
 def state_of(predictor: PlatformPredictor) -> ModelState:
-    """See `PlatformPredictor.state`."""
+    """What a predictor learned, as plain data."""
     parts = {
         "models": predictor.models.state(),
         "cold": predictor.cold.state(),
@@ -30,7 +30,7 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
         BASELINES_PART: predictor.baselines.state(),
     }
     if predictor.energy is not None:
-        parts["energy"] = predictor.energy.state()
+        parts["energy"] = _energy_state_of(predictor.energy)
     if predictor.context is not None:
         parts["context"] = predictor.context.state()
     if predictor.confidence is not None:
@@ -51,11 +51,11 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
 
 
 def predictor_of(state: ModelState, baselines: Baselines | None = None) -> PlatformPredictor:
-    """See `PlatformPredictor.from_state`.
+    """The predictor whose state this is; it predicts the same bits.
 
     Args:
-        state: of a predictor.
-        baselines: its baselines, where its state does not hold them.
+        state: what `state_of` gave, in this version or an older one.
+        baselines: the predictor's baselines, where `state` does not hold them.
     """
     values, parts = state.values, state.parts
     rules = FusionRules.from_json(values["rules"])
@@ -78,8 +78,33 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         call_overhead_ms=float(values["call_overhead_ms"]),
         transfer_ms_per_mb=float(values.get("transfer_ms_per_mb", 0.0)),
         peaks=Peaks(**values["peaks"]) if values.get("peaks") else None,
-        energy=EnergyPredictor.from_state(parts["energy"]) if "energy" in parts else None,
+        energy=_energy_predictor_of(parts["energy"]) if "energy" in parts else None,
         confidence=Evidence.from_state(parts["confidence"]) if "confidence" in parts else None,
         left_out=int(values.get("left_out", 0)),
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
     )
+
+
+def _energy_state_of(energy: EnergyPredictor) -> ModelState:
+    """What a predictor of energies learned, as plain data."""
+    return ModelState(
+        "energy-predictor",
+        values={
+            "reference_mw": energy.unit.reference_mw,
+            "rail": energy.unit.rail,
+            "idle_mw": energy.unit.idle_mw,
+        },
+        parts={"inner": state_of(energy.inner)},
+    )
+
+
+def _energy_predictor_of(state: ModelState) -> EnergyPredictor:
+    """The predictor of energies whose state this is."""
+    values = state.values
+    idle_mw = values["idle_mw"]
+    unit = EnergyUnit(
+        float(values["reference_mw"]),
+        str(values["rail"]),
+        None if idle_mw is None else float(idle_mw),
+    )
+    return EnergyPredictor(predictor_of(state.parts["inner"]), unit)

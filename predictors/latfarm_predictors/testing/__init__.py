@@ -1,1 +1,1 @@
-"""Conformance suites and makers of small inputs, for tests of this project and of others."""
+"""Makers of random graphs, kernels and files, and slow reference code, for tests."""

@@ -1,4 +1,7 @@
-"""Damaged ONNX files, read in a child: `python -m ...fuzz_onnx FOLDER FIRST COUNT` is the child."""
+"""Read damaged ONNX files in a child process, which runs this module as a program.
+
+The child is called as `python -m latfarm_predictors.testing.fuzz_onnx FOLDER FIRST COUNT`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import onnx
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx import read_onnx_weights
 from latfarm_predictors.frontends.onnx_quantization import dequantised
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.testing.fuzzing import FuzzSummary, report_cases, run_cases
 from latfarm_predictors.testing.onnx_mutations import mutated
 
-# Some weights of a few kilobytes, which are left in the file; int8; attention.
+# A model with int8 and with weights of some kilobytes, which stay in the file; one with attention.
 _EXTRA = (
     """<ir_version: 8, opset_import: ["" : 13]>
     g (float[N, 8] x) => (float[N, 600] y)
@@ -32,13 +36,13 @@ _EXTRA = (
 
 
 def seeds_of(folder: Path) -> list[bytes]:
-    """The models that are damaged: those in textual syntax in a folder, and a few of ours."""
+    """The models that will be damaged: those in textual syntax in a folder, and `_EXTRA`."""
     texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
     made = []
     for text in (*texts, *_EXTRA):
         model = onnx.parser.parse_model(text)
         for proto in _tensors(model):
-            if len(proto.float_data) == 1:  # one number stands for all
+            if len(proto.float_data) == 1:  # one number stands for all elements
                 count = 1
                 for size in proto.dims:
                     count *= size
@@ -60,7 +64,10 @@ def _tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def fuzz_onnx(folder: Path, first: int, count: int) -> FuzzSummary:
-    """Read `count` damaged models made from those in `folder`; case by case always the same."""
+    """Read `count` damaged models that are made from those in `folder`.
+
+    Case number n is always the same damaged model.
+    """
     command = [sys.executable, "-W", "error", "-m", __name__, str(folder)]
     return run_cases(command, first, count)
 
@@ -68,8 +75,8 @@ def fuzz_onnx(folder: Path, first: int, count: int) -> FuzzSummary:
 def _read(path: Path) -> None:
     graph, weights = read_onnx_weights(path)
     graph.dumps()
-    assert graph.hash
-    with contextlib.suppress(GraphError):  # of scaling ops alone nothing is left
+    assert hash_of(graph)
+    with contextlib.suppress(GraphError):  # a graph of scaling ops only has no float network
         dequantised(graph)
     for name in weights:
         if graph.weights[name].type.elements < 10_000:
@@ -77,7 +84,7 @@ def _read(path: Path) -> None:
 
 
 def main() -> None:
-    """The child."""
+    """Run the child process."""
     folder, first, count = sys.argv[1:]
     seeds = seeds_of(Path(folder))
     report_cases(lambda case: mutated(seeds, case), _read, ModelFileError, int(first), int(count))

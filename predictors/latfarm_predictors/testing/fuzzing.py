@@ -1,7 +1,7 @@
-"""Read many damaged files in a child process with limits, and tell what became of each.
+"""Read many damaged files in a child process with limits, and summarise the outcomes.
 
-The child says which case it begins and how it ended. One that crashes, or is stopped because a case
-takes too long, is noted with its case, and another child goes on behind it.
+The child prints which case it begins and how the case ended. If it crashes, or is stopped because a
+case takes too long, the case is recorded and a new child continues with the next case.
 """
 
 from __future__ import annotations
@@ -20,16 +20,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MEMORY_BYTES = 1024**3
+"""The largest memory that a child may use."""
 SLOW_MS = 2000.0
+"""The longest CPU time that a case may take, in milliseconds."""
 _STOP_SECONDS = 20.0
+"""A child is stopped when a case takes this time, in seconds."""
 
 
 @dataclass
 class FuzzSummary:
-    """What became of the cases: counts by outcome, the worst figures, and what must not be.
+    """The outcomes of the cases.
 
-    An outcome is "read" or the name of the error; `slowest_ms` is CPU time; `peak_bytes` is the
-    largest resident size of a child.
+    Attributes:
+        outcomes: number of cases by outcome: "read", or the name of the error.
+        slowest_ms: CPU time of the slowest case, in milliseconds.
+        slowest_case: its number.
+        peak_bytes: largest resident size of a child.
+        violations: texts about outcomes that must not happen.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -39,7 +46,7 @@ class FuzzSummary:
     violations: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON types."""
+        """The summary as plain JSON types."""
         return {
             "cases": self.outcomes.total(),
             "outcomes": dict(self.outcomes.most_common()),
@@ -51,9 +58,13 @@ class FuzzSummary:
 
 
 def run_cases(command: Sequence[str], first: int, count: int) -> FuzzSummary:
-    """Run cases `first` to `first + count - 1` in children: `command` followed by both numbers.
+    """Run cases `first` to `first + count - 1` in child processes.
 
-    The command must end in `report_cases`.
+    Args:
+        command: of a child, which gets the number of the first case and the number of cases as
+            further arguments and calls `report_cases`.
+        first: number of the first case.
+        count: number of cases.
     """
     made, at, end = FuzzSummary(), first, first + count
     while at < end:
@@ -83,23 +94,23 @@ def run_cases(command: Sequence[str], first: int, count: int) -> FuzzSummary:
     return made
 
 
-def _note(made: FuzzSummary, said: dict[str, object], begun: int) -> int:
-    """Note one line of the child; returns the case begun last."""
-    if "begin" in said:
-        return int(str(said["begin"]))
-    if "peak_bytes" in said:
-        made.peak_bytes = max(made.peak_bytes, int(str(said["peak_bytes"])))
+def _note(made: FuzzSummary, report: dict[str, object], begun: int) -> int:
+    """Add one line of the child to the summary; returns the number of the current case."""
+    if "begin" in report:
+        return int(str(report["begin"]))
+    if "peak_bytes" in report:
+        made.peak_bytes = max(made.peak_bytes, int(str(report["peak_bytes"])))
         if made.peak_bytes > MEMORY_BYTES:
             made.violations.append(f"the reader took {made.peak_bytes} bytes")
         return begun
-    cpu_ms = float(str(said["ms"]))
-    made.outcomes[str(said["outcome"])] += 1
+    cpu_ms = float(str(report["ms"]))
+    made.outcomes[str(report["outcome"])] += 1
     if cpu_ms > made.slowest_ms:
         made.slowest_ms, made.slowest_case = cpu_ms, begun
     if cpu_ms > SLOW_MS:
         made.violations.append(f"case {begun}: took {cpu_ms:.0f} ms")
-    if said["wrong"]:
-        made.violations.append(f"case {begun}: {said['wrong']}")
+    if report["wrong"]:
+        made.violations.append(f"case {begun}: {report['wrong']}")
     return begun
 
 
@@ -110,14 +121,14 @@ def report_cases(
     first: int,
     count: int,
 ) -> None:
-    """The child: make each case, read it, and print what became of it.
+    """Make each case, read it and print its outcome; this is what a child process does.
 
     Args:
-        make: a case's bytes.
-        read: reads a file, or raises one of `expected`, whose message is one line.
-        expected: the root of the errors that a bad file may end in.
-        first: the first case.
-        count: how many.
+        make: returns the bytes of a case.
+        read: reads a file, or raises an error of type `expected` with a text of one line.
+        expected: the root of the errors that a bad file may raise.
+        first: number of the first case.
+        count: number of cases.
     """
     out = sys.stdout
     size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -142,7 +153,7 @@ def report_cases(
 
 
 def _peak_bytes() -> int:
-    """This program's largest resident size; getrusage would count its parent's before the exec."""
+    """Largest resident size of this process; getrusage would include its parent before the exec."""
     status = Path("/proc/self/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
@@ -151,7 +162,7 @@ def _peak_bytes() -> int:
 def _outcome(
     path: Path, read: Callable[[Path], object], expected: type[Exception]
 ) -> tuple[str, str]:
-    """How reading ended, and what is wrong with that."""
+    """The outcome of reading a file, and what is wrong with it; empty if nothing is."""
     try:
         read(path)
     except expected as error:

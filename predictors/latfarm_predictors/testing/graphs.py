@@ -1,4 +1,4 @@
-"""Random graphs for property tests, and the changes that must not change what a graph is."""
+"""Random graphs for property tests, and changes that must not change the hash of a graph."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, Node
 
 SHAPE = (1, 4, 6, 6)
+"""Shape of all tensors of the random graphs."""
 
 _UNARY = ("relu", "sigmoid", "batch_norm", "conv", "depthwise", "max_pool", "hard_swish", "dropout")
 _BINARY = ("add", "sub", "mul", "concat")
@@ -18,7 +19,7 @@ _BINARY = ("add", "sub", "mul", "concat")
 
 @st.composite
 def graphs(draw: st.DrawFn, max_ops: int = 14) -> Graph:
-    """A connected DAG of ops that keep one shape, with forks, joins, views and shared tensors."""
+    """A connected graph of ops that keep one shape, with forks, joins, views and shared tensors."""
     b = GraphBuilder("random")
     live = [b.input(SHAPE)]
     if draw(st.booleans()):
@@ -52,7 +53,7 @@ def _made(b: GraphBuilder, name: str, x: str, y: str) -> str:
 
 
 def renamed(graph: Graph, seed: int) -> Graph:
-    """The same graph with all tensors and nodes under other names."""
+    """The same graph with other names of all tensors and nodes."""
     names = sorted({*graph.types, *graph.weights})
     random.Random(seed).shuffle(names)
     new = {name: f"t{index}" for index, name in enumerate(names)} | {"": ""}
@@ -76,7 +77,7 @@ def renamed(graph: Graph, seed: int) -> Graph:
 
 
 def reordered(graph: Graph, seed: int) -> Graph:
-    """The same graph with its nodes in another topological order and its weights in any."""
+    """The same graph with nodes, weights and outputs in another order."""
     rng = random.Random(seed)
     waiting = list(graph.nodes)
     made = {*graph.inputs, *graph.weights, ""}

@@ -1,4 +1,4 @@
-"""Random graphs of all that equivalences touch, and changes that are or are not a network's own."""
+"""Random graphs with all ops that equivalences rewrite, and changes that do or do not matter."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ Step = Callable[[GraphBuilder, random.Random, str, str], str]
 
 @st.composite
 def mixed_graphs(draw: st.DrawFn, max_ops: int = 12, *, weights: bool = True) -> Graph:
-    """A DAG of elementwise ops, views, Transposes, cuts, pads, pools, products and batch-norms.
+    """A graph of elementwise ops, views, Transposes, cuts, pads, pools, products and batch norms.
 
-    Its inputs and outputs are vectors, so that no layout of theirs can be dropped. Without
-    `weights`, all constants are known, so that two spellings compute the same.
+    Its inputs and outputs are vectors, which have no layout that a rule could drop. Without
+    `weights`, the values of all constants are known, so that two forms of a graph can be executed
+    and compared.
     """
     rng = random.Random(draw(st.integers(0, 2**32)))
     return mixed_graph(rng, draw(st.integers(1, max_ops)), weights=weights)
 
 
 def mixed_graph(rng: random.Random, ops: int, *, weights: bool = True) -> Graph:
-    """One of `mixed_graphs`, of about that many ops."""
+    """One of `mixed_graphs` with about this number of ops."""
     steps = (*_PURE, *_WEIGHTED) if weights else _PURE
     b = GraphBuilder("mixed")
     live: list[str] = []
@@ -267,7 +268,7 @@ _WEIGHTED: tuple[Step, ...] = (_channels, _channels, _conv, _conv, _dense, _dens
 
 
 def identity_padded(graph: Graph, seed: int) -> Graph:
-    """The same network with ops that do nothing on some of the edges."""
+    """The same network with ops that do nothing inserted at some edges."""
     rng = random.Random(seed)
     nodes: list[Node] = []
     weights, types = dict(graph.weights), dict(graph.types)
@@ -290,7 +291,7 @@ def identity_padded(graph: Graph, seed: int) -> Graph:
 def _nothing(
     rng: random.Random, kind: TensorType, weights: dict[str, Weight], name: str
 ) -> tuple[tuple[str, ...], dict[str, AttrValue]]:
-    """Further operands and attributes of an op that does nothing to a tensor of that type."""
+    """The other operands and the attributes of an op that does nothing to a tensor of this type."""
     rank = len(kind.shape)
     known: dict[str, tuple[TensorType, tuple[int, ...] | tuple[float, ...]]] = {
         "Reshape": (TensorType("int64", (rank,)), kind.shape),
@@ -315,9 +316,9 @@ def _nothing(
 
 
 def mutations(graph: Graph) -> Iterator[tuple[str, Graph]]:
-    """Graphs that differ from `graph` in one thing that counts, with what it is.
+    """Graphs that differ from `graph` in one thing that matters, each with the name of that thing.
 
-    Shapes are not inferred anew: these graphs are for hashing alone.
+    Shapes are not inferred again: these graphs are only for hashing.
     """
     for name, kind in graph.types.items():
         if name in graph.inputs:
@@ -329,7 +330,7 @@ def mutations(graph: Graph) -> Iterator[tuple[str, Graph]]:
         for attr, value in node.attrs.items():
             changed = replace(node, attrs={**node.attrs, attr: _another(value)})
             yield f"{attr} of {node.op}", _with_node(graph, index, changed)
-        # Twins may be swapped: they are told apart by nothing.
+        # Operands made by equal ops are left out: swapping them may change nothing.
         makers = {_made_by(graph, tensor) for tensor in node.inputs}
         if node.op in ("Sub", "Div", "Concat", "MatMul") and len(makers) > 1:
             swapped = replace(node, inputs=node.inputs[::-1])
@@ -339,7 +340,7 @@ def mutations(graph: Graph) -> Iterator[tuple[str, Graph]]:
 
 
 def _made_by(graph: Graph, tensor: str) -> str:
-    """The op that makes a tensor, whatever does nothing in between; "" for what is given."""
+    """The op that makes a tensor, behind ops that do nothing; "" for inputs and weights."""
     node = graph.producers.get(tensor)
     while node is not None and node.op in ("Dropout", "Identity"):
         node = graph.producers.get(node.inputs[0])

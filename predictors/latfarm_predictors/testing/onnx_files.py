@@ -1,4 +1,4 @@
-"""Write a Graph as a small ONNX model, to test readers with; weights are zeros."""
+"""Write a Graph as a small ONNX model for tests of readers; unknown weights are zeros."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from latfarm_predictors.graph.graph import Graph, TensorType
 
 
 def model_of(graph: Graph, opset: int = 13) -> Any:
-    """The graph as a ModelProto, checked by onnx."""
+    """The graph as a ModelProto that onnx has checked."""
     weights = [
         onnx.numpy_helper.from_array(
             np.zeros(w.type.shape, w.type.dtype)

@@ -1,4 +1,4 @@
-"""Damaged ONNX files, from a seed: bytes flipped or cut, and models that lie about themselves."""
+"""Make damaged ONNX files from a seed: with changed bytes, or with contradicting content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPS = (
 
 
 def mutated(seeds: Sequence[bytes], seed: int) -> bytes:
-    """One damaged file: the same for the same seeds and seed."""
+    """A damaged file, made from one of the models `seeds`; the same for the same arguments."""
     rng = random.Random(seed)
     data = rng.choice(seeds)
     if rng.random() < 0.3:
@@ -72,7 +72,7 @@ def _tensor_name(rng: random.Random, model: Any) -> str:
 
 
 def _attribute(rng: random.Random, model: Any) -> None:
-    """An attribute of extreme value, of another type or name, twice, or gone."""
+    """Give an attribute an extreme value, another type or another name, repeat it or remove it."""
     node = _node(rng, model)
     if not node.attribute:
         node.attribute.add(name=rng.choice(("axis", "axes", "to", "perm", "group", "pads")), type=2)
@@ -98,7 +98,7 @@ def _attribute(rng: random.Random, model: Any) -> None:
 
 
 def _edge(rng: random.Random, model: Any) -> None:
-    """An operand that is another tensor, maybe one that comes later; absent; or one more."""
+    """Replace an operand by another tensor, also a later one, or by none, or add operands."""
     node = _node(rng, model)
     name = rng.choice((_tensor_name(rng, model), "", "nowhere"))
     if node.input and rng.random() < 0.7:
@@ -123,7 +123,7 @@ def _domain(rng: random.Random, model: Any) -> None:
 
 
 def _nodes(rng: random.Random, model: Any) -> None:
-    """A node gone, twice, or all of them in another order."""
+    """Remove a node, repeat it, or change the order of all nodes."""
     nodes = list(model.graph.node)
     kind = rng.randrange(3)
     if kind == 0 and nodes:
@@ -137,7 +137,7 @@ def _nodes(rng: random.Random, model: Any) -> None:
 
 
 def _weight(rng: random.Random, model: Any) -> None:
-    """A weight with other dimensions, type or data; elsewhere; or named as another tensor."""
+    """Change dimensions, type, data, place or name of a weight."""
     graph = model.graph
     if not graph.initializer:
         graph.initializer.add(name=_tensor_name(rng, model), data_type=7, dims=[2])
@@ -162,7 +162,7 @@ def _weight(rng: random.Random, model: Any) -> None:
 
 
 def _values(rng: random.Random, model: Any) -> None:
-    """Shapes, axes and bounds of extreme value."""
+    """Give shapes, axes and bounds extreme values."""
     found = [p for p in model.graph.initializer if p.data_type == onnx.TensorProto.INT64]
     found += [
         a.t
@@ -185,7 +185,7 @@ def _values(rng: random.Random, model: Any) -> None:
 
 
 def _input(rng: random.Random, model: Any) -> None:
-    """An input of another shape or type, or one more."""
+    """Change shape or type of an input, or add one."""
     graph = model.graph
     value = rng.choice(graph.input) if graph.input else graph.input.add(name="x")
     tensor = value.type.tensor_type
@@ -203,7 +203,7 @@ def _input(rng: random.Random, model: Any) -> None:
 
 
 def _name(rng: random.Random, model: Any) -> None:
-    """A very long, an empty or an odd name."""
+    """Make a name very long, empty or unusual."""
     name = rng.choice(("n" * 300_000, "", "a b", "é" * 50, "\n\r\0", "%s{0}"))
     node = _node(rng, model)
     kind = rng.randrange(4)
@@ -219,7 +219,7 @@ def _name(rng: random.Random, model: Any) -> None:
 
 
 def _giant(rng: random.Random, model: Any) -> None:
-    """Constants that a reader had better not make real."""
+    """Add constants that a reader should not allocate."""
     graph, helper = model.graph, onnx.helper
     size = rng.choice((2**20, 2**31, 2**45))
     sizes = helper.make_tensor("giant_shape", 7, [2], [size, rng.choice((1, 1024))])
@@ -250,7 +250,7 @@ def _giant(rng: random.Random, model: Any) -> None:
 
 
 def _product(_: random.Random, model: Any) -> None:
-    """Three small constants whose broadcast is a large one."""
+    """Add three small constants whose broadcast is a large one."""
     graph, helper = model.graph, onnx.helper
     for axis, name in enumerate("abc"):
         dims = [1000 if at == axis else 1 for at in range(3)]
@@ -266,7 +266,7 @@ def _product(_: random.Random, model: Any) -> None:
 
 
 def _functions(rng: random.Random, model: Any) -> None:
-    """Functions that call themselves, each other, or the next one twice."""
+    """Add functions that call themselves, each other, or the next one twice."""
     helper = onnx.helper
     depth = rng.choice((1, 2, 40, 300))
     circle = rng.random() < 0.5
@@ -287,7 +287,7 @@ def _functions(rng: random.Random, model: Any) -> None:
 
 
 def _branches(rng: random.Random, model: Any) -> None:
-    """If within If, with a condition that is known or not."""
+    """Add nested If nodes with a known or an unknown condition."""
     helper = onnx.helper
     node = _node(rng, model)
     name = node.input[0] if node.input else "x"

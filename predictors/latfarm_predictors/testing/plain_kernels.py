@@ -1,7 +1,7 @@
-"""Kernels of a network and their workloads in the plainest way: what tests hold the fast way to.
+"""A slow and simple reference for the kernels of a network and their workloads, for tests.
 
-The groups are looked for in passes over all of them until nothing changes, each kernel is cut out
-as a graph of its own, and its workload is read off that graph alone.
+All groups of nodes are looked at again until nothing changes, each kernel is cut out as a graph of
+its own, and its workload is read from that graph alone.
 """
 
 from __future__ import annotations
@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.kernels.fusion import (
-    FREE_OPS,
-    GATED,
-    RESHAPES,
-    FusionRules,
-    gate_of,
-    rule_op,
-)
+from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import Workload, workload
 
 
 def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
-    """What `fusion.split` returns; each kernel was checked to be convex."""
+    """The kernels that `fusion_search.split` must return; each is checked to be convex."""
     search = _PlainSearch(graph, rules)
     whole = search.join_gates()
     while any([search.fuse(head) for head in range(len(graph.nodes))]):
@@ -32,12 +27,12 @@ def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
 
 
 def plain_workload(kernel: Kernel) -> Workload:
-    """What `workload.workload` returns, from nothing but the kernel's own graph."""
+    """The workload that `workload.workload` must return, read from the kernel's own graph alone."""
     return workload(Kernel(Graph.from_json(kernel.graph.to_json())))
 
 
 class _PlainSearch:
-    """Groups of nodes by index; see `fusion.split` for the rules."""
+    """Groups of nodes by index; `fusion_search.split` explains the rules."""
 
     def __init__(self, graph: Graph, rules: FusionRules) -> None:
         self._graph = graph
@@ -45,7 +40,7 @@ class _PlainSearch:
         self._groups = [[index] for index in range(len(graph.nodes))]
 
     def join_gates(self) -> list[int]:
-        """Join activations in two ops that any rule fuses as a whole; those to be parted again."""
+        """Join products with a sigmoid that a rule fuses as a whole; returns those to part."""
         nodes, found = self._graph.nodes, []
         wholes = {pair[1] for pair, verdict in self._rules.pairs.items() if verdict == "fused"}
         for product, node in enumerate(nodes):
@@ -60,13 +55,13 @@ class _PlainSearch:
         return found
 
     def part(self, heads: list[int]) -> None:
-        """Undo that where nothing took them in."""
+        """Part the joined activations that no op has taken in."""
         for group in [g for g in self._groups if g[0] in heads]:
             self._groups.remove(group)
             self._groups += [group[:1], group[1:]]
 
     def fuse(self, head: int) -> bool:
-        """Let the group of `head` join another, if it starts there and may."""
+        """Let the group of `head` join another, if `head` is its first node and rules allow it."""
         if self._group(head)[0] != head:
             return False
         chosen = self._choose(head)
@@ -79,7 +74,7 @@ class _PlainSearch:
         return True
 
     def in_order(self) -> list[list[int]]:
-        """The groups so that each follows those that it reads, the first in the file first."""
+        """The groups in topological order, ties by position in the file."""
         left = sorted(self._groups)
         order: list[list[int]] = []
         while left:
@@ -118,7 +113,7 @@ class _PlainSearch:
         return not closed and self._rules.fuses(first, second)
 
     def _name(self, group: Sequence[int]) -> str:
-        """What the rules call a group: its first op, or the activation that it and its gate are."""
+        """The name of a group in rules: that of its first op, or of an activation of two ops."""
         graph = self._graph
         first = graph.nodes[group[0]]
         name = rule_op(graph, first)
@@ -164,7 +159,7 @@ class _PlainSearch:
         return next(group for group in self._groups if index in group)
 
     def _inbound(self, members: Iterable[int]) -> list[list[int]]:
-        """Other groups that feed these nodes of one group, in operand order."""
+        """Other groups whose results these nodes of one group read, in the order of operands."""
         found: list[list[int]] = []
         for member in members:
             for source in self._producers(member):

@@ -1,4 +1,4 @@
-"""Check that spellings of a network share a network hash and that near misses do not."""
+"""Check that different forms of a network have one network hash, and similar networks others."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.graph.builder import GraphBuilder
-from latfarm_predictors.graph.equivalences import normal_form
+from latfarm_predictors.graph.equivalences import network_hash_of, normal_form
 from latfarm_predictors.graph.graph import AttrValue, Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
 
 Spelling = Callable[[GraphBuilder, str], str]
+"""Adds one form of a network behind a tensor; returns the name of its result."""
 MAP = (2, 4, 6, 6)
 """Shape of a small feature map: batch, channels, height, width."""
 
 
 @dataclass(frozen=True)
 class SpellingCase:
-    """Spellings of one network after a Tanh, and networks that look like it and are not."""
+    """Forms of one network, and similar networks that are not the same.
+
+    Attributes:
+        name: of the case.
+        same: forms of one network.
+        other: networks that must have other hashes.
+        shape: of the tensor to which they are applied.
+    """
 
     name: str
     same: Sequence[Spelling]
@@ -25,42 +35,44 @@ class SpellingCase:
 
 
 def network(spelling: Spelling, shape: Sequence[int]) -> Graph:
-    """The spelling between a Tanh and an Exp, which no rule touches."""
+    """A graph with this form between a Tanh and an Exp, which no rule changes."""
     b = GraphBuilder("network")
     x = b.input(shape)
     return b.build([b.op("Exp", [spelling(b, b.tanh(x))])])
 
 
 def check(case: SpellingCase) -> None:
-    """Assert that the spellings, and only they, are one network, and that normal forms are sound.
+    """Assert that all forms, and only they, have one network hash, and that normal forms are valid.
 
     Raises:
-        AssertionError: they are not.
+        AssertionError: one of these does not hold.
     """
     forms = [network(spelling, case.shape) for spelling in case.same]
-    first = forms[0].network_hash
+    first = network_hash_of(forms[0])
     for index, graph in enumerate(forms):
-        assert graph.network_hash == first, f"spelling {index}: {ops(graph)} is not {ops(forms[0])}"
+        assert network_hash_of(graph) == first, (
+            f"spelling {index}: {ops(graph)} is not {ops(forms[0])}"
+        )
         normal = normal_form(graph)
-        assert normal.hash == first
-        assert normal_form(normal).hash == first
-        assert normal.macs == graph.macs
+        assert hash_of(normal) == first
+        assert hash_of(normal_form(normal)) == first
+        assert macs_of(normal) == macs_of(graph)
         assert [normal.type_of(t) for t in normal.outputs] == [
             graph.type_of(t) for t in graph.outputs
         ]
-    assert len({graph.hash for graph in forms}) > 1, "spellings do not differ"
-    others = [network(spelling, case.shape).network_hash for spelling in case.other]
+    assert len({hash_of(graph) for graph in forms}) > 1, "spellings do not differ"
+    others = [network_hash_of(network(spelling, case.shape)) for spelling in case.other]
     assert first not in others
     assert len(set(others)) == len(others)
 
 
 def ops(graph: Graph) -> list[str]:
-    """Ops of the normal form, in order."""
+    """The ops of the normal form of a graph, in order."""
     return [node.op for node in normal_form(graph).nodes]
 
 
 def number(b: GraphBuilder, x: str, value: float, shape: Sequence[int] = ()) -> str:
-    """A known constant of one element, of the dtype of `x`."""
+    """Add a constant of one known value, of the element type of `x`."""
     return b.weight(shape, b.type_of(x).dtype, (value,))
 
 
@@ -75,7 +87,7 @@ def with_weight(op: str, shape: Sequence[int]) -> Spelling:
 
 
 def chain(*steps: Spelling) -> Spelling:
-    """One spelling after the other."""
+    """Several forms in a row."""
 
     def run(b: GraphBuilder, x: str) -> str:
         for step in steps:
@@ -91,7 +103,7 @@ def unary(op: str, **attrs: AttrValue) -> Spelling:
 
 
 def plain(_: GraphBuilder, x: str) -> str:
-    """Nothing at all."""
+    """No op: the result is the tensor itself."""
     return x
 
 

@@ -1,7 +1,8 @@
-"""A board whose truth is known, with kernels and networks to measure on it, for tests of models.
+"""A synthetic board whose true latencies are known, with random kernels and networks, for tests.
 
-Latency = call + per kernel: fixed cost, tiled multiply-adds, bytes moved, elements of costly ops.
-Tiles are those of a plausible GEMM; networks also pay for weights that leave the cache.
+The latency of a model is the time of a call plus, for each kernel, a fixed time, multiply-adds
+rounded up to tiles, bytes moved, and elements of slow ops. The tiles are those of a usual GEMM. In
+networks, weights that do not fit into the cache take additional time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.samples import KernelSample, NetworkSample
@@ -29,12 +31,25 @@ RULES = FusionRules(
     platform="synthetic-1t",
 )
 
+# Time per element of slow ops, in nanoseconds.
 _ELEMENT_NS = {"Sigmoid": 1.5, "Softmax": 2.5, "LRN": 9.0, "Erf": 4.0, "Tanh": 2.0}
 
 
 @dataclass(frozen=True)
 class SyntheticBoard:
-    """Known truth. Latencies in ms; `noise` and `network_noise` are log-sigmas of a measurement."""
+    """A board with known true latencies.
+
+    Attributes:
+        call_ms: time of a call.
+        kernel_ms: fixed time of a kernel.
+        macs_per_ms: multiply-adds per millisecond.
+        bytes_per_ms: bytes moved per millisecond.
+        out_tile: tile of output channels.
+        in_tile: tile of input channels.
+        noise: log-sigma of a measurement of a kernel.
+        network_noise: log-sigma of a measurement of a network.
+        cold_bytes_per_ms: bytes per millisecond that are read with cold caches.
+    """
 
     call_ms: float = 0.004
     kernel_ms: float = 0.0015
@@ -47,7 +62,7 @@ class SyntheticBoard:
     cold_bytes_per_ms: float = 4.0e6
 
     def kernel_true_ms(self, work: Workload) -> float:
-        """What a kernel takes within a network, caches warm."""
+        """The true latency of a kernel within a network, with warm caches."""
         if work.family == "move" and main_op(work.type) in ("Reshape", "Flatten"):
             return 0.0
         macs = float(work.macs)
@@ -71,7 +86,7 @@ class SyntheticBoard:
     def kernel_sample(
         self, kernel: Kernel, rng: np.random.Generator, *, cold: bool = False
     ) -> KernelSample:
-        """Measure a kernel alone."""
+        """A measurement of a kernel alone."""
         work = workload(kernel)
         true_ms = self.kernel_true_ms(work) + self.call_ms
         measured = true_ms * float(np.exp(self.noise * rng.standard_normal()))
@@ -81,14 +96,14 @@ class SyntheticBoard:
         )
 
     def network_true_ms(self, graph: Graph, rules: FusionRules = RULES) -> float:
-        """What a network takes: its kernels, one call, and weights fetched again each run."""
+        """The true latency of a network: its kernels, a call, and weights that are read again."""
         works = [workload(kernel) for kernel in split(graph, rules)]
         weights = sum(work.weight_bytes for work in works)
         refetched = max(weights - 1_000_000, 0) / self.cold_bytes_per_ms
         return self.call_ms + sum(map(self.kernel_true_ms, works)) + 0.5 * refetched
 
     def network_sample(self, graph: Graph, rng: np.random.Generator) -> NetworkSample:
-        """Measure a network."""
+        """A measurement of a network."""
         true_ms = self.network_true_ms(graph)
         measured = true_ms * float(np.exp(self.network_noise * rng.standard_normal()))
         return NetworkSample(graph, measured, self.network_noise * measured)
@@ -99,10 +114,10 @@ def _channels(rng: np.random.Generator, low: int = 3, high: int = 256) -> int:
 
 
 def random_kernel(rng: np.random.Generator, family: str) -> Kernel:
-    """One kernel of a family: conv, grouped_conv, dwconv, fc, pool, global_pool, eltwise, ...
+    """A random kernel of a family.
 
     Raises:
-        ValueError: no maker for that family.
+        ValueError: kernels of this family cannot be made.
     """
     b = GraphBuilder(family)
     size = int(rng.choice([7, 14, 28, 56]))
@@ -138,7 +153,7 @@ def random_kernel(rng: np.random.Generator, family: str) -> Kernel:
     else:
         raise ValueError(f"no maker for family {family!r}")
     graph = b.build([out])
-    # the builder's unused branches are cut away: a kernel holds what its output needs
+    # the kernel that makes the output; the graph may have others that are not needed
     kernels = split(graph, RULES)
     return next(kernel for kernel in kernels if graph.outputs[0] in _results(graph, kernel))
 
@@ -149,7 +164,7 @@ def _results(graph: Graph, kernel: Kernel) -> set[str]:
 
 
 def random_kernels(rng: np.random.Generator, counts: dict[str, int]) -> list[Kernel]:
-    """So many kernels of each family."""
+    """Random kernels: the given number of each family."""
     return [random_kernel(rng, family) for family, count in counts.items() for _ in range(count)]
 
 
@@ -162,11 +177,11 @@ USUAL_COUNTS = {
     "eltwise": 30,
     "concat": 10,
 }
-"""A small survey: enough for every group to have a model of its own."""
+"""Numbers of kernels for a small survey: enough for a regressor of every group."""
 
 
 def random_network(rng: np.random.Generator, name: str = "net", depth: int | None = None) -> Graph:
-    """A residual network with depthwise parts, pooling and a classifier; sizes drawn at random."""
+    """A random residual network with depthwise convolutions, pooling and a classifier."""
     b = GraphBuilder(name)
     x = b.input((1, 3, 56, 56))
     width = int(rng.choice([16, 24, 32, 48]))

@@ -1,11 +1,12 @@
-"""How far a network's prediction can be trusted, layer by layer, and what to measure about it.
+"""How far the prediction of a network can be trusted, layer by layer, and what to measure next.
 
-Three things side by side. The paper's metrics (Wess et al., section III-C): CM_TV, CM_LV and CM_O
-of each layer, convolved to intervals of the network, which are labelled uncalibrated. The
-calibrated intervals of the prediction itself. And the coverage: how near to each layer something
-was measured. A layer that is badly covered names the command that would measure it.
+It shows three things side by side. First, the paper's metrics (Wess et al., section III-C): CM_TV,
+CM_LV and CM_O of each layer, and the intervals of the network that follow from them, which are
+labelled uncalibrated. Second, the calibrated intervals of the prediction. Third, the coverage: how
+near to each layer something was measured. For a badly covered layer it names the command that
+measures it.
 
-`platform_trust.py` has the same of a platform.
+`platform_trust.py` shows the same for a platform.
 """
 
 from __future__ import annotations
@@ -13,54 +14,56 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.confidence.layer_confidence import METRICS, Metric, outlier_scores
 from latfarm_predictors.confidence.layer_coverage import layer_coverage, outside
 from latfarm_predictors.confidence.measures import NetworkInterval
 from latfarm_predictors.errors import NoConfidenceError
 from latfarm_predictors.features.groups import VIEW
-from latfarm_predictors.features.table import Array, Table, table_of_rows
+from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import find_parts
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.predict.answer import Answer
-
-if TYPE_CHECKING:
-    from latfarm_predictors.confidence.evidence import Evidence
-    from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.predictor import PlatformPredictor
 
 OCTAVE = 0.5
-"""Coverage of a layer that is an octave from all that was measured; a quarter at two octaves."""
+"""Coverage of a layer that is one octave from the nearest measured layer."""
 UNSURE = 0.2
-"""An interval that is wider than this share of its latency leaves a layer unsure."""
+"""A prediction counts as unsure if its interval is wider than this share of its latency."""
 
 NAMES: Mapping[Metric, str] = {"TV": "CM_TV", "LV": "CM_LV", "O": "CM_O"}
+"""The paper's names of the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTrust:
-    """One kernel of the network.
+    """How far the prediction of one kernel of the network can be trusted.
 
     Attributes:
-        name: its first node.
-        kind: its type, as "Conv+Relu".
-        family: of its main op.
-        configuration: its sizes, in the words that people use.
-        latency_ms: as predicted.
-        interval_ms: of the prediction, calibrated on kernels left out.
-        widths: relative widths of the paper's intervals, by CM_TV, CM_LV and CM_O: width over the
-            statistical model's prediction.
-        outlier: CM_O's difficulty: 1 is as far from the measurements as the loneliest of these.
-        coverage: 0 to 1: 1 was measured as it is, 1/2 is an octave away from it.
-        outside: sizes beyond everything measured of its kind; "family" where nothing was.
-        source: what the prediction rests on; see `KernelAnswer`.
+        name: name of the kernel's first node.
+        kind: type of the kernel, for example "Conv+Relu".
+        family: family of the kernel's main op.
+        configuration: sizes of the kernel by name.
+        latency_ms: predicted latency.
+        interval_ms: calibrated interval of the prediction.
+        widths: relative width of the paper's interval by CM_TV, CM_LV and CM_O: width divided by
+            the prediction of the statistical model.
+        outlier: difficulty of CM_O; 1 is as far from the measured kernels as the one of these that
+            is farthest from all others.
+        coverage: coverage of the kernel, from 0 to 1: 1 means that it was measured as it is, 1/2
+            that it is one octave away from the nearest measured kernel.
+        outside: the kernel's sizes outside the range that was measured of its kind; "family" where
+            nothing of its kind was measured.
+        source: what the prediction rests on, as in `KernelAnswer`.
         stands_in: whether the paper's widths are those of all kernels together, because its family
-            has too few of its own; they are then at least twice the latency.
-        remedy: the command that measures it; empty where it is covered well.
+            has too few measured kernels; they are then at least twice the latency.
+        remedy: the command that measures the kernel; empty where it is covered well.
     """
 
     name: str
@@ -80,21 +83,21 @@ class LayerTrust:
 
 @dataclass(frozen=True, slots=True)
 class NetworkTrust:
-    """A network on a platform.
+    """How far the prediction of a network can be trusted.
 
     Attributes:
-        network: its name.
-        platform: whose predictor was asked.
-        bundle: its bundle's name.
-        level: the nominal coverage of all intervals, as 0.9.
-        layers: its kernels, in an order in which they can run.
-        latency_ms: as predicted.
-        calibrated_ms: the prediction's interval.
-        calibrated: whether enough measured networks stand behind it.
-        paper: the paper's network intervals by CM_TV, CM_LV and CM_O; each labelled uncalibrated.
-        coverage: mean over the layers, weighted by latency.
+        network: name of the network.
+        platform: name of the platform.
+        bundle: name of the bundle.
+        level: nominal coverage of all intervals, for example 0.9.
+        layers: the network's kernels, in the order in which they run.
+        latency_ms: predicted latency.
+        calibrated_ms: calibrated interval of the prediction.
+        calibrated: whether there are enough calibration networks for that interval.
+        paper: the paper's intervals of the network by CM_TV, CM_LV and CM_O.
+        coverage: mean coverage of the kernels, weighted by latency.
         reached: the coverage after `remedy`.
-        remedy: the command that measures all badly covered layers; empty where there is none.
+        remedy: the command that measures all badly covered kernels; empty if there are none.
     """
 
     network: str
@@ -112,7 +115,7 @@ class NetworkTrust:
 
     @property
     def badly_covered(self) -> tuple[LayerTrust, ...]:
-        """The layers that have a remedy, the longest first."""
+        """The layers that have a remedy, those with the largest latency first."""
         found = [layer for layer in self.layers if layer.remedy]
         return tuple(sorted(found, key=lambda layer: -layer.latency_ms))
 
@@ -124,14 +127,14 @@ class NetworkTrust:
 def trust(
     predictor: PlatformPredictor, graph: Graph, coverage: float = 0.9, *, model: str = ""
 ) -> NetworkTrust:
-    """How far a prediction can be trusted.
+    """How far the prediction of a network can be trusted.
 
     Args:
-        predictor: of the platform.
+        predictor: the platform's predictor.
         graph: the network.
         coverage: nominal coverage of all intervals.
-        model: what the remedies' commands call the network: a file, or a name of the zoo. Without
-            it they take the graph's name.
+        model: name of the network in the remedies' commands: a file, or a name of the zoo. If it is
+            empty they have the graph's name.
 
     Raises:
         NoConfidenceError: the bundle holds no measurements.
@@ -140,46 +143,43 @@ def trust(
     evidence = evidence_of(predictor)
     answer = predictor.predict(graph, coverage)
     table = layers_of(predictor, graph)
-    found = _covered(evidence, table, answer)
+    covered = _covered(evidence, table, answer)
     spans = np.array([kernel.interval_ms for kernel in answer.kernels]).reshape(-1, 2)
     latency = np.array([kernel.latency_ms for kernel in answer.kernels])
-    bad = badly_covered(found, (spans[:, 1] - spans[:, 0]) / latency)
+    bad = badly_covered(covered, (spans[:, 1] - spans[:, 0]) / latency)
     metrics = evidence.metrics(set(table.families))
-    widths = {
-        NAMES[metric]: metrics.layers(table, metric, coverage).relative_width for metric in METRICS
-    }
     paper = {NAMES[m]: metrics.network(table, m, coverage) for m in METRICS if len(table)}
     named = [model or graph.name]
+    columns = _LayerColumns(
+        table=table,
+        widths={NAMES[m]: metrics.layers(table, m, coverage).relative_width for m in METRICS},
+        outlier=outlier_scores(evidence.table, table),
+        coverage=covered,
+        outside=outside(evidence.table, table),
+        stands_in=metrics.stands_in(table).tolist(),
+        remedies=[
+            command(predictor.platform, named, layer=name) if poor else ""
+            for name, poor in zip(_names(answer), bad, strict=True)
+        ],
+    )
     return NetworkTrust(
         network=answer.network,
         platform=answer.platform,
         bundle=answer.bundle,
         level=coverage,
-        layers=_layers(
-            answer,
-            table.families,
-            widths,
-            outlier_scores(evidence.table, table),
-            found,
-            outside(evidence.table, table),
-            metrics.stands_in(table).tolist(),
-            [
-                command(predictor.platform, named, layer=name) if poor else ""
-                for name, poor in zip(_names(answer), bad, strict=True)
-            ],
-        ),
+        layers=_layers(answer, columns),
         latency_ms=answer.latency_ms,
         calibrated_ms=answer.interval_ms,
         calibrated=answer.calibrated,
         paper=paper,
-        coverage=_mean(found, latency),
-        reached=_mean(np.where(bad, 1.0, found), latency),
+        coverage=_mean(covered, latency),
+        reached=_mean(np.where(bad, 1.0, covered), latency),
         remedy=command(predictor.platform, named) if bad.any() else "",
     )
 
 
-def covered(predictor: PlatformPredictor, graph: Graph) -> float:
-    """How well a network is covered, 0 to 1, weighted by latency.
+def weighted_coverage(predictor: PlatformPredictor, graph: Graph) -> float:
+    """Mean coverage of a network's kernels, from 0 to 1, weighted by latency.
 
     Raises:
         NoConfidenceError: the bundle holds no measurements.
@@ -191,15 +191,15 @@ def covered(predictor: PlatformPredictor, graph: Graph) -> float:
 
 
 def layers_of(predictor: PlatformPredictor, *graphs: Graph) -> Table:
-    """All kernels of some networks, in the order in which predictions tell them."""
+    """All kernels of some networks, in the order in which answers have them."""
     rules = predictor.rules
-    return table_of_rows(
-        [row for graph in graphs for row in rows_of(graph, find_parts(graph, rules))]
+    return as_table(
+        [row for graph in graphs for row in workloads_of(graph, find_parts(graph, rules))]
     )
 
 
 def _covered(evidence: Evidence, table: Table, answer: Answer) -> Array:
-    """Coverage of each layer, shape (n,); a view costs nothing and lacks nothing."""
+    """Coverage of each layer, shape (n,); that of a view, which takes no time, is 1."""
     free = np.array([kernel.source == VIEW for kernel in answer.kernels], dtype=np.bool_)
     return np.where(free, 1.0, layer_coverage(evidence.table, table))
 
@@ -208,23 +208,26 @@ def evidence_of(predictor: PlatformPredictor) -> Evidence:
     """The measurements that a predictor was made from.
 
     Raises:
-        NoConfidenceError: it has none; says what makes a bundle that has.
+        NoConfidenceError: it holds none; the error names the command that makes a bundle with them.
     """
     if predictor.confidence is None:
         raise NoConfidenceError(
-            f"{predictor.bundle or predictor.platform} holds none of the measurements that it was "
-            "made from, so nothing can be told of its confidence; a bundle trained anew does: "
+            f"{predictor.bundle or predictor.platform} does not hold the measurements that it was "
+            "made from, so its confidence is unknown; train a new bundle, which holds them: "
             f"{retrain_command(predictor.platform)}"
         )
     return predictor.confidence
 
 
 def badly_covered(coverage: Array, width: Array) -> npt.NDArray[np.bool_]:
-    """Which layers should be measured: far from everything, or not near and unsure; shape (n,).
+    """Whether each layer should be measured, shape (n,).
+
+    It should if it is two octaves or more from everything measured, or one octave or more and its
+    prediction is unsure.
 
     Args:
-        coverage: of each layer, shape (n,).
-        width: its calibrated interval over its latency, shape (n,).
+        coverage: coverage of each layer, shape (n,).
+        width: width of each layer's calibrated interval, divided by its latency, shape (n,).
     """
     return np.asarray((coverage < OCTAVE**2) | ((coverage < OCTAVE) & (width > UNSURE)))
 
@@ -233,10 +236,10 @@ def command(platform: str, models: Sequence[str] = (), *, layer: str = "", famil
     """The command that measures what is badly covered.
 
     Args:
-        platform: on which.
-        models: of which networks: files or names of the zoo; the zoo's where there are none.
-        layer: of these, the layer with this node alone.
-        family: kernels of this family alone.
+        platform: name of the platform.
+        models: the networks, as files or names of the zoo; if there are none, those of the zoo.
+        layer: name of a node; only the layer with this node is measured.
+        family: name of a family; only kernels of this family are measured.
     """
     words = ["latfarm", "cover", *models, "--platform", platform]
     words += ["--layer", layer] if layer else []
@@ -245,46 +248,52 @@ def command(platform: str, models: Sequence[str] = (), *, layer: str = "", famil
 
 
 def retrain_command(platform: str) -> str:
-    """The command that makes a platform's bundle anew."""
+    """The command that trains a new bundle of a platform."""
     return shlex.join(["latfarm", "bundle", "retrain", platform])
 
 
 def _names(answer: Answer) -> list[str]:
+    """Name of the first node of each kernel."""
     return [kernel.nodes[0] if kernel.nodes else kernel.type for kernel in answer.kernels]
 
 
-def _layers(
-    answer: Answer,
-    families: Sequence[str],
-    widths: Mapping[str, Array],
-    outlier: Array,
-    covered: Array,
-    beyond: Sequence[tuple[str, ...]],
-    stands_in: Sequence[bool],
-    remedies: Sequence[str],
-) -> tuple[LayerTrust, ...]:
+@dataclass(frozen=True)
+class _LayerColumns:
+    """The fields of `LayerTrust` that no answer has, for all n layers; `table` has the layers."""
+
+    table: Table
+    widths: Mapping[str, Array]
+    outlier: Array
+    coverage: Array
+    outside: Sequence[tuple[str, ...]]
+    stands_in: Sequence[bool]
+    remedies: Sequence[str]
+
+
+def _layers(answer: Answer, columns: _LayerColumns) -> tuple[LayerTrust, ...]:
+    """The layers of a network, from the kernels of its answer and what else is known of them."""
     return tuple(
         LayerTrust(
             name=name,
             kind=kernel.type,
-            family=families[row],
+            family=columns.table.families[row],
             configuration=kernel.configuration,
             latency_ms=kernel.latency_ms,
             interval_ms=kernel.interval_ms,
-            widths={metric: float(values[row]) for metric, values in widths.items()},
-            outlier=float(outlier[row]),
-            coverage=float(covered[row]),
-            outside=beyond[row],
+            widths={metric: float(values[row]) for metric, values in columns.widths.items()},
+            outlier=float(columns.outlier[row]),
+            coverage=float(columns.coverage[row]),
+            outside=columns.outside[row],
             source=kernel.source,
-            stands_in=stands_in[row],
-            remedy=remedies[row],
+            stands_in=columns.stands_in[row],
+            remedy=columns.remedies[row],
         )
         for row, (name, kernel) in enumerate(zip(_names(answer), answer.kernels, strict=True))
     )
 
 
 def _mean(covered: Array, latency_ms: Array) -> float:
-    """Mean coverage, weighted by latency; a network of no kernels lacks nothing."""
+    """Mean coverage, weighted by latency; that of a network without kernels is 1."""
     if not len(covered):
         return 1.0
     return min(float(np.average(covered, weights=np.maximum(latency_ms, 1e-12))), 1.0)

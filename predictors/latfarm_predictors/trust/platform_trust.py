@@ -1,15 +1,16 @@
-"""How far a platform's predictor can be trusted: the paper's Fig. 10, coverage, what is missing.
+"""How far the predictor of a platform can be trusted, and what its measurements lack.
 
-By kernel family and for the whole platform: mean relative widths of CM_TV, CM_LV and CM_O, with
-smart padding intervals in the calibration and without; the calibrated width beside them; how well
-the layers are covered; and the gaps, each with the command that fills it.
+For each family of kernels and for the whole platform it shows the mean relative widths of CM_TV,
+CM_LV and CM_O, as in Fig. 10 of the smart padding paper, calibrated with smart padding intervals
+and without; the width of the calibrated intervals; how well layers are covered; and the gaps, each
+with the command that fills it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from latfarm_predictors.features.groups import VIEW
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile
+from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import (
     NAMES,
     badly_covered,
@@ -33,32 +35,30 @@ from latfarm_predictors.trust.network_trust import (
     layers_of,
 )
 
-if TYPE_CHECKING:
-    from latfarm_predictors.predict.predictor import PlatformPredictor
-
 WHOLE = "all"
-"""Name of the whole platform's row."""
+"""Name of the row of the whole platform."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyTrust:
-    """One family of kernels, or all of them.
+    """How far predictions of one family of kernels can be trusted, or of all kernels.
 
-    Widths are means over layers, relative to their latency. The layers are those of the networks
-    of interest or, where none are given, the measured ones, each as if it had not been measured.
+    Widths are means over layers, relative to their latencies. The layers are those of the networks
+    of interest. Without networks they are the measured kernels, each predicted by models that never
+    saw it.
 
     Attributes:
-        family: its name; "all" for the whole platform.
-        measured: distinct kernels measured.
-        padded: how many of them have a smart padding interval.
-        layers: how many the means are over.
-        widths: by CM_TV, CM_LV and CM_O, padding intervals in the calibration; empty for a family
-            with too few measurements.
-        median_widths: the same without padding intervals.
-        inside: share of the measured kernels that lie in the interval of a model that never saw
-            them, by metric.
-        calibrated_width: mean relative width of our own calibrated kernel intervals.
-        calibrated_inside: share of the measured kernels that lie in these.
+        family: name of the family; "all" for the whole platform.
+        measured: number of distinct kernels that were measured.
+        padded: number of these that have a smart padding interval.
+        layers: number of layers over which means are taken.
+        widths: mean width by CM_TV, CM_LV and CM_O, calibrated with smart padding intervals; empty
+            for a family with too few measured kernels.
+        median_widths: mean width by metric, calibrated without smart padding intervals.
+        inside: by metric, the share of measured kernels in the interval of a model that never saw
+            them.
+        calibrated_width: mean relative width of our own calibrated intervals of kernels.
+        calibrated_inside: share of measured kernels in our own intervals.
         coverage: mean coverage of the layers.
         badly: share of the layers that are badly covered.
     """
@@ -78,7 +78,13 @@ class FamilyTrust:
 
 @dataclass(frozen=True, slots=True)
 class PlatformGap:
-    """Something that a platform's measurements lack, and the command that fills it."""
+    """Something that a platform's measurements lack.
+
+    Attributes:
+        family: the family of kernels.
+        what: what is missing, as a phrase for people.
+        remedy: the command that measures it.
+    """
 
     family: str
     what: str
@@ -87,7 +93,16 @@ class PlatformGap:
 
 @dataclass(frozen=True, slots=True)
 class PlatformTrust:
-    """A platform: its families with most measurements first, the whole, and what is missing."""
+    """How far the predictor of a platform can be trusted.
+
+    Attributes:
+        platform: name of the platform.
+        bundle: name of the bundle.
+        level: nominal coverage of all intervals, for example 0.9.
+        families: its families of kernels, those with most measured kernels first.
+        whole: all kernels together.
+        gaps: what its measurements lack.
+    """
 
     platform: str
     bundle: str
@@ -108,13 +123,14 @@ def platform_trust(
     *,
     models: Sequence[str] = (),
 ) -> PlatformTrust:
-    """How far a platform's predictor can be trusted.
+    """How far the predictor of a platform can be trusted.
 
     Args:
-        predictor: of the platform.
-        networks: of interest; the paper's Fig. 10 averages over all tested networks.
+        predictor: the platform's predictor.
+        networks: networks of interest, over whose layers means are taken; the paper's Fig. 10 takes
+            all tested networks. Without them, means are over the measured kernels.
         coverage: nominal coverage of all intervals.
-        models: what the gaps' commands call the networks; their own names where empty.
+        models: names of the networks in the gaps' commands; the graphs' names if empty.
 
     Raises:
         NoConfidenceError: the bundle holds no measurements.
@@ -143,13 +159,13 @@ def platform_trust(
 
 @dataclass(frozen=True)
 class _Layers:
-    """The layers that means are over; `table` is None where they are the measured ones.
+    """The n layers over which means are taken.
 
     Attributes:
-        families: of each, n of them.
-        table: the layers.
-        width: relative widths of our calibrated intervals, shape (n,).
-        covered: coverage, shape (n,).
+        families: family of each layer.
+        table: the layers; None if they are the measured kernels.
+        width: relative width of the calibrated interval of each layer, shape (n,).
+        covered: coverage of each layer, shape (n,).
     """
 
     families: tuple[str, ...]
@@ -171,7 +187,7 @@ class _Layers:
         table = layers_of(predictor, *networks)
         answers = predictor.predict_many(networks, coverage)
         kernels = [kernel for answer in answers for kernel in answer.kernels]
-        # a view costs nothing: there is nothing to measure about it
+        # a view takes no time, so there is nothing to measure
         kept = np.flatnonzero([kernel.source != VIEW for kernel in kernels])
         table = table.take(kept)
         told = [kernels[row] for row in kept]
@@ -181,7 +197,7 @@ class _Layers:
 
 
 def _reach(predictor: PlatformPredictor, evidence: Evidence, coverage: float) -> Array:
-    """Half-widths, in logs, of our intervals of kernels that the models never saw, shape (n,)."""
+    """Half-width, in logs, of the interval of each measured kernel that models never saw; (n,)."""
     models = predictor.models
     labels = models.predict(evidence.table).labels
     factors = {label: models.scores.multiplier(label, coverage)[0] for label in set(labels)}
@@ -230,19 +246,19 @@ def _family(
 
 
 def _width(own: LayerConfidence, metric: Metric, table: Table | None, coverage: float) -> float:
-    """Mean relative width over the layers; over the measured ones, unseen, for None."""
+    """Mean relative width of the layers of `table`; if None, of the measured layers, unseen."""
     if table is None:
         return float(own.own_intervals(metric, coverage).relative_width.mean())
     return float(own.intervals(table, metric, coverage).relative_width.mean())
 
 
 def _mean(values: Array) -> float:
-    """0 for nothing: a family that no layer is of says so by its `layers`."""
+    """The mean; 0 of no values, of a family without layers."""
     return float(values.mean()) if len(values) else 0.0
 
 
 def _whole(families: Sequence[FamilyTrust]) -> FamilyTrust:
-    """All layers together: means weighted by how many layers, or measurements, each family has."""
+    """All layers together; means are weighted by each family's number of layers or kernels."""
 
     def mean(values: Sequence[float], weights: Sequence[int]) -> float:
         return float(np.average(values, weights=weights)) if sum(weights) else 0.0
@@ -272,7 +288,7 @@ def _whole(families: Sequence[FamilyTrust]) -> FamilyTrust:
 
 
 def _lack(family: FamilyTrust, *, of_networks: bool) -> str:
-    """What a family lacks; a measured kernel far from all others is no gap by itself."""
+    """What a family lacks; "" if nothing. A measured kernel far from all others is no gap."""
     if family.layers and family.measured < LEAST_ROWS:
         return f"{family.measured} kernels measured, {LEAST_ROWS} are needed"
     if of_networks and family.badly > 0:

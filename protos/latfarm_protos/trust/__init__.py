@@ -1,4 +1,4 @@
-"""Who may speak to whom: certificates, roles, revocation, and the gate before a gRPC server.
+"""Who may connect to whom: certificates, roles, revocation, and the gate before a gRPC server.
 
-Shared by agent and controller, so that both sides judge by the same rules.
+Agent and controller share this package, so that both sides decide by the same rules.
 """

@@ -1,7 +1,7 @@
-"""What a server does with the gate's word: refuse a call, or let it pass.
+"""Refuse calls of a gRPC server whose client the gate has refused.
 
-One status for each kind of refusal: UNAUTHENTICATED for whoever we do not know, or know to be
-revoked, PERMISSION_DENIED for whoever we know but do not let do this.
+A refused call ends with PERMISSION_DENIED if the client is known but lacks the role, and with
+UNAUTHENTICATED if the client is unknown or its certificate is revoked.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from google.protobuf.message import DecodeError
 from latfarm_protos.trust.identity import WRONG_ROLE, Refusal
 
 ERROR_KEY = "latfarm-error"
-"""Trailing metadata that names an error."""
+"""The key of the trailing metadata that names an error."""
 REFUSED = "REFUSED"
+"""The error of a refused call."""
 NO_MESSAGE = "this is no message of this method"
+"""The text of the error for bytes that are not a message of the called method."""
 
 Check = Callable[[str], Optional[Refusal]]
-"""Why a call of a peer, as gRPC names it, is refused; None: it is not."""
+"""Gets the peer of a call, as gRPC names it; returns why the call is refused, or None."""
 
 
 def status_of(refusal: Refusal) -> grpc.StatusCode:
-    """The status by which a refused call ends."""
+    """The gRPC status with which a refused call ends."""
     if refusal.reason == WRONG_ROLE:
         return grpc.StatusCode.PERMISSION_DENIED
     return grpc.StatusCode.UNAUTHENTICATED
 
 
 class CallGuard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Asks before each call of a synchronous server, and reads its messages.
+    """Checks each call of a synchronous server before its handler, and decodes its messages.
 
-    Messages are read here because gRPC never frees a call whose message it could not read itself:
-    some 14 KB each, in 1.85 (found by `make fuzz-ports`).
+    Messages are decoded here because gRPC (1.85) never frees a call whose message it could not
+    decode itself, about 14 KB each (found by `make fuzz-ports`).
 
     Args:
-        check: gets peer and method; why the call is refused, or None.
-        malformed: makes the error that a stream of requests raises at a message that is none.
+        check: gets peer and method; returns why the call is refused, or None.
+        malformed: makes the error that a stream of requests raises for bytes that are no message.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class CallGuard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
         self._malformed = malformed
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """The handler of a method, with the question before it."""
+        """The handler of a method, with the check before it."""
         handler, method = continuation(details), details.method
         if handler is None:
             return None
@@ -94,7 +96,7 @@ def _guarded(handler: Any, check: Check, malformed: Callable[[str], Exception]) 
 
 
 def _behaviour(handler: Any) -> Any:
-    """What a handler calls, whatever its shape."""
+    """The function of a handler, whether requests and responses are streams or not."""
     shapes = (
         handler.unary_unary,
         handler.unary_stream,

@@ -1,4 +1,4 @@
-"""One connection at the gate: a handshake, then bytes carried both ways until either side ends."""
+"""One connection at the gate: a TLS handshake, then bytes both ways until either side ends."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from latfarm_protos.trust.contexts import refusal_of
 from latfarm_protos.trust.identity import TIMEOUT, Identity, Refusal, identity_of
 
 BUFFER_BYTES = 256 << 10
+"""The largest number of bytes that wait in one direction of a connection."""
 CHUNK_BYTES = 64 << 10
+"""The largest number of bytes that are read or written at once."""
 LINGER_S = 1.0
+"""How long a refused connection stays open, so that our TLS alert arrives, in seconds."""
 TURN = 8
-"""Chunks that a connection moves before others get their turn."""
+"""Number of chunks that a connection moves before other connections get their turn."""
 REFUSED_BYTES = 64 << 10
-"""What may be heard of somebody who is only told why they are refused."""
+"""The largest number of bytes that are read from a client whose calls are all refused."""
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Phase(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     HANDSHAKE = "handshake"
     OPEN = "open"
-    LINGER = "linger"  # refused: our alert must arrive before the connection ends
+    LINGER = "linger"  # refused; it stays open until our alert has arrived
     OVER = "over"
 
 
 class TlsConnection:
-    """Bytes between a TLS socket and the server's Unix socket, both non-blocking.
+    """Moves bytes between the TLS socket of a client and the Unix socket of the server.
+
+    Both sockets are non-blocking.
 
     Args:
         outer: the client's socket, before its handshake.
-        where: `host:port` of the client, for people.
-        host: its address.
-        deadline_s: when the handshake must be done.
+        where: `host:port` of the client, for the log.
+        host: address of the client.
+        deadline_s: time (`time.monotonic`) by which the handshake must be done.
     """
 
     def __init__(self, outer: ssl.SSLSocket, where: str, host: str, deadline_s: float) -> None:
@@ -50,7 +55,6 @@ class TlsConnection:
         self.deadline_s: float | None = deadline_s
         self.phase = Phase.HANDSHAKE
         self.name = ""
-        self._fingerprint = ""
         self._outer_wants = READ
         self._up = bytearray()  # towards the server
         self._down = bytearray()
@@ -60,10 +64,13 @@ class TlsConnection:
         self._inner_ended = False
         self._left_bytes: int | None = None
         self.more = False
-        """Whether its turn ended before its work: no event may tell of what `ssl` holds."""
+        """Whether its turn ended before all bytes were moved.
+
+        No event of the selector may come for bytes that `ssl` has already read.
+        """
 
     def shake_hands(self) -> Refusal | None:
-        """Go on with the handshake; the refusal if it failed."""
+        """Continue the handshake; returns the refusal if it failed."""
         try:
             self.outer.do_handshake()
         except ssl.SSLWantReadError:
@@ -78,29 +85,33 @@ class TlsConnection:
         return None
 
     def identity(self) -> Identity:
-        """Of the certificate that the client showed."""
+        """The identity in the certificate that the client showed."""
         certificate = self.outer.getpeercert() or {}
         return identity_of(certificate, self.outer.getpeercert(binary_form=True) or b"")
 
-    def enter(self, server: Path, name: str, fingerprint: str) -> None:
-        """Connect to the server under a name of our own.
+    def enter(self, server: Path, name: str) -> None:
+        """Connect to the server.
+
+        Args:
+            server: Unix socket of the server.
+            name: Unix socket of our end, which gRPC shows as the peer.
 
         Raises:
-            OSError: it does not listen, or has too many waiting.
+            OSError: the server does not listen, or has too many waiting connections.
         """
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.inner, self.name, self._fingerprint = inner, name, fingerprint
+        self.inner, self.name = inner, name
         inner.setblocking(False)
         inner.bind(name)
         inner.connect(str(server))
 
     def guard(self, deadline_s: float) -> None:
-        """This client is only told why it is refused: little is heard, and not for long."""
+        """Limit the time and the bytes of a client whose calls are all refused."""
         self.deadline_s = deadline_s
         self._left_bytes = REFUSED_BYTES
 
     def overdue(self) -> Refusal | None:
-        """The refusal of a client whose time is up; None where that was told before."""
+        """The refusal of a client whose time is up; None if it was refused before."""
         if self.phase is not Phase.HANDSHAKE:
             return None
         return Refusal(TIMEOUT, "its handshake took too long")
@@ -108,7 +119,7 @@ class TlsConnection:
     def carry(self) -> None:
         """Move what can be moved without waiting."""
         for _ in range(TURN):
-            # All four, not only until the first that moved something.
+            # All four are called, also after one that moved something.
             ways = (self._read_outer, self._write_inner, self._read_inner, self._write_outer)
             self.more = any([move() for move in ways])
             if not self.more:
@@ -119,7 +130,7 @@ class TlsConnection:
             self.phase = Phase.OVER
 
     def discard(self) -> None:
-        """Read what a refused client still sends, until it ends."""
+        """Read and ignore what a refused client still sends, until it closes the connection."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(16):
                 if not socket.socket.recv(self.outer, CHUNK_BYTES):
@@ -127,7 +138,7 @@ class TlsConnection:
                     return
 
     def wanted(self) -> list[tuple[socket.socket, int]]:
-        """Each end, and the events that it waits for; 0: none."""
+        """Each socket and the events for which it waits; 0 for none."""
         if self.phase is Phase.HANDSHAKE:
             return [(self.outer, self._outer_wants)]
         if self.phase is Phase.LINGER:
@@ -145,7 +156,7 @@ class TlsConnection:
         return [*ends, (self.inner, inner)] if self.inner is not None else ends
 
     def close(self) -> None:
-        """End both sides."""
+        """Close both sockets."""
         for end in (self.outer, self.inner):
             if end is not None:
                 with contextlib.suppress(OSError):
@@ -167,7 +178,7 @@ class TlsConnection:
         except ssl.SSLWantWriteError:
             self._read_blocked_by_write = True
             return False
-        except OSError:  # cut, or no TLS any more
+        except OSError:  # the connection was cut, or the bytes are no longer TLS
             data = b""
         if not data:
             self._outer_ended = True

@@ -1,4 +1,4 @@
-"""TLS contexts of both sides, made anew when their files change; TLS 1.3 alone."""
+"""TLS contexts of server and client, for TLS 1.3 only; a server reloads changed files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from latfarm_protos.trust.revoked import FILE_NAME
 
 logger = logging.getLogger(__name__)
 
-# OpenSSL's own words, as Python hands them on, to ours: `SSLError.reason`.
+# For the reasons of OpenSSL in `SSLError.reason`: our reason, and a text for the log.
 _ERRORS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (MISSING, "it shows no certificate"),
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": (MISSING, "it wants a certificate of ours"),
@@ -44,7 +44,8 @@ _ERRORS = {
     "PACKET_LENGTH_TOO_LONG": (NOT_TLS, "it does not speak TLS"),
     "UNEXPECTED_EOF_WHILE_READING": (GONE, "it went away during the handshake"),
 }
-# X.509 verification results, see "Diagnostics" in OpenSSL's x509_verify_cert documentation.
+# For the verification results of X.509 (see "Diagnostics" in OpenSSL's x509_verify_cert
+# documentation): our reason, and a text for the log.
 _VERIFY = {
     9: (NOT_YET_VALID, "its certificate is not valid yet; are both clocks right?"),
     10: (EXPIRED, "its certificate is expired; are both clocks right?"),
@@ -61,12 +62,19 @@ _VERIFY = {
 
 
 class TlsFileError(Exception):
-    """Certificate, key or CA cannot be used; names the files."""
+    """A certificate, key or CA file cannot be used; the text names the files."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """PEM files of one side: its certificate and key, the CA of the other side, the revoked."""
+    """PEM files of one side of a connection.
+
+    Attributes:
+        cert: its certificate.
+        key: the private key of the certificate.
+        ca: the CA that signs certificates of the other side.
+        revoked_file: list of revoked certificates; None: `revoked.json` beside the CA.
+    """
 
     cert: Path
     key: Path
@@ -75,11 +83,11 @@ class Files:
 
     @property
     def revoked(self) -> Path:
-        """The list of revoked certificates: beside the CA unless told otherwise."""
+        """The list of revoked certificates."""
         return self.revoked_file or self.ca.parent / FILE_NAME
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Differs when a file was replaced or written.
+        """A value that changes when a file is replaced or written.
 
         Raises:
             TlsFileError: a file is missing.
@@ -96,20 +104,20 @@ class Files:
 
 
 def server_context(files: Files) -> ssl.SSLContext:
-    """A server's context: no client without a certificate of the CA.
+    """A context for a server; every client must have a certificate of the CA.
 
     Raises:
         TlsFileError: the files cannot be used together.
     """
     context = _context(files, ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
-    # Resumed sessions would skip the look at the certificate.
+    # A resumed session would skip the check of the certificate.
     context.num_tickets = 0
     return context
 
 
 def client_context(files: Files) -> ssl.SSLContext:
-    """A client's context: the server's certificate is the CA's, and of the name that is called.
+    """A context for a client; the server must have a certificate of the CA for the called name.
 
     Raises:
         TlsFileError: the files cannot be used together.
@@ -123,7 +131,7 @@ def _context(files: Files, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols(["h2"])
-        # A key with a passphrase must fail here, not ask on the terminal.
+        # A key with a passphrase must fail here instead of asking on the terminal.
         context.load_cert_chain(str(files.cert), str(files.key), password=lambda: b"")
         context.load_verify_locations(str(files.ca))
     except (OSError, ValueError) as error:
@@ -135,7 +143,7 @@ def _context(files: Files, protocol: int) -> ssl.SSLContext:
 
 
 class ServerContexts:
-    """The present context of a server; unusable new files leave the old ones in force.
+    """The current context of a server; if new files cannot be used, the old ones stay in use.
 
     Raises:
         TlsFileError: on construction, when the files cannot be used together.
@@ -167,7 +175,7 @@ class ServerContexts:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What went wrong in a handshake, in the words of this project."""
+    """The refusal for an error of a handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         known = _VERIFY.get(error.verify_code)
         if known is not None:

@@ -1,7 +1,7 @@
-"""When a certificate ends, read from its file: the little of X.509 that this takes.
+"""Read from a certificate file when the certificate expires.
 
-The agent has no X.509 library, and Python's own tells of certificates in files only where they are
-authorities. `Certificate`, `TBSCertificate` and `Validity` are laid out in RFC 5280, section 4.1.
+The agent has no X.509 library, and Python's `ssl` decodes certificates in files only if they are
+CAs. RFC 5280, section 4.1, defines the structures `Certificate`, `TBSCertificate` and `Validity`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Tuple
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+# Tags of ASN.1 elements.
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALISED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 Element = Tuple[int, bytes, bytes]
-"""Tag, content, and what follows the element."""
+"""Tag of an ASN.1 element, its content, and the bytes behind it."""
 
 
 def expires_at_s(path: Path) -> float:
-    """When the first certificate of a PEM file ends, in seconds since 1970.
+    """When the first certificate of a PEM file expires, in seconds since 1970.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no certificate.
+        ValueError: the file has no certificate.
     """
     return der_expires_at_s(pem_to_der(path.read_text(encoding="ascii", errors="replace")))
 
@@ -32,7 +33,7 @@ def pem_to_der(text: str) -> bytes:
     """The first certificate of a PEM text.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no certificate.
     """
     begin = text.find(_BEGIN)
     end = text.find(_END, begin)
@@ -42,12 +43,12 @@ def pem_to_der(text: str) -> bytes:
 
 
 def der_expires_at_s(der: bytes) -> float:
-    """When a certificate in DER ends, in seconds since 1970.
+    """When a certificate in DER expires, in seconds since 1970.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not a certificate.
     """
-    rest = _inside(_inside(der))  # of TBSCertificate
+    rest = _inside(_inside(der))  # the content of TBSCertificate
     if rest[:1] == bytes([_VERSION]):
         rest = _element(rest)[2]
     for _ in range(3):  # serial number, signature, issuer
@@ -77,7 +78,7 @@ def _element(data: bytes) -> Element:
 
 
 def _moment(tag: int, text: str) -> float:
-    if tag == _UTC_TIME:  # two digits of the year: 50 to 99 are of the last century
+    if tag == _UTC_TIME:  # the year has two digits: 50 to 99 mean 1950 to 1999
         text = ("19" if text >= "50" else "20") + text
     elif tag != _GENERALISED_TIME:
         raise ValueError(f"tag {tag:#x} where a time belongs")

@@ -1,15 +1,15 @@
-"""The gate before a gRPC server: TLS ends here, and who is at the other end is judged here.
+"""The gate before a gRPC server: it ends TLS and checks the certificate of each client.
 
-gRPC's own TLS tells nobody why it refused a client, knows no revocation and cannot cut off a
-connection. So a server listens on a Unix socket in a folder of its owner's, and this thread stands
-at the network's port. It shakes hands with Python's `ssl`, writes to the log why it turns somebody
-away, and carries bytes for the others. What speaks HTTP/2 never meets a byte of whoever has no
-certificate of the CA.
+gRPC's own TLS does not say why it refused a client, knows no revocation and cannot close a
+connection. So the server listens on a Unix socket in a folder that only its user can read, and the
+thread of the gate listens on the network port. It does the handshake with Python's `ssl`, logs why
+it refuses a client, and moves the bytes of the others. No byte of a client without a certificate of
+the CA reaches the HTTP/2 server.
 
-Who is admitted is known inside: the gate's end of each inner connection has a name, which gRPC
-shows as the peer, and `admission(peer)` gives the certificate behind it. A certificate that the CA
-signed but that is revoked, or of a role that has no business here, is let through to hear
-UNAUTHENTICATED or PERMISSION_DENIED from the server, and is cut off after a moment.
+The server can ask who is connected: the gate's end of each inner connection has a name, which gRPC
+shows as the peer, and `admission(peer)` returns the certificate behind it. A client whose
+certificate is of the CA but revoked, or has a role that is not allowed here, may connect, so that
+the server answers UNAUTHENTICATED or PERMISSION_DENIED; it is disconnected after a short time.
 """
 
 from __future__ import annotations
@@ -41,18 +41,28 @@ from latfarm_protos.trust.identity import (
 from latfarm_protos.trust.revoked import Revoked
 
 LOOK_S = 2.0
-"""How often the list of revoked certificates is looked at while somebody is connected."""
+"""How often the list of revoked certificates is checked while clients are connected, in seconds."""
 TELL_S = 1.0
-"""One refusal of a kind and address is logged so often; the next line counts the others."""
+"""At most one refusal per reason and address is logged in this time, in seconds; the next line in
+the log counts the others."""
 MOST_TOLD = 1000
+"""The largest number of reasons and addresses for which the time of the last line is kept."""
 ACCEPT_PAUSE_S = 0.5
+"""How long no connection is accepted after the process ran out of descriptors, in seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class GateLimits:
-    """Bounds of a gate: connections at once, those still shaking hands, those of one address."""
+    """Limits of a gate.
+
+    Attributes:
+        connections: largest number of connections at once.
+        handshakes: largest number of handshakes at once.
+        per_address: largest number of connections of one address.
+        handshake_s: longest time of a handshake, in seconds.
+    """
 
     connections: int = 256
     handshakes: int = 64
@@ -62,20 +72,22 @@ class GateLimits:
 
 @dataclass(frozen=True)
 class Admission:
-    """Who a connection is; with a refusal, every call of it must be refused."""
+    """The client of a connection; if there is a refusal, all its calls must be refused."""
 
     identity: Identity
     refusal: Refusal | None = None
 
 
 class Gate:
-    """A TLS listener before a server on a Unix socket. `start` once, `close` once.
+    """Listens for TLS connections in front of a server on a Unix socket.
+
+    Call `listen`, then `start` once, then `close` once.
 
     Args:
         files: certificate, key, CA and the list of revoked certificates.
-        allowed: roles that may come in.
-        on_refused: told of each refusal, by its reason; called in the gate's thread.
-        limits: bounds.
+        allowed: roles that may connect.
+        on_refused: called with the reason of each refusal, in the thread of the gate.
+        limits: see `GateLimits`.
 
     Raises:
         TlsFileError: the files cannot be used.
@@ -94,10 +106,10 @@ class Gate:
         self._allowed = frozenset(allowed)
         self._on_refused = on_refused or (lambda _reason: None)
         self._limits = limits or GateLimits()
-        # Not the state directory: paths of Unix sockets are short.
+        # A new short folder, since paths of Unix sockets must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="latfarm-"))
         self.inner = self._folder / "grpc"
-        """Where the server is to listen."""
+        """The path of the Unix socket on which the server must listen."""
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._accept_after_s = 0.0
@@ -111,10 +123,10 @@ class Gate:
         self._ending = False
 
     def listen(self, host: str, port: int) -> int:
-        """Take the port, without accepting anybody yet; gives its number.
+        """Open the port without accepting connections yet; returns its number.
 
         Raises:
-            OSError: it cannot be had.
+            OSError: the port cannot be opened.
         """
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -132,7 +144,7 @@ class Gate:
         return int(listener.getsockname()[1])
 
     def start(self) -> None:
-        """Let clients in, once the server behind listens on `inner`."""
+        """Accept connections; the server must already listen on `inner`."""
         assert self._listener is not None
         self._waker.setblocking(False)
         self._selector.register(self._waker, selectors.EVENT_READ, None)
@@ -140,7 +152,7 @@ class Gate:
         self._thread.start()
 
     def close(self) -> None:
-        """Cut all connections and give the port back; a second time is no change."""
+        """Close all connections and the port; calling it again does nothing."""
         if self._ending:
             return
         self._ending = True
@@ -157,15 +169,15 @@ class Gate:
         shutil.rmtree(str(self._folder), ignore_errors=True)
 
     def admission(self, peer: str) -> Admission | None:
-        """Who is behind a peer as gRPC names it; None: nobody who came through this gate."""
+        """The client behind a peer as gRPC names it; None if it did not come through this gate."""
         return self._admissions.get(peer[len("unix:") :] if peer.startswith("unix:") else peer)
 
     @property
     def count(self) -> int:
-        """Connections at this moment."""
+        """Number of open connections."""
         return len(self._connections)
 
-    # The thread
+    # All methods below run in the thread of the gate.
 
     def _run(self) -> None:
         while not self._ending:
@@ -199,7 +211,7 @@ class Gate:
             return
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                # Nothing is left to take it with: leave it in the queue for a moment.
+                # No descriptor or memory is left: the connection stays in the queue for a moment.
                 self._selector.unregister(self._listener)
                 self._accept_after_s = time.monotonic() + ACCEPT_PAUSE_S
                 logger.warning("cannot take connections for now: %s", error)
@@ -217,7 +229,7 @@ class Gate:
             outer = self._contexts.current().wrap_socket(
                 plain, server_side=True, do_handshake_on_connect=False
             )
-        except OSError:  # gone before we looked
+        except OSError:  # the client has left already
             plain.close()
             return
         deadline_s = time.monotonic() + self._limits.handshake_s
@@ -226,7 +238,7 @@ class Gate:
         self._selector.register(outer, selectors.EVENT_READ, connection)
 
     def _crowd(self, host: str) -> str:
-        """Which limit one more connection would break; empty: none."""
+        """The limit that one more connection would exceed, as a text; empty for none."""
         limits, known = self._limits, self._connections.values()
         if len(known) >= limits.connections:
             return f"{len(known)} connections are open already"
@@ -238,7 +250,7 @@ class Gate:
 
     def _advance(self, connection: TlsConnection) -> None:
         if self._connections.get(id(connection)) is not connection:
-            return  # dropped since the event was taken
+            return  # it was closed after the event came
         try:
             if connection.phase is Phase.HANDSHAKE:
                 self._shake_hands(connection)
@@ -263,7 +275,7 @@ class Gate:
         refusal = judge(identity, self._allowed, self._revoked.fingerprints())
         self._numbers += 1
         name = str(self._folder / f"{self._numbers}")
-        connection.enter(self.inner, name, identity.fingerprint)
+        connection.enter(self.inner, name)
         if refusal is not None:
             self._refuse(connection.where, refusal)
             connection.guard(time.monotonic() + self._limits.handshake_s)
@@ -272,7 +284,7 @@ class Gate:
         self._admissions[name] = Admission(identity, refusal)
 
     def _watch(self, connection: TlsConnection) -> None:
-        """Wait for what the connection waits for, or forget it."""
+        """Register the events for which the connection waits, or drop it if it is over."""
         if connection.phase is Phase.OVER:
             self._drop(connection)
             return
@@ -302,7 +314,7 @@ class Gate:
                 Path(connection.name).unlink()
 
     def _look_around(self, now_s: float) -> None:
-        """Deadlines, and certificates that were revoked since they were shown."""
+        """Close connections that are overdue, or whose certificate was revoked meanwhile."""
         if self._accept_after_s and now_s >= self._accept_after_s:
             assert self._listener is not None
             self._accept_after_s = 0.0
@@ -326,7 +338,7 @@ class Gate:
                 self._drop(connection)
 
     def _refuse(self, where: str, refusal: Refusal) -> None:
-        """Count and log, one line a second for each host and reason."""
+        """Count a refusal, and log at most one per second for each host and reason."""
         self._on_refused(refusal.reason)
         now_s = time.monotonic()
         key = (where.rpartition(":")[0], refusal.reason)
@@ -338,13 +350,13 @@ class Gate:
             self._told.clear()
         self._told[key] = (now_s, 0)
         more = f" (and {silent} more like it)" if silent else ""
-        # Who only knocks was refused nothing.
+        # A client that left by itself was not refused: that is no warning.
         level = logging.INFO if refusal.reason == GONE else logging.WARNING
         logger.log(level, "refused %s: %s [%s]%s", where, refusal.text, refusal.reason, more)
 
 
 def peer_refusal(gate: Gate | None, peer: str) -> tuple[Admission | None, Refusal | None]:
-    """Who makes a call, and why it is refused; without a gate, nobody is asked."""
+    """The client of a call, and why the call is refused; without a gate, no call is refused."""
     if gate is None:
         return None, None
     admission = gate.admission(peer)

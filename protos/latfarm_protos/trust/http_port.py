@@ -1,7 +1,7 @@
-"""A small HTTP port, for metrics and health: a few pages, over mutual TLS beyond loopback.
+"""A small HTTP server for metrics and health, with mutual TLS if it listens beyond loopback.
 
-Who reads shows a certificate of the farm's authority with one of the allowed roles, which is not
-revoked. Certificates are read again when their files change.
+A reader needs a certificate of the farm's CA with one of the allowed roles, which is not revoked.
+Certificates are read again when their files change.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from latfarm_protos.trust.identity import (
 from latfarm_protos.trust.revoked import Revoked
 
 READERS = (CONTROLLER, OPERATOR, VIEWER)
+"""Roles that may read the pages."""
 MAX_CONNECTIONS = 8
+"""The largest number of connections at once."""
 PATIENCE_S = 10.0
+"""How long the server waits for a client, in seconds."""
 TEXT = "text/plain; charset=utf-8"
 
 logger = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """The content of an answer, its content type and its HTTP status."""
 
     body: bytes
     kind: str = TEXT
@@ -42,12 +45,13 @@ class Page(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[], Page]]
-"""By path; made when asked for, in a thread of the port's own."""
+"""Functions that make pages, by path; they are called in a thread of the server."""
 OnRefused = Callable[[str], None]
+"""Gets the reason of each refusal."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the port's pages, to GET and HEAD alone."""
+    """Answers GET and HEAD requests with the pages of the server."""
 
     timeout = PATIENCE_S
     server: _HttpServer
@@ -55,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """A page, or that there is none."""
+        """Answer with the page, or with 404 and the list of pages."""
         make = self.server.pages.get(self.path.partition("?")[0])
         if make is None:
             known = " ".join(self.server.pages)
@@ -72,12 +76,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """To our log, at the level that nobody sees unasked."""
+        """Log a request at the debug level."""
         logger.debug("%s %s", self.address_string(), format % args)
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Each connection has a thread, of which there are few; each peer has little time."""
+    """A server with a thread for each connection, few connections and short timeouts."""
 
     daemon_threads = True
 
@@ -94,14 +98,14 @@ class _HttpServer(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without the look-up of our own name that the base class makes."""
+        """Bind the socket without the DNS look-up of our own name that the base class makes."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread, or hang up where there are enough."""
+        """Start a thread for a connection, or close it if there are too many."""
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -109,7 +113,7 @@ class _HttpServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """In its thread: shake hands first, where that is asked for."""
+        """Serve a connection in its thread, after the TLS handshake if there are certificates."""
         try:
             request.settimeout(PATIENCE_S)
             try:
@@ -128,7 +132,7 @@ class _HttpServer(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that left in the middle is no fault of ours."""
+        """Log that a client left in the middle; it is not an error of the server."""
         del request
         logger.info("%s left", client_address[0], exc_info=True)
 
@@ -148,20 +152,20 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class HttpPort:
-    """Serves pages from its making to `close`.
+    """Serves pages from its construction until `close`.
 
     Args:
-        host: to listen on.
-        port: 0: any free one.
-        pages: what is served.
-        files: certificates; None: plain HTTP, for loopback.
-        on_refused: told the reason of each refusal.
+        host: address to listen on.
+        port: number of the port; 0 for any free one.
+        pages: that are served.
+        files: certificates; None for plain HTTP, on loopback.
+        on_refused: called with the reason of each refusal.
 
     Raises:
-        OSError: the port cannot be had.
-        OverflowError: it is no port.
+        OSError: the port cannot be opened.
+        OverflowError: the number is not that of a port.
         TlsFileError: the certificates cannot be used.
-        RevokedError: the list of the revoked cannot be used.
+        RevokedError: the list of revoked certificates cannot be used.
     """
 
     def __init__(
@@ -179,11 +183,11 @@ class HttpPort:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The number of the port on which it listens."""
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Stop answering and free the port."""
+        """Stop answering and close the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

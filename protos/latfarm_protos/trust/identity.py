@@ -1,7 +1,7 @@
-"""Who is at the other end of a TLS connection, and whether we speak to them.
+"""The identity in a certificate, and the decision whether a connection is allowed.
 
-A certificate says its role in a URI among its subject's alternative names,
-`urn:latfarm:role:controller`; its fingerprint is the SHA-256 of its DER bytes, in hex.
+A certificate names its role in a URI among its subject alternative names, for example
+`urn:latfarm:role:controller`. Its fingerprint is the SHA-256 of its DER bytes, in hex.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ REASONS = (
     TOO_MANY,
     GONE,
 )
-"""Why a connection is refused; few, as they are labels of a counter."""
+"""All reasons for a refusal; there are few, since they are labels of a counter."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why somebody is not spoken to: one of `REASONS`, and a sentence for the log."""
+    """Why a connection or call is refused: one of `REASONS`, and a text for the log."""
 
     reason: str
     text: str
@@ -58,29 +58,36 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a verified certificate says of its holder. `serial` and `fingerprint` in hex."""
+    """What a verified certificate says about its owner.
+
+    Attributes:
+        name: common name.
+        roles: all roles that it names; a valid certificate has one.
+        fingerprint: SHA-256 of its DER bytes, in hex.
+        serial: serial number, in hex.
+    """
 
     name: str
     roles: tuple[str, ...]
     fingerprint: str
     serial: str = ""
-    expires: str = ""
 
     @property
     def role(self) -> str:
-        """Its one role; empty where it has none, or several and thus none that is certain."""
+        """Its role; empty if it names none or several."""
         return self.roles[0] if len(self.roles) == 1 else ""
 
     def __str__(self) -> str:
+        """The name and the beginning of the fingerprint."""
         return f"{self.name or 'a nameless certificate'} ({self.fingerprint[:16]})"
 
 
 def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
-    """Read what `ssl.SSLSocket.getpeercert()` tells of a verified certificate.
+    """The identity in a certificate that `ssl` has verified.
 
     Args:
-        certificate: the decoded form.
-        der: the same certificate's DER bytes.
+        certificate: as `ssl.SSLSocket.getpeercert()` returns it.
+        der: the DER bytes of the same certificate.
     """
     subject = {key: value for part in certificate.get("subject", ()) for key, value in part}
     names = certificate.get("subjectAltName", ())
@@ -94,17 +101,16 @@ def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
         roles=tuple(sorted(_printable(role) for role in roles)),
         fingerprint=fingerprint_of(der),
         serial=str(certificate.get("serialNumber", "")),
-        expires=str(certificate.get("notAfter", "")),
     )
 
 
 def fingerprint_of(der: bytes) -> str:
-    """SHA-256 of a certificate's DER bytes, as `revoked.json` lists them."""
+    """SHA-256 of the DER bytes of a certificate in hex, as in `revoked.json`."""
     return hashlib.sha256(der).hexdigest()
 
 
 def judge(identity: Identity, allowed: Collection[str], revoked: Collection[str]) -> Refusal | None:
-    """Whether a certificate that the CA signed is still refused, and why."""
+    """Why a certificate of the CA is refused (revoked, or another role); None if it is not."""
     if identity.fingerprint in revoked:
         return Refusal(REVOKED, f"the certificate of {identity} is revoked")
     if identity.role not in allowed:
@@ -117,5 +123,5 @@ def judge(identity: Identity, allowed: Collection[str], revoked: Collection[str]
 
 
 def _printable(text: str) -> str:
-    """Names come from outside and end in logs: one line, bounded."""
+    """A name from a certificate in one line and cut to 100 letters, since it goes to the log."""
     return "".join(char if char.isprintable() else "?" for char in text)[:100]

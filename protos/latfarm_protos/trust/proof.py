@@ -1,11 +1,11 @@
-"""Meet a server before it is called: who it is, whether we speak to it, whether it speaks to us.
+"""Check a server before it is called: its certificate, its role, and whether it accepts ours.
 
-gRPC's client neither shows the server's certificate nor says why a handshake failed. So a client
-shakes hands once with Python's `ssl`, judges the certificate, and listens: a server of HTTP/2
-speaks first (RFC 9113, section 3.4), or sends the alert by which it refuses our certificate.
-Nothing is said meanwhile, as a server that closes with words unread may lose its alert. Then the
-client gives gRPC this very certificate as the only one to trust: its connections reach this server
-and no other, until the certificate changes.
+gRPC's client neither shows the certificate of the server nor says why a handshake failed. So a
+client first does a handshake with Python's `ssl`, checks the certificate and waits for a byte: an
+HTTP/2 server sends first (RFC 9113, section 3.4), or sends the alert with which it refuses our
+certificate. The client sends nothing meanwhile, since a server that closes with unread bytes may
+lose its alert. Then the client gives gRPC this certificate as the only one to trust, so that its
+connections reach this server and no other until the certificate changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from latfarm_protos.trust.revoked import read_revoked
 
 
 class RefusedError(Exception):
-    """The server is not who we speak to, or does not speak to us; `refusal` says why."""
+    """We refuse the server, or it refuses us; `refusal` says why."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -41,13 +41,13 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Proof:
-    """A server that was met: its certificate is what its channel must trust."""
+    """A server that was checked; a channel to it must trust its certificate only."""
 
     identity: Identity
     certificate: bytes
 
     def credentials(self, files: Files) -> Any:
-        """Credentials of a channel to this server alone.
+        """Credentials of a channel that reaches only this server.
 
         Raises:
             OSError: our own files cannot be read.
@@ -60,10 +60,10 @@ class Proof:
 
 
 def listed(files: Files) -> frozenset[str]:
-    """The revoked fingerprints; none where there is no list.
+    """The fingerprints of revoked certificates; none if there is no list.
 
     Raises:
-        RevokedError: there is one that cannot be used.
+        RevokedError: the list cannot be used.
     """
     return read_revoked(files.revoked) if files.revoked.exists() else frozenset()
 
@@ -71,19 +71,19 @@ def listed(files: Files) -> frozenset[str]:
 def meet(
     host: str, port: int, name: str, files: Files, roles: Collection[str], timeout_s: float
 ) -> Proof:
-    """Meet a server.
+    """Check a server.
 
     Args:
-        host: where it is.
-        port: where it is.
-        name: that its certificate must be for: a host name or an address.
-        files: our certificate, its key, the CA of both sides.
+        host: its address.
+        port: its port.
+        name: the host name or address for which its certificate must be.
+        files: our certificate, its key, and the CA of both sides.
         roles: that the server may have.
-        timeout_s: for each step.
+        timeout_s: of each step, in seconds.
 
     Raises:
-        RefusedError: it is not to be spoken to, or refuses us.
-        OSError: it cannot be reached.
+        RefusedError: we refuse the server, or it refuses us.
+        OSError: the server cannot be reached.
         TlsFileError: our own files cannot be used.
         RevokedError: the list of revoked certificates cannot be used.
     """
@@ -104,10 +104,10 @@ def meet(
 async def meet_async(
     host: str, port: int, name: str, files: Files, roles: Collection[str], timeout_s: float
 ) -> Proof:
-    """As `meet`, in an event loop."""
+    """Check a server as `meet` does, in an event loop."""
     revoked, context = listed(files), client_context(files)
     try:
-        # A bare connection first: who cannot be reached has refused nothing.
+        # First without TLS: a server that cannot be reached has not refused us.
         plain = await asyncio.wait_for(_connected(host, port), timeout_s)
     except asyncio.TimeoutError:
         raise OSError(f"no answer within {timeout_s:.0f} s") from None
@@ -127,7 +127,7 @@ async def meet_async(
             writer.close()
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await asyncio.wait_for(writer.wait_closed(), timeout_s)
-        else:  # the transport owns the socket, and ends it in the loop's next turns
+        else:  # the transport owns the socket, and closes it in the next turns of the loop
             await asyncio.sleep(0)
     return _welcomed(proof, first)
 
@@ -153,7 +153,7 @@ async def _connected(host: str, port: int) -> socket.socket:
 
 
 def _judged_yet(wrapped: Any, roles: Collection[str], revoked: Collection[str]) -> Proof | None:
-    """As `_judged`; None where the server's alert is there already, and ended the session."""
+    """The proof, or None if an alert of the server has already ended the session."""
     try:
         return _judged(wrapped, roles, revoked)
     except ValueError:

@@ -1,11 +1,11 @@
-"""The list of revoked certificates: `revoked.json`, read again when it changes.
+"""The list of revoked certificates, `revoked.json`; it is read again when it changes.
 
 ```json
 {"version": 1, "sha256": ["<hex fingerprint of the DER certificate>"]}
 ```
 
-No file: nothing is revoked. Once a list was read, neither a damaged file nor a missing one brings
-anybody back: the last good list stays in force, and the log says so.
+Without a file, no certificate is revoked. Once a list was read, a damaged or missing file does not
+make any certificate valid again: the last good list stays in use, and the log says so.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from pathlib import Path
 
 FILE_NAME = "revoked.json"
 VERSION = 1
+"""Version of the format of the file."""
 MAX_BYTES = 8 << 20
+"""The largest size of the file in bytes."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 logger = logging.getLogger(__name__)
 
 
 class RevokedError(Exception):
-    """The file cannot be used; says why."""
+    """The list cannot be used; the text says why."""
 
 
 class Revoked:
-    """The revoked fingerprints of one file. Thread-safe.
+    """The fingerprints of revoked certificates in one file. It is thread-safe.
 
     Raises:
-        RevokedError: on construction, when there is a file that cannot be used.
+        RevokedError: on construction, when the file exists and cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,13 +45,13 @@ class Revoked:
         self._complained: object = None
 
     def fingerprints(self) -> frozenset[str]:
-        """The list as of now."""
+        """The current list."""
         with self._lock:
             try:
                 stamp = _stamp(self.path)
                 if stamp == self._stamp:
                     return self._listed
-                listed = read_revoked(self.path)  # complains if it is gone
+                listed = read_revoked(self.path)  # raises if the file is gone
             except RevokedError as error:
                 if str(error) != self._complained:
                     self._complained = str(error)
@@ -61,10 +63,10 @@ class Revoked:
 
 
 def read_revoked(path: Path) -> frozenset[str]:
-    """Read a list.
+    """Read the fingerprints of revoked certificates from a file.
 
     Raises:
-        RevokedError: it cannot be read, or is no such list.
+        RevokedError: the file cannot be read, or is not such a list.
     """
     try:
         with path.open("rb") as file:
@@ -84,7 +86,7 @@ def read_revoked(path: Path) -> frozenset[str]:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Differs when the file was replaced or written; None without a file."""
+    """A value that changes when the file is replaced or written; None without a file."""
     try:
         stat = path.stat()
     except FileNotFoundError:

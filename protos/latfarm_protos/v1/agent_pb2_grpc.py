@@ -6,8 +6,8 @@ from latfarm_protos.v1 import agent_pb2 as latfarm__protos_dot_v1_dot_agent__pb2
 
 
 class AgentServiceStub(object):
-    """One agent a board. Every call that changes the board names the lease's token; a call with an
-    older token than the newest one granted fails with FAILED_PRECONDITION (fencing).
+    """Each board has one agent. Every call that changes the board has the token of a lease. A call with
+    a token that is older than the newest one fails with FAILED_PRECONDITION (fencing).
     """
 
     def __init__(self, channel):
@@ -69,19 +69,20 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """One agent a board. Every call that changes the board names the lease's token; a call with an
-    older token than the newest one granted fails with FAILED_PRECONDITION (fencing).
+    """Each board has one agent. Every call that changes the board has the token of a lease. A call with
+    a token that is older than the newest one fails with FAILED_PRECONDITION (fencing).
     """
 
     def Describe(self, request, context):
-        """What the board is, which runtimes it has and lacks, and its platforms. Needs no lease.
+        """Describes the board, its runtimes (also missing ones) and its platforms. It needs no lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcquireLease(self, request, context):
-        """Exclusive use of the board until expiry. RESOURCE_EXHAUSTED names the present holder.
+        """Grants exclusive use of the board for a limited time. If somebody else has the lease, the call
+        fails with RESOURCE_EXHAUSTED and names the holder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,7 +101,7 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetBlob(self, request, context):
-        """How much of a content-addressed blob is here: an upload resumes at received_bytes.
+        """Says how many bytes of a blob the agent has; an upload continues at received_bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,9 +114,9 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Measure(self, request, context):
-        """Measure or profile a model: stage events as they happen, then exactly one result.
-        The result stays in the spool until acknowledged: ask again with the same request_id and the
-        finished result comes back without a second measurement.
+        """Measures or profiles a model. The stream has stage events while it runs, then exactly one
+        result. The result stays in the spool until it is acknowledged: a second call with the same
+        request_id returns the finished result without another measurement.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,8 +201,8 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """One agent a board. Every call that changes the board names the lease's token; a call with an
-    older token than the newest one granted fails with FAILED_PRECONDITION (fencing).
+    """Each board has one agent. Every call that changes the board has the token of a lease. A call with
+    a token that is older than the newest one fails with FAILED_PRECONDITION (fencing).
     """
 
     @staticmethod

@@ -117,49 +117,50 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainBoard(self, request, context):
-        """Takes no new work, finishes what it runs. Survives restarts, as do the next two.
+        """The board finishes its work and takes no more. This and the next two survive restarts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineBoard(self, request, context):
-        """Takes no work at all; what it measured since its last good sentinel is put aside and asked again.
+        """The board takes no work at all. Its measurements since its last good sentinel are discarded and
+        asked again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeBoard(self, request, context):
-        """Works again; after a quarantine or a drain only once its sentinel is as it was.
+        """The board works again; after a quarantine or a drain only if its sentinel is as before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchBoard(self, request, context):
-        """The board now and at each change, until nothing runs on it.
+        """Sends the state of the board now and at each change, until nothing runs on it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBoardEvents(self, request, context):
-        """What happened to a board's standing, newest first; no name: all boards.
+        """Lists drains, quarantines and resumes of a board, newest first; without a name, of all boards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Predict(self, request, context):
-        """From a bundle alone; no board is touched.
+        """Predicts from a bundle; no board is used.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """The true latency: from the store if known, else measured. Progress, then one answer.
+        """Gives the true latency, from the store or measured now. It sends progress, then one answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,7 +185,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchCampaign(self, request, context):
-        """The campaign now and at each change, until it ends.
+        """Sends the state of the campaign now and at each change, until it ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,7 +210,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """All that is known of a platform, as its report tells it. Takes seconds to minutes.
+        """Collects all facts of the report of a platform. It takes seconds to minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

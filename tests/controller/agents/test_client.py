@@ -24,7 +24,9 @@ from latfarm_controller.errors import (
     LeaseError,
     UsageError,
 )
+from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Outcome, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
@@ -276,7 +278,7 @@ def test_a_lost_lease_fails_calls_and_is_released_without_noise() -> None:
         with pytest.raises(LeaseError, match="over"):
             await client.renew()
         with pytest.raises(LeaseError, match="over"):
-            await client.measure(REQUEST, "s")
+            await client.measure(Question.of(REQUEST), "s")
         with pytest.raises(LeaseError, match="over"):
             await client.upload(digest(b"x"), b"x")
         await client.release()
@@ -365,11 +367,11 @@ def test_measure_with_stages() -> None:
 
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
-        measurement = await client.measure(REQUEST, "s", stages.append)
+        measurement = await client.measure(Question.of(REQUEST), "s", stages.append)
         assert measurement.ok
         assert measurement.latency_ms == 2.0
         assert measurement.request_id == REQUEST.request_id
-        assert measurement.graph_hash == GRAPH.hash
+        assert measurement.graph_hash == hash_of(GRAPH)
         assert measurement.purpose == "kernel"
         assert measurement.settings == REQUEST.settings
         assert stages == [MeasuringStage("loading", 1), MeasuringStage("timing", 1)]
@@ -385,7 +387,9 @@ def test_measure_with_stages() -> None:
 def test_profile_goes_to_the_profiler() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
-        await client.measure(MeasurementRequest(GRAPH, "p", "kernel", profile=True), "s")
+        await client.measure(
+            Question.of(MeasurementRequest(GRAPH, "p", "kernel", profile=True)), "s"
+        )
         assert agent.asked == ["Profile"]
 
     run(test)
@@ -395,7 +399,7 @@ def test_profile_goes_to_the_profiler() -> None:
 def test_a_broken_stream_does_not_cost_a_second_measurement(fault: str) -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
-        measurement = await client.measure(REQUEST, "s")
+        measurement = await client.measure(Question.of(REQUEST), "s")
         assert measurement.latency_ms == 2.0
         assert agent.runs == 1
         assert len(agent.asked) == 2
@@ -407,7 +411,7 @@ def test_a_stream_that_breaks_again_and_again_ends() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
         with pytest.raises(AgentLostError, match=REQUEST.request_id):
-            await client.measure(REQUEST, "s")
+            await client.measure(Question.of(REQUEST), "s")
         assert len(agent.asked) == client_module.FRUITLESS_TRIES
 
     run(test, measure_faults=["refuse"] * 50)
@@ -416,7 +420,7 @@ def test_a_stream_that_breaks_again_and_again_ends() -> None:
 def test_a_silent_board_that_answers_is_waited_for() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
-        measuring = asyncio.ensure_future(client.measure(REQUEST, "s"))
+        measuring = asyncio.ensure_future(client.measure(Question.of(REQUEST), "s"))
         # Each Describe is a question into the silence; the faults are used up by the third.
         while agent.describe_faults:
             await asyncio.sleep(0.001)
@@ -438,7 +442,7 @@ def test_a_silent_board_that_does_not_answer_is_lost() -> None:
         await client.acquire(10_000)
         client._patience = IMPATIENT
         with pytest.raises(AgentLostError, match=client.address):
-            await client.measure(REQUEST, "s")
+            await client.measure(Question.of(REQUEST), "s")
 
     run(test, measure_faults=["hang"] * 9, describe_faults=["hang"] * 99)
 
@@ -454,7 +458,7 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
             await client.acquire(1000)
             heard = asyncio.Event()
             measuring = asyncio.ensure_future(
-                client.measure(REQUEST, "s", lambda stage: heard.set())
+                client.measure(Question.of(REQUEST), "s", lambda stage: heard.set())
             )
             await heard.wait()
             while not agent.runs:
@@ -468,7 +472,7 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
             with pytest.raises(LeaseError):
                 await measuring
             await client.acquire(1000)
-            measurement = await client.measure(REQUEST, "s")
+            measurement = await client.measure(Question.of(REQUEST), "s")
             assert measurement.ok
             assert agent.runs == 1
         await again.stop(None)
@@ -479,7 +483,7 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
 def test_the_boards_own_failures_are_data() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
-        measurement = await client.measure(REQUEST, "s")
+        measurement = await client.measure(Question.of(REQUEST), "s")
         assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
         assert measurement.error_code == "THROTTLED"
         assert not measurement.ok
@@ -492,11 +496,11 @@ def test_a_request_that_is_refused_is_an_error() -> None:
         await client.acquire(1000)
         agent.refusal = (grpc.StatusCode.NOT_FOUND, "BLOB_NOT_FOUND", "no such blob")
         with pytest.raises(AgentError, match=r"BLOB_NOT_FOUND.*no such blob"):
-            await client.measure(REQUEST, "s")
+            await client.measure(Question.of(REQUEST), "s")
         assert agent.asked == ["Measure"]
         with pytest.raises(UsageError):
             await client.measure(
-                MeasurementRequest(GRAPH, "p", "kernel", Settings(sessions=-1)), "s"
+                Question.of(MeasurementRequest(GRAPH, "p", "kernel", Settings(sessions=-1))), "s"
             )
 
     run(test)
@@ -506,12 +510,14 @@ def test_a_cancelled_measure_leaves_the_client_usable() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
         heard = asyncio.Event()
-        measuring = asyncio.ensure_future(client.measure(REQUEST, "s", lambda stage: heard.set()))
+        measuring = asyncio.ensure_future(
+            client.measure(Question.of(REQUEST), "s", lambda stage: heard.set())
+        )
         await heard.wait()
         measuring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await measuring
-        assert (await client.measure(REQUEST, "s")).ok
+        assert (await client.measure(Question.of(REQUEST), "s")).ok
 
     run(test, measure_faults=["hang"])
 
@@ -524,7 +530,7 @@ def test_an_error_in_on_stage_comes_through() -> None:
             raise KeyError(stage.name)
 
         with pytest.raises(KeyError, match="loading"):
-            await client.measure(REQUEST, "s", fail)
+            await client.measure(Question.of(REQUEST), "s", fail)
 
     run(test)
 

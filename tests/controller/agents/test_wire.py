@@ -16,7 +16,9 @@ from latfarm_controller.agents.board import (
 from latfarm_controller.agents.statistics import SessionSamples
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import UsageError
+from latfarm_controller.farm.boards.links import Question
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Outcome, ProfiledLayer, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
@@ -103,7 +105,7 @@ def test_every_field_of_our_settings_is_on_the_wire() -> None:
 
 
 def test_a_request() -> None:
-    message = wire.request_as_pb(REQUEST, 7, "ab")
+    message = wire.request_as_pb(Question.of(REQUEST), 7, "ab")
     assert message.request_id == REQUEST.request_id
     assert (message.token, message.platform, message.blob_sha256) == (7, "p", "ab")
     assert wire.settings_from_pb(message.settings) == REQUEST.settings
@@ -130,7 +132,7 @@ def result(**changes: Any) -> pb.Result:
 
 
 def test_a_good_result() -> None:
-    measurement = wire.measurement_from_pb(result(), REQUEST)
+    measurement = wire.measurement_from_pb(result(), Question.of(REQUEST))
     assert measurement.ok
     assert measurement.latency_ms == pytest.approx(1.005)
     assert measurement.session_ms == (1.0, 1.01)
@@ -143,7 +145,7 @@ def test_a_good_result() -> None:
     assert measurement.settings.sessions == 2
     assert measurement.conditions == {"governor": "unknown", "mean_ms": "1.005"}
     assert measurement.memory_bytes == 2**40
-    assert measurement.graph_hash == GRAPH.hash
+    assert measurement.graph_hash == hash_of(GRAPH)
     assert (measurement.platform, measurement.purpose) == ("p", "kernel")
 
 
@@ -151,7 +153,7 @@ def test_a_failed_result_keeps_its_code() -> None:
     failed = result(
         outcome="model_error", error_code="MODEL_TIMEOUT", error_message="60 s", sessions=[]
     )
-    measurement = wire.measurement_from_pb(failed, REQUEST)
+    measurement = wire.measurement_from_pb(failed, Question.of(REQUEST))
     assert measurement.outcome is Outcome.MODEL_ERROR
     assert (measurement.error_code, measurement.error_message) == ("MODEL_TIMEOUT", "60 s")
     assert measurement.latency_ms is None
@@ -161,7 +163,7 @@ def test_a_failed_result_keeps_its_code() -> None:
 def test_without_settings_the_requested_ones_stand() -> None:
     bare = result()
     bare.ClearField("settings")
-    assert wire.measurement_from_pb(bare, REQUEST).settings == REQUEST.settings
+    assert wire.measurement_from_pb(bare, Question.of(REQUEST)).settings == REQUEST.settings
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_without_settings_the_requested_ones_stand() -> None:
     ],
 )
 def test_nonsense_is_the_boards_failure(changes: dict[str, Any], code: str) -> None:
-    measurement = wire.measurement_from_pb(result(**changes), REQUEST)
+    measurement = wire.measurement_from_pb(result(**changes), Question.of(REQUEST))
     assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
     assert measurement.error_code == code
     assert measurement.latency_ms is None
@@ -189,7 +191,7 @@ def test_a_profile_may_come_without_runs() -> None:
     profiled = result(sessions=[], layers=layers)
     request = MeasurementRequest(GRAPH, "p", "kernel", profile=True)
     profiled.request_id = request.request_id
-    measurement = wire.measurement_from_pb(profiled, request)
+    measurement = wire.measurement_from_pb(profiled, Question.of(request))
     assert measurement.outcome is Outcome.OK
     assert measurement.layers == (ProfiledLayer("l", "Relu", 1.0),)
     assert not measurement.ok
@@ -214,7 +216,8 @@ def energy_result(**changes: Any) -> pb.Result:
 
 def test_an_energy_comes_with_its_latency() -> None:
     told = wire.measurement_from_pb(
-        over_the_wire(energy_result(energy=ENERGY, conditions={"energy": "ok"})), ENERGY_REQUEST
+        over_the_wire(energy_result(energy=ENERGY, conditions={"energy": "ok"})),
+        Question.of(ENERGY_REQUEST),
     )
     assert told.ok
     assert told.latency_ms == pytest.approx(1.005)
@@ -225,7 +228,9 @@ def test_an_energy_comes_with_its_latency() -> None:
 
 def test_a_board_that_has_no_rail_says_why() -> None:
     why = "ENERGY_UNAVAILABLE: this board has no power rail"
-    told = wire.measurement_from_pb(energy_result(conditions={"energy": why}), ENERGY_REQUEST)
+    told = wire.measurement_from_pb(
+        energy_result(conditions={"energy": why}), Question.of(ENERGY_REQUEST)
+    )
     assert told.ok
     assert told.energy_mj is None
     assert told.energy_story == why
@@ -233,10 +238,10 @@ def test_a_board_that_has_no_rail_says_why() -> None:
 
 def test_an_agent_that_knows_no_energies_is_an_old_one() -> None:
     """It leaves the field unread, and answers as it always did."""
-    told = wire.measurement_from_pb(energy_result(), ENERGY_REQUEST)
+    told = wire.measurement_from_pb(energy_result(), Question.of(ENERGY_REQUEST))
     assert told.ok
     assert "newer" in told.energy_story
-    plain = wire.measurement_from_pb(result(), REQUEST)
+    plain = wire.measurement_from_pb(result(), Question.of(REQUEST))
     assert plain.energy_story == ""
 
 
@@ -257,7 +262,7 @@ def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, A
     energy.CopyFrom(ENERGY)
     for name, value in changes.items():
         setattr(energy, name, value)
-    told = wire.measurement_from_pb(energy_result(energy=energy), ENERGY_REQUEST)
+    told = wire.measurement_from_pb(energy_result(energy=energy), Question.of(ENERGY_REQUEST))
     assert told.ok
     assert told.energy_mj is None
     assert "impossible" in told.energy_story
@@ -265,6 +270,6 @@ def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, A
 
 def test_a_failure_has_no_energy() -> None:
     failed = energy_result(outcome="model_error", error_code="MODEL_CRASHED", energy=ENERGY)
-    told = wire.measurement_from_pb(failed, ENERGY_REQUEST)
+    told = wire.measurement_from_pb(failed, Question.of(ENERGY_REQUEST))
     assert not told.ok
     assert told.energy_mj is None

@@ -26,11 +26,12 @@ from latfarm_predictors.confidence.layer_coverage import layer_coverage
 from latfarm_predictors.errors import NoConfidenceError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.trust.network_trust import covered, evidence_of, trust
+from latfarm_predictors.trust.network_trust import evidence_of, trust, weighted_coverage
 
 pytestmark = pytest.mark.slow
 
@@ -169,14 +170,14 @@ def test_what_is_measured_adds_to_the_rest(
     alone = collect(home.store, PLATFORM, "base")
     both = gather(home.store, PLATFORM, "more")
     assert len(both.kernels) == len(alone.kernels) + 2 * len(choice.kernels)  # in two passes
-    assert [n.graph.hash for n in both.networks] == [n.graph.hash for n in alone.networks]
+    assert [hash_of(n.graph) for n in both.networks] == [hash_of(n.graph) for n in alone.networks]
     assert both.call_overhead_ms == alone.call_overhead_ms
     assert both.campaign_id == "more"
 
     better = home.train("more", 2)
     before, after = evidence_of(predictor), evidence_of(better)
     assert len(after) == len(before) + len(choice.kernels)
-    assert covered(better, network()) > covered(predictor, network())
+    assert weighted_coverage(better, network()) > weighted_coverage(predictor, network())
     assert trust(better, network()).badly_covered == ()
     exact = home.board.exact_ms(network())
 

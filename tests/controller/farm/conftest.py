@@ -19,6 +19,7 @@ from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.farm.scheduling.book import Policy
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 BOOT_ID = "the-controllers-host"
@@ -177,8 +178,8 @@ class Lab:
     def build(self, graph: Graph, model_format: str, dtype: str) -> bytes:
         # In a thread: while it lasts, no quiet board may be timing.
         assert not any(b.busy and b.real_time and b.boot_id == BOOT_ID for b in self.boards)
-        self.built.append(graph.hash)
-        return f"{graph.hash} {model_format} {dtype}".encode()
+        self.built.append(hash_of(graph))
+        return f"{hash_of(graph)} {model_format} {dtype}".encode()
 
     def connect(self, entry: BoardEntry, holder: str) -> BoardClient:
         return FakeClient(next(board for board in self.boards if board.board_id == entry.name))

@@ -19,7 +19,7 @@ from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.facts.staircases import staircases
 from latfarm_controller.reports.platform_report import platform_facts, render
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.baselines.fitting import BASELINES
+from latfarm_predictors.baselines.names import BASELINES
 
 from tests.controller.reports import toy
 

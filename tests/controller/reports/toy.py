@@ -10,6 +10,7 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
@@ -125,8 +126,8 @@ def measured(
 ) -> Measurement:
     """A good measurement of the toy board."""
     plain = Measurement(
-        request_id=f"{purpose}-{graph.hash[:8]}-{number}",
-        graph_hash=graph.hash,
+        request_id=f"{purpose}-{hash_of(graph)[:8]}-{number}",
+        graph_hash=hash_of(graph),
         platform=PLATFORM,
         purpose=purpose,
         outcome=Outcome.OK,
@@ -183,7 +184,7 @@ def unseen() -> list[Graph]:
 
 def network_ms(graph: Graph) -> float:
     """The true latency of a network: the sum of its convolutions, and the overhead of a call."""
-    from latfarm_predictors.kernels.fusion import split
+    from latfarm_predictors.kernels.fusion_search import split
 
     return OVERHEAD_MS + sum(truth_ms(kernel.graph) for kernel in split(graph, RULES))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import SURVEY, Measurement, Outcome, request_id
 
 MakeGraph = Callable[[int], Graph]
@@ -33,8 +34,8 @@ def _measurement(
     platform = changes.pop("platform", "p")
     purpose = changes.pop("purpose", "kernel")
     made = Measurement(
-        request_id=request_id(graph.hash, platform, purpose, SURVEY, repeat),
-        graph_hash=graph.hash,
+        request_id=request_id(hash_of(graph), platform, purpose, SURVEY, repeat),
+        graph_hash=hash_of(graph),
         platform=platform,
         purpose=purpose,
         outcome=Outcome.OK if ok else Outcome.INFRASTRUCTURE_ERROR,

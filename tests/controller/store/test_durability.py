@@ -22,12 +22,13 @@ from latfarm_controller.errors import StoreError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 path, limit_bytes = Path(sys.argv[1]), int(sys.argv[2])
 kind = TensorType("float32", (1, 8))
 graph = Graph("g", ("x",), ("y",), (Node("n", "Relu", ("x",), ("y",)),), {}, {"x": kind, "y": kind})
-first = Measurement("", graph.hash, "p", "kernel", Outcome.OK, latency_ms=1.0)
+first = Measurement("", hash_of(graph), "p", "kernel", Outcome.OK, latency_ms=1.0)
 failed = replace(first, outcome=Outcome.INFRASTRUCTURE_ERROR, latency_ms=None)
 store = DuckDBStore(path)
 if limit_bytes:

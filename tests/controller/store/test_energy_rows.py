@@ -16,6 +16,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
 from latfarm_controller.store.snapshot import write_measurements
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Settings
 
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]
@@ -46,11 +47,11 @@ def test_a_question_for_an_energy_finds_only_those_that_tell_one(
     told, graph = make_measurement(**ENERGY)
     later = replace(told, request_id="later", energy_mj=None, measured_at_s=9e9)
     store.add_measurements("c", [(later, graph)])
-    assert store.latest(graph.hash, "p") == later
-    assert store.latest(graph.hash, "p", energy=True) is None
+    assert store.latest(hash_of(graph), "p") == later
+    assert store.latest(hash_of(graph), "p", energy=True) is None
     store.add_measurements("c", [(told, graph)])
-    assert store.latest(graph.hash, "p") == later
-    assert store.latest(graph.hash, "p", energy=True) == told
+    assert store.latest(hash_of(graph), "p") == later
+    assert store.latest(hash_of(graph), "p", energy=True) == told
 
 
 def test_energies_are_exported(

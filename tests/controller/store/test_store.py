@@ -15,7 +15,9 @@ from latfarm_controller.errors import StoreError
 from latfarm_controller.store import duckdb as store_module
 from latfarm_controller.store.base import BundleRecord, CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import (
     Measurement,
     Outcome,
@@ -76,14 +78,14 @@ def test_what_is_told_comes_back_equal(
     shared_store: DuckDBStore, make_graph: MakeGraph, batch: list[Measurement]
 ) -> None:
     graph, campaign = make_graph(3), uuid.uuid4().hex
-    told = [replace(measurement, graph_hash=graph.hash) for measurement in batch]
+    told = [replace(measurement, graph_hash=hash_of(graph)) for measurement in batch]
     shared_store.add_measurements(campaign, [(measurement, graph) for measurement in told])
     back = shared_store.campaign_measurements(campaign)
     assert back == {measurement.request_id: measurement for measurement in told}
     assert list(back) == [measurement.request_id for measurement in told]
     listed = shared_store.measurements(campaign_id=campaign)
     assert sorted(m.request_id for m in listed) == sorted(back)
-    assert shared_store.get_graph(graph.hash) == graph
+    assert shared_store.get_graph(hash_of(graph)) == graph
 
 
 def test_another_process_life_reads_the_same(
@@ -103,8 +105,8 @@ def test_graphs_are_kept_by_hash(store: DuckDBStore, make_graph: MakeGraph) -> N
     store.put_graph(first)
     store.put_graph(first)
     store.put_graph(second)
-    assert store.get_graph(first.hash) == first
-    assert store.get_graph(second.hash) == second
+    assert store.get_graph(hash_of(first)) == first
+    assert store.get_graph(hash_of(second)) == second
     assert store.get_graph("0" * 32) is None
 
 
@@ -191,7 +193,7 @@ def test_listing_is_newest_first_filtered_and_limited(
     assert {m.request_id for m in listed(platform="q", purpose="network")} == {
         m.request_id for m in everything if m.platform == "q" and m.purpose == "network"
     }
-    one_graph = told[0][1].hash
+    one_graph = hash_of(told[0][1])
     assert [m.graph_hash for m in listed(graph_hash=one_graph)] == [one_graph] * 4
     assert listed(campaign_id="nobody") == []
 
@@ -261,7 +263,7 @@ def test_latest_prefers_stable_then_new(
     store: DuckDBStore, make_measurement: MakeMeasurement
 ) -> None:
     layer = ProfiledLayer("l", "Relu", 1.0)
-    graph_hash = make_measurement()[1].hash
+    graph_hash = hash_of(make_measurement()[1])
 
     def told(repeat: int, at_s: float, **changes: Any) -> Measurement:
         measurement, graph = make_measurement(repeat=repeat, measured_at_s=at_s, **changes)
@@ -297,14 +299,14 @@ def test_latest_lets_other_exports_answer(
         {},
         {**graph.types, "z": graph.types["y"]},
     )
-    assert padded.network_hash == graph.network_hash
-    other = replace(own, request_id="other", graph_hash=padded.hash, measured_at_s=2.0)
+    assert network_hash_of(padded) == network_hash_of(graph)
+    other = replace(own, request_id="other", graph_hash=hash_of(padded), measured_at_s=2.0)
     store.add_measurements("c", [(other, padded), make_measurement(size=9)])
 
     def latest(wanted: Graph, network: str) -> Measurement | None:
-        return store.latest(wanted.hash, "p", network_hash=network)
+        return store.latest(hash_of(wanted), "p", network_hash=network)
 
-    network = graph.network_hash
+    network = network_hash_of(graph)
     assert latest(graph, "") is None
     assert latest(graph, network) == other
     assert latest(padded, "") == other
@@ -399,6 +401,6 @@ def test_a_batch_that_cannot_be_written_leaves_nothing(
     with pytest.raises(StoreError, match="write measurements"):
         store.add_measurements("c", [good, bad])
     assert store.campaign_measurements("c") == {}
-    assert store.get_graph(good[1].hash) is None
+    assert store.get_graph(hash_of(good[1])) is None
     store.add_measurements("c", [good])
     assert store.campaign_measurements("c") == {good[0].request_id: good[0]}

@@ -32,6 +32,7 @@ from latfarm_controller.training import bundles
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from benchmarks.energy import PROFILE as BOARD
@@ -193,7 +194,7 @@ def test_a_question_measures_what_the_profile_says_and_is_known_then(
             answer, energy = await controller.predict(graph, "toy", 0.9, True)
             assert energy is not None
             assert energy.bundle == answer.bundle
-            rows = report.energy_rows({graph.hash: energy}, [plain, found])
+            rows = report.energy_rows({hash_of(graph): energy}, [plain, found])
             assert len(rows) == 1
             assert rows[0].inside
             assert "simulated" in report.section(rows)

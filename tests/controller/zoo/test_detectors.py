@@ -15,8 +15,11 @@ from latfarm_controller.zoo.detectors.catalogue import ALL
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, split
-from latfarm_predictors.kernels.workload import FAMILIES, workload
+from latfarm_predictors.graph.totals import macs_of
+from latfarm_predictors.kernels.families import FAMILIES
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs
+from latfarm_predictors.kernels.fusion_search import split
+from latfarm_predictors.kernels.workload import workload
 from numpy.typing import NDArray
 
 NAMES = [family.name for family in ALL]
@@ -82,13 +85,13 @@ def test_every_kernel_has_a_workload_and_together_they_are_the_network(name: str
     assert len(fused) < len(single)
     for kernels in (single, fused):
         works = [workload(kernel) for kernel in kernels]
-        assert sum(work.macs for work in works) == graph.macs
+        assert sum(work.macs for work in works) == macs_of(graph)
         assert {work.family for work in works} <= set(FAMILIES) - {"other"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_multiply_adds_follow_the_pixels(name: str) -> None:
-    small, large = (zoo.build(name, width=0.25, resolution=side).macs for side in (256, 512))
+    small, large = (macs_of(zoo.build(name, width=0.25, resolution=side)) for side in (256, 512))
     assert large == pytest.approx(4 * small, rel=0 if name.startswith("yolo") else 0.001)
 
 
@@ -201,7 +204,7 @@ def test_retinanet_is_its_backbone_pyramid_and_heads() -> None:
         area = (160 >> number) ** 2
         backbone += area * channels * 9 * (before + (2 * blocks - 1) * channels)
         backbone += area * channels * before * (before != channels)
-    assert graph.macs == head + sides + laterals + backbone
+    assert macs_of(graph) == head + sides + laterals + backbone
 
 
 def test_retinanet_levels_share_the_heads() -> None:

@@ -7,7 +7,9 @@ import random
 import pytest
 from latfarm_controller import zoo
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, rule_op, split
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import rule_op
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.testing.plain_kernels import plain_split, plain_workload
 

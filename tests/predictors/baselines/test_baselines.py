@@ -1,4 +1,4 @@
-"""Predictors of the literature: each is what its paper says, and survives a bundle."""
+"""Baselines of the literature: each does what its paper says, and is the same after a bundle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Self
 import numpy as np
 import pytest
 from latfarm_predictors.baselines import names as baseline_names
-from latfarm_predictors.baselines import sums as baseline_sums
-from latfarm_predictors.baselines.fitting import BASELINES, Baselines, threads_of
+from latfarm_predictors.baselines.fitting import Baselines, threads_of
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import NoBaselineError, NotEnoughDataError
 from latfarm_predictors.features.mnn_backends import cpu
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.base import ModelState
@@ -28,6 +29,8 @@ from latfarm_predictors.models.published.network_model import NETWORK_MODELS, Ma
 from latfarm_predictors.models.published.nn_meter import FEATURES, KernelForest, kernel_kinds
 from latfarm_predictors.models.published.per_type import RECIPES, PerType, layer_types
 from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.predict.baseline_sums import UNFUSED, baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import (
@@ -67,13 +70,13 @@ def test_each_gives_a_latency_and_the_same_again(
 ) -> None:
     again = pickle.loads(pickle.dumps(copy.deepcopy(predictor)))
     for graph in graphs[:3]:
-        latency_ms = predictor.predict_baseline(graph, name)
+        latency_ms = baseline_ms(predictor, graph, name)
         truth = BOARD.network_true_ms(graph)
         assert truth / 50 < latency_ms < truth * 50
-        assert again.predict_baseline(graph, name) == latency_ms
+        assert baseline_ms(again, graph, name) == latency_ms
 
 
-def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
+def test_operators_are_predicted_one_by_one_where_the_sum_predicts_kernels(
     predictor: PlatformPredictor,
 ) -> None:
     b = GraphBuilder("fused")
@@ -83,21 +86,19 @@ def test_operators_are_priced_one_by_one_where_the_sum_prices_kernels(
     conv = c.build([c.conv(c.input((1, 32, 28, 28)), 64, 3)])
     d = GraphBuilder("relu")
     relu = d.build([d.relu(d.input((1, 64, 28, 28)))])
-    alone = [predictor.predict_baseline(part, "sum") for part in (conv, relu)]
-    whole = predictor.predict_baseline(graph, "operators")
-    # a flattened view costs nothing, and one call is paid
+    alone = [baseline_ms(predictor, part, "sum") for part in (conv, relu)]
+    whole = baseline_ms(predictor, graph, "operators")
+    # a view takes no time, and the call counts once
     assert whole == pytest.approx(sum(alone) - predictor.call_overhead_ms)
-    assert whole > 1.02 * predictor.predict_baseline(graph, "sum")
+    assert whole > 1.02 * baseline_ms(predictor, graph, "sum")
 
 
 def test_without_fusion_rules_operators_are_the_kernels(
     predictor: PlatformPredictor, graphs: list[Graph]
 ) -> None:
-    unfused = replace(predictor, rules=baseline_sums.UNFUSED)
+    unfused = replace(predictor, rules=UNFUSED)
     for graph in graphs[:3]:
-        assert unfused.predict_baseline(graph, "operators") == unfused.predict_baseline(
-            graph, "sum"
-        )
+        assert baseline_ms(unfused, graph, "operators") == baseline_ms(unfused, graph, "sum")
 
 
 def test_nn_meter_is_the_sum_of_its_forests(
@@ -107,7 +108,7 @@ def test_nn_meter_is_the_sum_of_its_forests(
     model = PerType("nn-meter").fit(training.table, training.latency_ms)
     for graph in graphs[:3]:
         latency, _ = model.predict(table_of(graph))
-        assert predictor.predict_baseline(graph, "nn-meter") == pytest.approx(
+        assert baseline_ms(predictor, graph, "nn-meter") == pytest.approx(
             float(latency.sum()) + BOARD.call_ms
         )
     assert {"conv", "dwconv", "fc", "maxpool", "avgpool", "concat", "Relu"} <= set(model.models)
@@ -120,7 +121,7 @@ def test_a_kernels_forest_is_the_plain_one_on_its_columns(
     rows = np.flatnonzero([kind == "conv" for kind in kernel_kinds(training.table)])
     table, latency = training.table.take(rows), training.latency_ms[rows]
     model = KernelForest("conv", trees=20).fit(table, latency)
-    features = model._features(table)
+    features = model.features(table)
     assert features.shape == (len(rows), 7)
     grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
     grown.fit(features, latency)
@@ -160,7 +161,7 @@ def test_features_are_those_of_table_6() -> None:
 def test_kernels_go_to_the_predictor_of_their_kind(ops: str, kind: str) -> None:
     plain = workload(random_kernel(np.random.default_rng(0), "eltwise"))
     family = "conv" if ops.startswith("Conv") else plain.family
-    assert kernel_kinds(as_table([replace(plain, type=ops, family=family)])) == [kind]
+    assert kernel_kinds(as_table([plain._replace(type=ops, family=family)])) == [kind]
 
 
 def test_annettes_models_are_of_one_layer_type_each(kernel_samples: list[KernelSample]) -> None:
@@ -179,7 +180,7 @@ def test_annettes_models_are_of_one_layer_type_each(kernel_samples: list[KernelS
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_kind_with_few_rows_is_answered_by_the_roofline_over_all(recipe: str) -> None:
+def test_a_kind_with_few_rows_is_predicted_by_the_roofline_over_all(recipe: str) -> None:
     rng = np.random.default_rng(0)
     works = [workload(random_kernel(rng, "conv")) for _ in range(20)]
     works += [workload(random_kernel(rng, "softmax")) for _ in range(4)]
@@ -218,8 +219,8 @@ def test_mnns_cost_needs_no_measurement_and_scaled_one_factor(
     scaled = MnnCost(cpu(1), scaled=True).fit(training.table, training.latency_ms)
     for graph in graphs[:3]:
         published = MnnCost(cpu(1)).network_ms(graph)
-        assert predictor.predict_baseline(graph, "mnn_cost") == published
-        assert predictor.predict_baseline(graph, "mnn_cost_scaled") == pytest.approx(
+        assert baseline_ms(predictor, graph, "mnn_cost") == published
+        assert baseline_ms(predictor, graph, "mnn_cost_scaled") == pytest.approx(
             scaled.factor * published + BOARD.call_ms
         )
     assert scaled.factor != 1.0
@@ -236,18 +237,18 @@ def test_threads_are_those_of_the_platforms_name(platform: str, threads: int) ->
 def test_a_predictor_without_baselines_says_so(
     kernel_samples: list[KernelSample], graphs: list[Graph]
 ) -> None:
-    fitted = PlatformPredictor.fit("p", RULES, kernel_samples[:60], [], baselines=False)
+    fitted = fit_predictor(PlatformSamples("p", RULES, kernel_samples[:60], []), baselines=False)
     for name in ("forest", "lookup", "mnn_cost"):
         with pytest.raises(NoBaselineError, match=repr(name)):
-            fitted.predict_baseline(graphs[0], name)
+            baseline_ms(fitted, graphs[0], name)
     with pytest.raises(NoBaselineError, match="train the platform anew"):
-        replace(fitted, confidence=None).predict_baseline(graphs[0], "nn-meter")
-    assert fitted.predict_baseline(graphs[0], "sum") > 0
-    assert fitted.predict_baseline(graphs[0], "flops") > 0  # no networks: the roofline's
+        baseline_ms(replace(fitted, confidence=None), graphs[0], "nn-meter")
+    assert baseline_ms(fitted, graphs[0], "sum") > 0
+    assert baseline_ms(fitted, graphs[0], "flops") > 0  # without networks, that of the roofline
 
 
 class Typical:
-    """A predictor of whole networks that says the same of all: what a new one has to bring."""
+    """A network model that predicts the same for all; it has all that a new model needs."""
 
     kind = "typical"
 
@@ -281,12 +282,12 @@ def test_a_predictor_of_whole_networks_is_added_in_one_place(
     more = {**NETWORK_MODELS, "typical": Maker(lambda _: Typical(), Typical.from_state)}
     monkeypatch.setattr("latfarm_predictors.baselines.fitting.NETWORK_MODELS", more)
     training = prepare(kernel_samples[:20], BOARD.call_ms)
-    fitted = Baselines.fit(training, RULES, {}, {}, network_samples)
+    fitted = Baselines.fit(training, RULES, None, network_samples)
     again = Baselines.from_state(fitted.state())
     graph = network_samples[0].graph
     middle = np.median([network.latency_ms for network in network_samples])
     assert again.network("typical").predict([graph])[0].tolist() == [middle]
-    few = Baselines.fit(training, RULES, {}, {}, network_samples[:4])
+    few = Baselines.fit(training, RULES, None, network_samples[:4])
     assert few.names == ("lookup", "mnn_cost", "mnn_cost_scaled", "flops", "flops_mac")
     with pytest.raises(NoBaselineError, match="measured too little"):
         few.network("typical")
@@ -307,14 +308,14 @@ def test_network_models_keep_their_protocol(
         maker.make(RULES).fit(network_samples[:2])
 
 
-def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
+def test_a_forest_kept_in_single_precision_predicts_the_same() -> None:
     rng = np.random.default_rng(4)
     works = [workload(random_kernel(rng, "conv")) for _ in range(60)]
     latency = np.array([BOARD.kernel_true_ms(work) for work in works])
     model = Forest(trees=30).fit(works, latency)
     kept = model.state().arrays["threshold"]
     assert kept.dtype == np.float32
-    assert (kept.astype(np.float64) <= model._grown.threshold).all()
+    assert (kept.astype(np.float64) <= model.grown.threshold).all()
     asked = [workload(random_kernel(rng, "conv")) for _ in range(300)]
     again = Forest.from_state(model.state())
     np.testing.assert_array_equal(again.predict(asked)[0], model.predict(asked)[0])
@@ -323,4 +324,4 @@ def test_a_forest_kept_in_single_precision_walks_the_same_way() -> None:
 def test_an_op_alone_is_a_kernel_alone() -> None:
     b = GraphBuilder("one")
     graph = b.build([b.sigmoid(b.input((1, 8, 8, 8)))])
-    assert workload(extract(graph, graph.nodes)) == workload(split(graph, baseline_sums.UNFUSED)[0])
+    assert workload(extract(graph, graph.nodes)) == workload(split(graph, UNFUSED)[0])

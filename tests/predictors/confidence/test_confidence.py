@@ -1,4 +1,4 @@
-"""CM_TV, CM_LV, CM_O, the paper's convolution, and coverage with what would raise it."""
+"""The paper's metrics CM_TV, CM_LV and CM_O and their convolution; coverage and its remedies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from latfarm_predictors.confidence.layer_confidence import (
     outlier_scores,
 )
 from latfarm_predictors.confidence.layer_coverage import (
-    family_coverage,
     gaps,
     layer_coverage,
     network_coverage,
     outside,
     own_coverage,
-    platform_coverage,
     remedies,
 )
 from latfarm_predictors.confidence.measures import PlatformConfidence, convolve
@@ -83,7 +81,7 @@ def test_difficulty_is_scaled_over_the_calibration_rows() -> None:
     np.testing.assert_allclose(
         scale.sigma(np.array([2.0, 4.0, 6.0])), [BETA, 0.5 + BETA, 1.0 + BETA]
     )
-    # easier than anything known counts as the easiest, harder goes on growing
+    # easier than all known rows counts as the easiest; harder goes on growing
     np.testing.assert_allclose(scale.sigma(np.array([0.0, 10.0])), [BETA, 2.0 + BETA])
     np.testing.assert_allclose(Difficulty.of(np.array([3.0, 3.0])).sigma(np.array([3.0])), [BETA])
 
@@ -142,16 +140,14 @@ def test_scores_are_out_of_bag_errors_over_difficulty() -> None:
 def test_padding_intervals_only_widen() -> None:
     works, latency = survey(60, 5)
     plain = LayerConfidence.of(works, latency, trees=40)
-    padded = LayerConfidence.of(
-        works, latency, low_ms=0.8 * latency, high_ms=1.2 * latency, trees=40
-    )
+    padded = LayerConfidence.of(works, latency, padding_ms=(0.8 * latency, 1.2 * latency), trees=40)
     asked, _ = survey(50, 12)
     for metric in METRICS:
         before, after = (each.intervals(asked, metric) for each in (plain, padded))
         np.testing.assert_array_equal(before.latency_ms, after.latency_ms)
         assert (after.half_ms > before.half_ms).all()
     with pytest.raises(ValueError, match="hold its median"):
-        LayerConfidence.of(works, latency, low_ms=1.1 * latency)
+        LayerConfidence.of(works, latency, padding_ms=(1.1 * latency, latency))
 
 
 def test_the_outlier_metric_flags_what_the_survey_lacks() -> None:
@@ -175,7 +171,7 @@ def test_too_little_data_is_refused() -> None:
 
 def test_convolution_of_two_layers_by_hand() -> None:
     rng = np.random.default_rng(0)
-    # every error is +-3 and +-1: the sum takes four values, each as often
+    # errors are +-3 and +-1, so the sum has four values of equal frequency
     values, counts = np.unique(
         convolve(np.array([3.0, 1.0]), np.ones(5), 4000, rng), return_counts=True
     )
@@ -207,14 +203,6 @@ def test_a_network_sums_its_layers_and_says_uncalibrated(
     assert platform.network(works, metric, 0.5).relative_width < found.relative_width
 
 
-def test_the_platform_level_is_the_mean_over_all_layers(platform: PlatformConfidence) -> None:
-    one, two = survey(6, 23)[0], survey(2, 24, "eltwise")[0]
-    widths = np.concatenate([platform.layers(n, "TV").relative_width for n in (one, two)])
-    assert platform.platform_width([one, two]) == pytest.approx(widths.mean())
-    with pytest.raises(ValueError, match="no layers"):
-        platform.platform_width([])
-
-
 def test_families_without_a_model_are_named(platform: PlatformConfidence) -> None:
     works = survey(3, 25)[0] + survey(1, 26, "softmax")[0] + survey(1, 27, "lrn")[0]
     with pytest.raises(NotEnoughDataError, match="lrn, softmax"):
@@ -230,12 +218,10 @@ def test_families_without_a_model_are_named(platform: PlatformConfidence) -> Non
 def test_coverage_by_hand() -> None:
     measured = [conv(16, 32), conv(64, 64)]
     asked = [conv(16, 32), conv(32, 32), conv(32, 64), relu(16)]
-    # the same; twice the channels; half the channels of the second; a kind never measured
+    # a measured one; twice the channels; half the channels of the second; an unmeasured kind
     np.testing.assert_allclose(layer_coverage(measured, asked), [1.0, 0.5, 0.5, 0.0])
     assert network_coverage(measured, asked) == pytest.approx(0.5)
     assert network_coverage(measured, asked, [3, 1, 0, 0]) == pytest.approx(0.875)
-    assert family_coverage(measured, asked) == pytest.approx({"conv": 2 / 3, "eltwise": 0.0})
-    assert platform_coverage(measured, [asked, asked[:1]]) == pytest.approx(0.75)
     assert layer_coverage([], asked).tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
@@ -268,7 +254,7 @@ def test_gaps_are_ranked_by_what_they_cost() -> None:
     assert gaps(asked, asked) == ()
 
 
-def test_remedies_take_what_helps_most_first_and_keep_their_word() -> None:
+def test_remedies_take_what_helps_most_first_and_reach_what_they_promise() -> None:
     measured = [conv(16, 16)]
     layers = [conv(16, 16), conv(256, 256), conv(256, 256), conv(256, 128), relu(64)]
     found = remedies(measured, layers, 10)
@@ -288,14 +274,12 @@ def test_remedies_take_what_helps_most_first_and_keep_their_word() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [float("nan"), 1.0]], ids=str)
-def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
+def test_unusable_weights_are_refused(weights: list[float]) -> None:
     layers = [conv(16, 16), conv(16, 32)]
     with pytest.raises(ValueError, match="weights"):
         network_coverage(layers, layers, weights)
     with pytest.raises(ValueError, match="weights"):
         network_coverage(layers, [])
-    with pytest.raises(ValueError, match="no networks"):
-        platform_coverage(layers, [])
 
 
 POOL = [work for family in ("conv", "dwconv", "eltwise", "fc") for work in survey(8, 30, family)[0]]
@@ -316,7 +300,7 @@ def test_another_measurement_never_lowers_coverage(
         outside(before, layers), outside(after, layers), strict=True
     ):
         assert names_before == ("family",) or set(names_after) <= set(names_before)
-    # features scale with what was measured, and still no neighbour gets farther away
+    # features are scaled by what was measured, and still no neighbour gets farther away
     features = np.array([[work.in_channels, work.in_h] for work in POOL], dtype=np.float64)
     near, nearer = (
         Neighbourhood.of(features[rows]).distance(features[asked], 1)
@@ -334,7 +318,7 @@ def test_outlier_scores_are_the_difficulty_of_cm_o(convs: LayerConfidence) -> No
         outlier_scores(works, asked), convs.reach_ms(as_table(asked), "O"), rtol=1e-9
     )
     known = outlier_scores(works, works, k=1)
-    assert (known < 1.0).all()  # each is at no distance from itself
+    assert (known < 1.0).all()  # each has distance 0 to itself
     far = outlier_scores(works, [conv(64, 64), conv(2048, 2048), relu(16)])
     assert far[0] < 1.0 < far[1]
     assert far[2] == UNSEEN

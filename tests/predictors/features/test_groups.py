@@ -1,4 +1,4 @@
-"""Which model answers for which kernel."""
+"""Routes: which regressor predicts which kernel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_row_is_in_exactly_one_group() -> None:
     assert sorted(row for group in rows.values() for row in group) == list(range(len(made)))
 
 
-def test_a_measured_op_is_answered_as_itself() -> None:
+def test_a_measured_op_is_predicted_as_itself() -> None:
     router, _ = Router.of(table({"conv": 10}))
     route = router.route("conv", "Conv+Relu")
     assert (route.group, route.types, route.source, route.doubt) == ("conv", ("Conv+Relu",), "", 0)
@@ -47,7 +47,7 @@ def test_a_measured_op_is_answered_as_itself() -> None:
     assert router.unseen_tokens("conv", "Conv+HardSigmoid+Mul") == 2
 
 
-def test_stand_ins_come_from_the_family_then_from_its_neighbours() -> None:
+def test_stand_ins_come_from_the_family_then_from_similar_families() -> None:
     router, _ = Router.of(table({"conv": 10, "eltwise": 30}))
     sibling = router.route("eltwise", "Tanh")
     assert sibling.source == "fallback:family:eltwise"
@@ -60,7 +60,7 @@ def test_stand_ins_come_from_the_family_then_from_its_neighbours() -> None:
     assert router.route("conv", "ConvTranspose").types == ("Conv",)
 
 
-def test_what_resembles_nothing_is_priced_and_named() -> None:
+def test_an_op_that_resembles_nothing_has_a_prediction_and_a_reason() -> None:
     router, _ = Router.of(table({"conv": 10}))
     unknown = router.route("other", "NonMaxSuppression")
     assert unknown.group == ""
@@ -69,14 +69,14 @@ def test_what_resembles_nothing_is_priced_and_named() -> None:
     assert "no softmax kernel" in router.route("softmax", "Softmax").reason
 
 
-def test_an_unmeasured_view_costs_next_to_nothing_and_is_no_mystery() -> None:
+def test_an_unmeasured_view_takes_next_to_no_time_and_is_supported() -> None:
     router, _ = Router.of(table({"conv": 10}))
     route = router.route("move", "Reshape")
     assert route.source == VIEW
     assert route.reason == ""
 
 
-def test_what_networks_run_in_no_time_costs_next_to_nothing_and_is_no_mystery() -> None:
+def test_an_op_that_networks_run_in_no_time_takes_next_to_no_time_and_is_supported() -> None:
     router, _ = Router.of(table({"conv": 10, "eltwise": 30}))
     assert router.route("lrn", "LRN").source == "fallback:nearest:eltwise"
     free = replace(router, free=frozenset({("lrn", "LRN")}))
@@ -85,10 +85,10 @@ def test_what_networks_run_in_no_time_costs_next_to_nothing_and_is_no_mystery() 
     assert free.route("norm", "BatchNormalization").source == "fallback:nearest:eltwise"
 
 
-def test_a_router_reads_back_equal() -> None:
+def test_a_router_survives_writing_and_reading() -> None:
     router, _ = Router.of(table({"conv": 10, "grouped_conv": 3, "eltwise": 5}))
     router = replace(router, free=frozenset({("lrn", "LRN"), ("move", "Split")}))
-    told = router.to_json()
-    assert Router.from_json(told) == router
-    del told["free"]  # as before there were any
-    assert Router.from_json(told) == replace(router, free=frozenset())
+    data = router.to_json()
+    assert Router.from_json(data) == router
+    del data["free"]  # as in bundles from before this field existed
+    assert Router.from_json(data) == replace(router, free=frozenset())

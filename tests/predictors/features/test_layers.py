@@ -7,6 +7,7 @@ from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.diff import diff_graphs, unified
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
@@ -36,7 +37,7 @@ def test_layers_count_what_each_op_computes_holds_and_moves() -> None:
     assert (gemm.macs, gemm.parameters) == (80, 90)
     assert all(row.bound_ms is None and row.compute_bound is None for row in rows)
     summed = total(net(), rows)
-    assert summed.macs == net().macs
+    assert summed.macs == macs_of(net())
     assert summed.parameters == conv.parameters + 90
     assert summed.bound_ms is None
 
@@ -77,7 +78,7 @@ def works() -> list[Workload]:
 def test_peaks_are_rates_that_were_reached_and_no_single_outlier() -> None:
     table = as_table(works())
     latency = table.macs / 1e6
-    latency[3] /= 100  # one measurement gone wrong
+    latency[3] /= 100  # one wrong measurement
     peaks = Peaks.of(table, latency)
     assert peaks.macs_per_ms == pytest.approx(1e6)
     assert peaks.bytes_per_ms < (table.total_bytes / latency).max()
@@ -92,7 +93,7 @@ def test_equal_graphs_have_no_changes_and_names_do_not_matter() -> None:
     assert list(unified([same])) == ["  ... 5 equal ops"]
 
 
-def test_changes_are_told_in_place() -> None:
+def test_changes_are_listed_at_their_place() -> None:
     changes = diff_graphs(net(), net(relu=False))
     assert [(change.side, len(change.ops)) for change in changes] == [
         ("same", 1),

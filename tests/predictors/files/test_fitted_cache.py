@@ -1,4 +1,4 @@
-"""What is fitted when first asked for is kept: the same bits, one fit, nothing damaged believed."""
+"""What is fitted when it is first needed is kept in files, and damaged files are not used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cache(tmp_path: Path) -> FittedCache:
     return FittedCache(tmp_path / "kept", BUNDLE)
 
 
-def test_fitted_once_and_read_back_bit_for_bit(
+def test_a_model_is_fitted_once_and_read_back_bit_for_bit(
     cache: FittedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = evidence()
@@ -76,7 +76,7 @@ def test_other_bundles_and_other_names_have_nothing(cache: FittedCache, tmp_path
     assert FittedCache(tmp_path / "kept", "cd" * 32).get("a") is None
 
 
-def test_any_byte_that_changes_makes_it_nothing(cache: FittedCache, tmp_path: Path) -> None:
+def test_a_file_with_any_changed_byte_is_not_used(cache: FittedCache, tmp_path: Path) -> None:
     cache.put("a", some(1.0))
     (path,) = (tmp_path / "kept").glob("*.zip")
     content = path.read_bytes()
@@ -89,9 +89,7 @@ def test_any_byte_that_changes_makes_it_nothing(cache: FittedCache, tmp_path: Pa
     assert cache.get("a") is not None
 
 
-def test_one_that_is_moved_under_another_name_is_not_believed(
-    cache: FittedCache, tmp_path: Path
-) -> None:
+def test_a_file_under_the_name_of_another_is_not_used(cache: FittedCache, tmp_path: Path) -> None:
     cache.put("a", some(1.0))
     (first,) = (tmp_path / "kept").glob("*.zip")
     cache.put("b", some(2.0))
@@ -100,13 +98,13 @@ def test_one_that_is_moved_under_another_name_is_not_believed(
     assert cache.get("b") is None
 
 
-def test_what_nobody_used_for_longest_goes(tmp_path: Path) -> None:
+def test_the_files_not_used_for_longest_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     rng = np.random.default_rng(0)
     cache = FittedCache(folder, BUNDLE, most_bytes=60_000)
     for number in range(3):
         cache.put(str(number), ModelState("some", {}, {"array": rng.random(2000)}))
-        for path in folder.glob("*.zip"):  # seconds apart, as far as the clock tells
+        for path in folder.glob("*.zip"):  # makes the file ten seconds older
             told = path.stat()
             os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns - 10**10))
     assert cache.get("0") is not None  # used just now
@@ -117,7 +115,9 @@ def test_what_nobody_used_for_longest_goes(tmp_path: Path) -> None:
     assert cache.get("3") is not None
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing_and_fails_nobody(tmp_path: Path) -> None:
+def test_an_unwritable_folder_keeps_nothing_and_raises_nothing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "kept").write_text("a file where the folder should be")
     cache = FittedCache(tmp_path / "kept", BUNDLE)
     cache.put("a", some(1.0))

@@ -1,4 +1,4 @@
-"""Files that are no usable model: one line that names the file, the node and the remedy."""
+"""Files that are not usable models: errors of one line with the file, the node and the remedy."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import ModelFileError, UnsupportedOpError
 from latfarm_predictors.frontends.onnx import SIZE_LIMIT_BYTES, read_onnx
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.testing.onnx_files import model_of
 
 
@@ -24,38 +25,38 @@ def small() -> Any:
     return model_of(b.build([b.softmax(b.fc(b.flatten(b.hard_swish(x)), 5))]))
 
 
-def told(path: Path, **options: Any) -> str:
+def error_of(path: Path, **options: Any) -> str:
     with pytest.raises(ModelFileError) as caught:
         read_onnx(path, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
-    assert ";" in message  # what is wrong; what to do
+    assert ";" in message  # the fault, then the remedy
     return message
 
 
 def test_no_file(tmp_path: Path) -> None:
-    assert "no such file" in told(tmp_path / "gone.onnx")
-    assert "folder" in told(tmp_path)
-    assert "cannot be read" in told(tmp_path / "nul\0.onnx")
+    assert "no such file" in error_of(tmp_path / "gone.onnx")
+    assert "folder" in error_of(tmp_path)
+    assert "cannot be read" in error_of(tmp_path / "nul\0.onnx")
 
 
 def test_empty_and_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"")
-    assert "is empty" in told(path)
+    assert "is empty" in error_of(path)
     for data in (b"PK\x03\x04 a zip", b"hello, world", b"\x80\x02 pickle", bytes(range(256))):
         path.write_bytes(data)
-        assert "no ONNX model" in told(path)
+        assert "not an ONNX model" in error_of(path)
     path.write_bytes(onnx.ModelProto(ir_version=8).SerializeToString())
-    assert "no graph" in told(path)
+    assert "no graph" in error_of(path)
 
 
 def test_too_large(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with path.open("wb") as file:
-        os.truncate(file.fileno(), SIZE_LIMIT_BYTES + 1)  # sparse: takes no room
-    assert "2 GiB" in told(path)
+        os.truncate(file.fileno(), SIZE_LIMIT_BYTES + 1)  # a sparse file, which takes no disk space
+    assert "2 GiB" in error_of(path)
 
 
 def saved(folder: Path, model: Any) -> Path:
@@ -68,9 +69,9 @@ def test_opsets(tmp_path: Path) -> None:
     model = small()
     for version in (6, 999):
         model.opset_import[0].version = version
-        assert f"opset {version}" in told(saved(tmp_path, model))
+        assert f"opset {version}" in error_of(saved(tmp_path, model))
     model.opset_import[0].domain = "com.microsoft"
-    assert "does not say its opset" in told(saved(tmp_path, model))
+    assert "does not say its opset" in error_of(saved(tmp_path, model))
 
 
 def test_external_data_is_refused_by_name(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_external_data_is_refused_by_name(tmp_path: Path) -> None:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     entry = tensor.external_data.add()
     entry.key, entry.value = "location", "../../etc/passwd"
-    message = told(saved(tmp_path, model))
+    message = error_of(saved(tmp_path, model))
     assert repr(tensor.name) in message
     assert "external_data" in message
     assert "one file" in message
@@ -121,7 +122,7 @@ DAMAGED = onnx.TensorProto(name="shape", data_type=7, dims=[2], raw_data=b"\1\2\
 )
 def test_unsupported_ops_name_the_node(nodes: list[Any], message: str, tmp_path: Path) -> None:
     path = saved(tmp_path, model_with(nodes))
-    line = told(path)
+    line = error_of(path)
     assert message in line
     assert f"'the {nodes[-1].op_type}'" in line
 
@@ -141,37 +142,37 @@ def test_blocks_and_control_flow_are_unsupported_not_damaged(tmp_path: Path) -> 
         ([node("Reshape", "x", "shape")], "damaged"),
         ([node("Transpose", perm=[0, 1])], "perm"),
         ([node("Concat", "x", "x", axis=7)], "out of range"),
-        ([node("LeakyRelu", alpha=float("nan"))], "no finite number"),
+        ([node("LeakyRelu", alpha=float("nan"))], "not a finite number"),
         ([node("MaxPool", kernel_shape=[0, 0])], "at least 1"),
         ([node("Gemm", "x", "x")], "matrices"),
         ([node("Sub", "x", "", "x")], "operand 1 is missing"),
     ],
 )
 def test_contradictions_name_the_node(nodes: list[Any], message: str, tmp_path: Path) -> None:
-    line = told(saved(tmp_path, model_with(nodes, weights=[DAMAGED])))
+    line = error_of(saved(tmp_path, model_with(nodes, weights=[DAMAGED])))
     assert message in line
     assert f"'the {nodes[-1].op_type}'" in line
 
 
-def test_inputs_that_are_no_float_tensors(tmp_path: Path) -> None:
+def test_inputs_that_are_not_float_tensors(tmp_path: Path) -> None:
     sequence = onnx.helper.make_tensor_sequence_value_info("x", 1, (1, 4))
-    assert "no tensor" in told(saved(tmp_path, model_with([node("Relu")], [sequence])))
+    assert "not a tensor" in error_of(saved(tmp_path, model_with([node("Relu")], [sequence])))
     text = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, (1, 4))
-    assert "string" in told(saved(tmp_path, model_with([node("Relu")], [text])))
+    assert "string" in error_of(saved(tmp_path, model_with([node("Relu")], [text])))
 
 
 def test_outputs_that_need_no_input(tmp_path: Path) -> None:
     constant = node("Constant", outputs=["y"], value_float=1.0)
     constant.input.pop()
-    assert "no op is left" in told(saved(tmp_path, model_with([constant])))
+    assert "no op is left" in error_of(saved(tmp_path, model_with([constant])))
 
 
 def test_wrong_options(tmp_path: Path) -> None:
     path = saved(tmp_path, small())
-    assert "--batch" in told(path, batch=0)
-    assert "has no input 'data'" in told(path, shapes={"data": (1, 3, 8, 8)})
-    assert "does not fit input 'input'" in told(path, shapes={"input": (1, 3, 8)})
-    assert "does not fit input 'input'" in told(path, shapes={"input": (1, 3, 8, 0)})
+    assert "--batch" in error_of(path, batch=0)
+    assert "has no input 'data'" in error_of(path, shapes={"data": (1, 3, 8, 8)})
+    assert "does not fit input 'input'" in error_of(path, shapes={"input": (1, 3, 8)})
+    assert "does not fit input 'input'" in error_of(path, shapes={"input": (1, 3, 8, 0)})
 
 
 def test_a_damaged_tensor_that_nobody_needs_does_not_matter(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_random_bytes(tmp_path: Path, data: bytes) -> None:
 
 
 def outcome(folder: Path, data: bytes) -> None:
-    """A graph or one of our errors, in one line; anything else fails the test."""
+    """Read a file: a graph, or one of our errors with a text of one line; else the test fails."""
     path = folder / "fuzz.onnx"
     path.write_bytes(data)
     try:
@@ -220,5 +221,5 @@ def outcome(folder: Path, data: bytes) -> None:
     except ModelFileError as error:
         told_in_one_line = "\n" not in str(error)
     else:
-        told_in_one_line = bool(graph.hash)
+        told_in_one_line = bool(hash_of(graph))
     assert told_in_one_line

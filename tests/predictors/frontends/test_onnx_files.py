@@ -1,4 +1,4 @@
-"""How a file is opened: weights stay in it, functions are inlined, known branches chosen."""
+"""Opening a file: weights stay in it, functions are inlined, known branches are chosen."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from latfarm_predictors.frontends import onnx_file
 from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
 from latfarm_predictors.frontends.onnx_wire import BIG_BYTES, WireError, skeleton_of
 from latfarm_predictors.graph.graph import TensorType
+from latfarm_predictors.graph.hash import hash_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 13, "own" : 1]>'
 ARRAY = np.arange(3_000_000, dtype=np.float32).reshape(3000, 1000)
@@ -31,7 +32,7 @@ def parsed(folder: Path, text: str) -> Path:
 
 
 def product(weight: Any, *, constant: bool = False) -> Any:
-    """x [1, 3000] times the weight, kept as an initializer or in a Constant node."""
+    """x [1, 3000] times a weight, which is an initializer or in a Constant node."""
     weight.name = "w"
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[1, 3000] x) => (float[1, 1000] y) {{ y = MatMul (x, w) }}"
@@ -65,14 +66,14 @@ def test_large_weights_stay_in_the_file(make: Any, constant: bool, tmp_path: Pat
     assert peak < 1e6
     assert [w.type for w in graph.weights.values()] == [TensorType("float32", ARRAY.shape)]
     again, weights = read_onnx_weights(path)
-    assert again.hash == graph.hash
+    assert hash_of(again) == hash_of(graph)
     ((_, found),) = weights.items()
     assert (found == ARRAY).all()
 
 
 def test_how_weights_are_stored_changes_nothing(tmp_path: Path) -> None:
     made = {
-        read_onnx(written(tmp_path, product(make(ARRAY[:, :width]), constant=constant))).hash
+        hash_of(read_onnx(written(tmp_path, product(make(ARRAY[:, :width]), constant=constant))))
         for make in (onnx.numpy_helper.from_array, packed)
         for constant in (False, True)
         for width in (100, 1, 1)  # small ones are parsed with the file
@@ -108,7 +109,7 @@ def test_a_skeleton_of_a_small_model_is_the_model() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05ab", b"\xff" * 12, b"\x0b", b"\x0d\0", b"\0"])
-def test_no_message(data: bytes) -> None:
+def test_bytes_that_are_no_protobuf_message_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         skeleton_of(memoryview(data))
 
@@ -210,7 +211,7 @@ def test_a_branch_that_depends_on_the_data_is_not(tmp_path: Path) -> None:
         "e = Expand (one, s) f = Exp (e) y = MatMul (f, f)",
     ],
 )
-def test_giant_constants_are_never_made(nodes: str, tmp_path: Path) -> None:
+def test_giant_constants_are_never_allocated(nodes: str, tmp_path: Path) -> None:
     path = parsed(
         tmp_path,
         f"""{HEAD} g (float[1, 8] x) => (float[N, M] y) <int64[2] s = {{4000000, 4000000}},
@@ -227,7 +228,7 @@ def test_giant_constants_are_never_made(nodes: str, tmp_path: Path) -> None:
     assert peak < 10e6
 
 
-def test_a_broadcast_of_small_constants_is_never_made(tmp_path: Path) -> None:
+def test_a_huge_broadcast_of_small_constants_is_never_allocated(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[1, 8] x) => (float[N] y)"
         " { d = Max (a, b, c) e = Add (d, d) f = ReduceMax <keepdims = 0> (e) y = Add (f, x) }"

@@ -1,4 +1,4 @@
-"""Damaged ONNX files end in our errors: no crash, no hang, no memory without bound."""
+"""Damaged ONNX files raise our errors; they cause no crash, no hang and no huge memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_400_damaged_files() -> None:
     summary = fuzz_onnx(FOLDER, 0, 400)
     assert summary.violations == []
     assert summary.outcomes.total() == 400
-    # Both kinds of outcome, and several errors: the files are neither all hopeless nor all sound.
+    # There are successes and several errors: the files are neither all unreadable nor all valid.
     assert summary.outcomes["read"] > 10
     assert summary.outcomes["ModelFileError"] > 100
     assert summary.outcomes["UnsupportedOpError"] > 10
@@ -47,7 +47,7 @@ report_cases(lambda case: b"%d" % case, read, Expected, int(sys.argv[1]), int(sy
 """
 
 
-def test_what_a_reader_must_not_do_is_told() -> None:
+def test_violations_of_a_reader_are_reported() -> None:
     summary = run_cases([sys.executable, "-c", CHILD], 0, 7)
     assert summary.outcomes == {
         "read": 2,
@@ -56,8 +56,8 @@ def test_what_a_reader_must_not_do_is_told() -> None:
         "crash or hang": 1,
         "MemoryError": 1,
     }
-    told = [violation.split(":")[0] for violation in summary.violations]
-    assert told == ["case 2", "case 3", "case 4", "case 5"]
+    cases = [violation.split(":")[0] for violation in summary.violations]
+    assert cases == ["case 2", "case 3", "case 4", "case 5"]
     assert summary.peak_bytes > 0
 
 

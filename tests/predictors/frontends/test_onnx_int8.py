@@ -1,4 +1,4 @@
-"""Int8 files of onnxruntime's quantiser, in both formats, and the float network underneath."""
+"""Int8 files of onnxruntime's quantiser in both formats, and the float network of each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
 from latfarm_predictors.frontends.onnx_quantization import SCALING_OPS, dequantised, is_quantised
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.testing.onnx_files import model_of
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
@@ -77,21 +78,21 @@ def quantised(graph: Graph, folder: Path, form: str, **options: Any) -> Path:
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-def test_the_float_network_underneath(
+def test_the_float_network_of_an_int8_file_is_recovered(
     form: str, activation: Any, per_channel: bool, tmp_path: Path
 ) -> None:
-    # In the operator format the quantiser takes out every Relu, whatever it is told.
+    # In the operator format, the quantiser removes every Relu, whatever its options are.
     graph = network(relu=form == "QDQ")
     path = quantised(graph, tmp_path, form, activation_type=activation, per_channel=per_channel)
     read = read_onnx(path)
     assert is_quantised(read)
-    assert read.hash != graph.hash
+    assert hash_of(read) != hash_of(graph)
     assert not any(node.op.startswith("QLinear") or node.op == "QGemm" for node in read.nodes)
     found = dequantised(read)
     assert not is_quantised(found)
     original = read_onnx(tmp_path / "float.onnx")
     assert Counter(n.op for n in found.nodes) == Counter(n.op for n in original.nodes)
-    assert found.hash == original.hash == graph.hash
+    assert hash_of(found) == hash_of(original) == hash_of(graph)
 
 
 def test_int8_weights_int32_biases_and_their_scales_are_in_the_graph(tmp_path: Path) -> None:
@@ -117,13 +118,13 @@ def test_scales_of_channels_zero_points_types_and_formats_make_hashes(tmp_path: 
                 path = quantised(
                     graph, tmp_path, form, per_channel=per_channel, activation_type=activation
                 )
-                hashes[form, per_channel, activation] = read_onnx(path).hash
-                assert read_onnx(path).hash == hashes[form, per_channel, activation]
+                hashes[form, per_channel, activation] = hash_of(read_onnx(path))
+                assert hash_of(read_onnx(path)) == hashes[form, per_channel, activation]
     assert len({found for key, found in hashes.items() if key[0] == "QDQ"}) == 4
     assert len({found for key, found in hashes.items() if key[0] == "QOperator"}) == 4
 
 
-def test_a_quantiser_that_takes_out_relus_leaves_another_network(tmp_path: Path) -> None:
+def test_a_quantiser_that_removes_relus_makes_another_network(tmp_path: Path) -> None:
     graph = network()
     found = dequantised(read_onnx(quantised(graph, tmp_path, "QOperator")))
     ops = Counter(node.op for node in graph.nodes)
@@ -143,7 +144,7 @@ def test_dynamic_quantisation_reads(tmp_path: Path) -> None:
     assert read.type_of(read.outputs[0]) == graph.type_of(graph.outputs[0])
 
 
-def test_a_float_network_is_its_own(tmp_path: Path) -> None:
+def test_a_float_network_is_returned_as_it_is(tmp_path: Path) -> None:
     graph = network()
     assert not is_quantised(graph)
     assert dequantised(graph) is graph
@@ -185,13 +186,13 @@ def scaled(folder: Path, opset: int, attributes: str = "", zero: str = "uint8 z 
     return read_onnx(written(folder, text))
 
 
-def test_one_spelling_of_a_scale_for_all(tmp_path: Path) -> None:
+def test_all_forms_of_a_single_scale_become_one(tmp_path: Path) -> None:
     plain = scaled(tmp_path, 13)
-    assert scaled(tmp_path, 13, "<axis: int = 1>").hash == plain.hash
-    # No zero point means one of uint8.
-    assert scaled(tmp_path, 13, zero="").hash == plain.hash
-    assert scaled(tmp_path, 21, "<output_dtype: int = 2>").hash == plain.hash
-    assert scaled(tmp_path, 13, zero="int8 z = {3}").hash != plain.hash
+    assert hash_of(scaled(tmp_path, 13, "<axis: int = 1>")) == hash_of(plain)
+    # An absent zero point means one of type uint8.
+    assert hash_of(scaled(tmp_path, 13, zero="")) == hash_of(plain)
+    assert hash_of(scaled(tmp_path, 21, "<output_dtype: int = 2>")) == hash_of(plain)
+    assert hash_of(scaled(tmp_path, 13, zero="int8 z = {3}")) != hash_of(plain)
     assert [n.op for n in plain.nodes if n.op in SCALING_OPS] == [
         "QuantizeLinear",
         "DequantizeLinear",
@@ -207,14 +208,14 @@ def test_one_spelling_of_a_scale_for_all(tmp_path: Path) -> None:
         (21, "", "int16 z = {3}", "quantisation to int16; int8 and uint8 are"),
     ],
 )
-def test_younger_forms_are_named(
+def test_unsupported_newer_forms_are_named_in_the_error(
     opset: int, attributes: str, zero: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
         scaled(tmp_path, opset, attributes, zero)
 
 
-def test_float8_is_named(tmp_path: Path) -> None:
+def test_float8_is_named_in_the_error(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         f"{HEAD.format(19)} <float s = {{0.5}}, uint8 z = {{0}}>"
         " { q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"
@@ -226,7 +227,7 @@ def test_float8_is_named(tmp_path: Path) -> None:
         read_onnx(path)
 
 
-def test_nothing_but_scaling_is_no_network(tmp_path: Path) -> None:
+def test_a_network_of_scaling_ops_only_is_refused(tmp_path: Path) -> None:
     graph = read_onnx(
         written(
             tmp_path,

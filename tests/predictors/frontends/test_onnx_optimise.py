@@ -1,4 +1,4 @@
-"""Optimisation before reading: what onnxslim does to a model that has no weights to fold into."""
+"""Optimisation with onnxslim before a model is read, without its weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from latfarm_predictors.frontends import onnx_slim
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.frontends.onnx_file import open_model
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 HEAD = '<ir_version: 8, opset_import: ["" : 13]> g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y)'
@@ -39,7 +40,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def in_process(path: Path) -> tuple[Graph, Graph]:
-    """A model as read, and as read after onnxslim."""
+    """A model read without onnxslim, and read after onnxslim."""
     opened = open_model(path)
     graph = read_onnx(path)
     model, weights = onnx_slim.skeleton(opened, graph)
@@ -57,26 +58,28 @@ def test_equal_branches_are_joined_and_transposes_cancel(
     assert capfd.readouterr() == ("", "")
 
 
-def test_batch_normalisation_is_not_folded_behind_our_back(tmp_path: Path) -> None:
+def test_onnxslim_does_not_fold_batch_norms(tmp_path: Path) -> None:
     graph, made = in_process(written(tmp_path, NORMALISED))
     assert [n.op for n in made.nodes] == ["Conv", "BatchNormalization"]
-    assert made.hash == graph.hash
+    assert hash_of(made) == hash_of(graph)
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "vgg19", "zfnet512"])
-def test_a_network_without_waste_stays_itself(name: str) -> None:
+def test_a_network_that_cannot_be_simplified_stays_the_same(name: str) -> None:
     graph, made = in_process(LIGHT / f"light_{name}.onnx")
-    assert made.hash == graph.hash
+    assert hash_of(made) == hash_of(graph)
 
 
-def test_in_a_process_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_onnxslim_runs_in_a_process_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, WASTEFUL)
     assert len(read_onnx(path, optimise=True).nodes) == 3
     assert len(read_onnx(path).nodes) == 6
     assert capfd.readouterr().out == ""
 
 
-def test_what_takes_too_long_is_read_as_it_is(
+def test_a_model_is_read_without_optimisation_after_the_time_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, WASTEFUL)
@@ -86,7 +89,7 @@ def test_what_takes_too_long_is_read_as_it_is(
     assert "read without optimisation: onnxslim takes longer than 0.01 s" in caplog.text
 
 
-def test_what_onnxslim_breaks_is_refused(tmp_path: Path) -> None:
+def test_a_broken_result_of_onnxslim_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, WASTEFUL)
     opened, graph = open_model(path), read_onnx(path)
     model, weights = onnx_slim.skeleton(opened, graph)
@@ -100,10 +103,12 @@ def test_what_onnxslim_breaks_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(onnx_slim.SlimError, match="made 8 nodes of 6"):
         onnx_slim.reread(opened, graph, grown.SerializeToString(), frozenset())
-    assert model.graph.node  # and what it was given is still there
+    assert model.graph.node  # the model that was given is unchanged
 
 
-def test_whatever_onnxslim_raises_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_of_onnxslim_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import onnxslim
 
     def fail(_: object) -> None:

@@ -16,7 +16,7 @@ from latfarm_predictors.testing.onnx_files import model_of
 
 X = (2, 8, 15, 13)
 
-# Every method of the builder, and the shape it makes of X.
+# Every method of the builder, and the shape of its result on X.
 METHODS: dict[str, tuple[Callable[[GraphBuilder, str], str], tuple[int, ...]]] = {
     "conv same": (lambda b, x: b.conv(x, 16, 3, 2), (2, 16, 8, 7)),
     "conv valid bias": (lambda b, x: b.conv(x, 16, (1, 3), 1, "valid", bias=True), (2, 16, 15, 11)),
@@ -153,7 +153,7 @@ def onnx_window(size: int, attrs: dict[str, Any], ceil: bool) -> int:
     graph = onnx.helper.make_graph(
         [node], "g", [value("x", 1, (1, 1, size))], [value("y", 1, None)]
     )
-    # Opset 22 wrote down what runtimes do at all opsets: no window starts in the end padding.
+    # Opset 22 states what runtimes do at all opsets: no window starts in the padding at the end.
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)])
     found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     return int(found.graph.output[0].type.tensor_type.shape.dim[2].dim_value)
@@ -201,7 +201,7 @@ def test_every_default_attribute_is_one_of_opset_13() -> None:
         (lambda b, x: b.matmul(x, x), "do not multiply"),
         (lambda b, x: b.concat([x, b.relu(b.input((2, 8, 15, 12)))]), "differ outside axis"),
         (lambda b, x: b.reshape(x, (7, -1)), "does not fit"),
-        (lambda b, x: b.transpose(x, (0, 1, 2, 2)), "no permutation"),
+        (lambda b, x: b.transpose(x, (0, 1, 2, 2)), "not a permutation"),
         (lambda b, x: b.split(x, (3, 4)), "do not split"),
         (lambda b, x: b.slice(x, [3], [3], [1]), "empty"),
         (lambda b, x: b.softmax(x, 4), "out of range"),
@@ -209,14 +209,14 @@ def test_every_default_attribute_is_one_of_opset_13() -> None:
         (lambda b, x: b.op("Resize", [x]), "constant"),
         (lambda b, x: b.op("Frobnicate", [x]), "no shape inference"),
         (lambda b, x: b.op("Cast", [x], {"to": 16}), "not supported"),
-        (lambda b, x: b.op("LeakyRelu", [x], {"alpha": float("inf")}), "no finite number"),
+        (lambda b, x: b.op("LeakyRelu", [x], {"alpha": float("inf")}), "not a finite number"),
         (lambda b, x: b.op("Conv", [x]), "missing"),
         (lambda b, x: b.input((1, 0)), "at least 1"),
         (lambda b, x: b.input((1,), "float8"), "unknown element type"),
         (lambda b, x: b.weight((2,), values=(1.0,)), "1 values"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_operands_that_do_not_fit_are_refused(
     make: Callable[[GraphBuilder, str], str], message: str
 ) -> None:
     b = GraphBuilder("bad")

@@ -1,4 +1,4 @@
-"""Equivalences of elementwise ops: spellings that share a network hash, near misses that do not."""
+"""Equivalences of elementwise ops: equal networks have one network hash, similar ones others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ NOTHING = [
             with_number("Add", 1),
             with_number("Mul", 2),
             with_weight("Mul", ()),
-            # It broadcasts: there is something to do.
+            # It broadcasts, so it is not dropped.
             lambda b, x: b.add(x, number(b, x, 0, (1, 1, 1, 1, 1))),
             lambda b, x: b.sub(number(b, x, 0), x),
         ],

@@ -1,4 +1,4 @@
-"""Windows: what the builder works out once and keeps is what canonical form and inference say."""
+"""The builder caches windows; the cached values equal canonical attributes and shape inference."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.canonical import same_pads
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.windows import slide, spread
 
 SIZES = st.integers(1, 7)
@@ -31,7 +32,7 @@ def two(value: Any) -> tuple[int, int]:
 def spelled_out(
     op: str, shape: tuple[int, ...], kernel: Any, stride: Any, pads: Any, dilation: Any
 ) -> Graph:
-    """The same through `GraphBuilder.op`, which keeps nothing: canonical form, then inference."""
+    """The same network through `GraphBuilder.op`, which has no cache."""
     b = GraphBuilder("one")
     x = b.input(shape)
     sizes, strides, dilations = two(kernel), two(stride), two(dilation)
@@ -79,7 +80,7 @@ def test_methods_make_what_the_op_makes(
         return
     found = by_method(op, shape, kernel, stride, pads, dilation)
     assert found == wanted
-    assert found.hash == wanted.hash
+    assert hash_of(found) == hash_of(wanted)
     for node in found.nodes:
         for value in node.attrs.values():
             assert isinstance(value, int) or {type(one) for one in value} == {int}  # type: ignore[union-attr]
@@ -107,15 +108,15 @@ def test_windows_slide_over_any_number_of_axes(shape: tuple[int, ...]) -> None:
         (((4, 3), 3, 1, "same"), "no spatial axes"),
     ],
 )
-def test_what_does_not_slide_is_refused(arguments: Any, message: str) -> None:
+def test_windows_that_do_not_fit_are_refused(arguments: Any, message: str) -> None:
     shape, kernel, stride, pads = arguments
     for op in ("Conv", "MaxPool", "AveragePool"):
         with pytest.raises(GraphError, match=message):
             by_method(op, shape, kernel, stride, pads, 1)
 
 
-def test_a_refused_spelling_leaves_the_right_one_alone() -> None:
-    """3.0 equals 3 as a key: what is kept for one must not be found for the other."""
+def test_a_refused_window_does_not_change_the_cached_one() -> None:
+    """3.0 equals 3 as a key, so the cached value for 3 must not be found for 3.0."""
     with pytest.raises(GraphError):
         slide("MaxPool", (1, 1, 23, 23), [3.0, 3.0], 1, "same")  # type: ignore[list-item]
     attrs, made = slide("MaxPool", (1, 1, 23, 23), [3, 3], 1, "same")

@@ -1,4 +1,4 @@
-"""What stands around a kernel: marks of its place, and what is learned from them."""
+"""Marks of a kernel's neighbours, and what is learned from them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import NAMES, as_columns, marks_of
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.learned.context_model import LEAST_MODELS, ContextModel, Placed
+from latfarm_predictors.learned.context_model import LEAST_NETWORKS, ContextModel, PlacedKernels
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
 pytestmark = pytest.mark.slow
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
 ODD = 4.0
-"""How many times as long a kernel takes that writes at an odd channel."""
+"""Factor by which a kernel is slower if it writes at an odd channel."""
 
 
 def mark(graph: Graph, name: str) -> list[float]:
@@ -30,7 +33,7 @@ def mark(graph: Graph, name: str) -> list[float]:
 
 
 def joined(first: int, second: int, size: int = 16, channels: int = 8) -> Graph:
-    """Two convolutions, written behind each other, and one that reads both."""
+    """Two convolutions whose results are concatenated, and one that reads the concatenation."""
     b = GraphBuilder(f"joined-{first}-{second}-{size}-{channels}")
     x = b.relu(b.conv(b.input((1, channels, size, size)), channels, 1))
     left, right = b.relu(b.conv(x, first, 1)), b.relu(b.conv(x, second, 3))
@@ -61,15 +64,15 @@ def test_a_part_of_a_split_is_marked_by_where_it_begins() -> None:
     assert mark(graph, "read_aligned")[2:] == [6.0, 2.0]
 
 
-def test_what_is_kept_meanwhile_is_alive() -> None:
+def test_tensors_that_are_kept_meanwhile_count_as_alive() -> None:
     graph = joined(12, 4)
     alive = [2**value - 1 for value in mark(graph, "alive_log")]
-    # while the second branch runs the first one's result waits; nothing else waits for anything
+    # while the second branch runs, the result of the first is kept; nothing else is
     waiting = 12 * 16 * 16 * 4
     assert alive == pytest.approx([0.0, 0.0, waiting, 0.0, 0.0])
 
 
-def test_neighbours_are_told_up_and_down() -> None:
+def test_marks_describe_the_kernels_before_and_behind() -> None:
     b = GraphBuilder("chain")
     x = b.relu(b.conv(b.input((1, 3, 32, 32)), 8, 7, 2))
     graph = b.build([b.conv(b.max_pool(x, 3, 2), 4, 1)])
@@ -80,7 +83,7 @@ def test_neighbours_are_told_up_and_down() -> None:
     assert mark(graph, "after_stride") == [2.0, 1.0, 0.0]
 
 
-def test_networks_without_anything_to_say_have_marks_too() -> None:
+def test_simple_networks_have_marks_too() -> None:
     b = GraphBuilder("one")
     graph = b.build([b.relu(b.input((1, 8)))])
     columns = as_columns(marks_of(graph, find_parts(graph, RULES)))
@@ -106,7 +109,7 @@ def odd_ms(kernel: Kernel) -> float:
 
 
 def networks(count: int, seed: int) -> list[Graph]:
-    """What is written second begins at an odd channel in every other one."""
+    """In every other network, the second part of the concatenation begins at an odd channel."""
     rng = np.random.default_rng(seed)
     return [
         joined(
@@ -133,15 +136,17 @@ def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPred
         NetworkSample(graph, sum(sample.latency_ms for sample in network))
         for graph, network in zip(graphs[:12], places, strict=False)
     ]
-    return PlatformPredictor.fit("p", RULES, samples, whole, baselines=False, places=places)
+    return fit_predictor(
+        PlatformSamples("p", RULES, samples, whole, places=places), baselines=False
+    )
 
 
 @pytest.fixture(scope="module")
 def odd() -> PlatformPredictor:
-    return fitted(odd_ms, networks(LEAST_MODELS + 20, 1))
+    return fitted(odd_ms, networks(LEAST_NETWORKS + 20, 1))
 
 
-def test_what_writing_into_a_concatenation_costs_is_learned(odd: PlatformPredictor) -> None:
+def test_the_cost_of_writing_into_a_concatenation_is_learned(odd: PlatformPredictor) -> None:
     assert odd.context is not None
     assert odd.context.after < 0.6 * odd.context.before
     assert odd.explain()["context"] == {
@@ -152,13 +157,13 @@ def test_what_writing_into_a_concatenation_costs_is_learned(odd: PlatformPredict
     truth = np.array([sum(odd_ms(k) for k in split(g, RULES)) for g in graphs])
     ours = np.array([answer.latency_ms for answer in odd.predict_many(graphs)])
     assert np.mean(np.abs(ours / truth - 1)) < 0.15
-    without = PlatformPredictor.from_state(odd.state())
+    without = predictor_of(state_of(odd))
     without.context = None
     blind = np.array([answer.latency_ms for answer in without.predict_many(graphs)])
     assert np.mean(np.abs(ours / truth - 1)) < 0.6 * np.mean(np.abs(blind / truth - 1))
 
 
-def test_one_kernel_at_two_places_is_two_answers(odd: PlatformPredictor) -> None:
+def test_one_kernel_at_two_places_has_two_latencies(odd: PlatformPredictor) -> None:
     aligned, shifted = joined(32, 16), joined(33, 16)
     (one,) = [k for k in odd.predict(aligned).kernels if k.configuration.get("kernel") == "3x3"]
     (other,) = [k for k in odd.predict(shifted).kernels if k.configuration.get("kernel") == "3x3"]
@@ -166,45 +171,45 @@ def test_one_kernel_at_two_places_is_two_answers(odd: PlatformPredictor) -> None
     assert other.latency_ms > 2.0 * one.latency_ms
 
 
-def test_figures_sum_what_answers_say(odd: PlatformPredictor) -> None:
+def test_latencies_of_networks_are_those_of_their_answers(odd: PlatformPredictor) -> None:
     graph = joined(33, 17)
     kernels = odd.predict(graph).kernels
-    told_ms = sum(kernel.latency_ms for kernel in kernels)
-    assert odd.figures(graph).warm_ms == pytest.approx(told_ms, rel=1e-6, abs=1e-4)
+    sum_ms = sum(kernel.latency_ms for kernel in kernels)
+    assert odd.figures(graph).warm_ms == pytest.approx(sum_ms, rel=1e-6, abs=1e-4)
 
 
-def test_it_is_kept_with_the_predictor(odd: PlatformPredictor) -> None:
+def test_the_context_model_is_saved_with_the_predictor(odd: PlatformPredictor) -> None:
     graphs = networks(5, 3)
-    again = PlatformPredictor.from_state(odd.state())
+    again = predictor_of(state_of(odd))
     assert again.context is not None
     assert again.predict_many(graphs) == odd.predict_many(graphs)
 
 
-def test_without_lightgbm_the_same_bits(
+def test_predictions_are_equal_to_the_bit_without_lightgbm(
     odd: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
 
     graphs = networks(5, 4)
     expected = [answer.latency_ms for answer in odd.predict_many(graphs)]
-    again = PlatformPredictor.from_state(odd.state())
+    again = predictor_of(state_of(odd))
     monkeypatch.delitem(sys.modules, "lightgbm")
     assert [answer.latency_ms for answer in again.predict_many(graphs)] == expected
 
 
-def test_where_places_do_not_matter_nothing_is_learned() -> None:
-    assert fitted(plain_ms, networks(LEAST_MODELS + 5, 5)).context is None
+def test_nothing_is_learned_if_neighbours_do_not_matter() -> None:
+    assert fitted(plain_ms, networks(LEAST_NETWORKS + 5, 5)).context is None
 
 
-def test_a_few_networks_say_too_little(odd: PlatformPredictor) -> None:
-    few = Placed.of(seen(networks(LEAST_MODELS - 1, 6), odd_ms), RULES)
+def test_nothing_is_learned_from_few_networks(odd: PlatformPredictor) -> None:
+    few = PlacedKernels.of(seen(networks(LEAST_NETWORKS - 1, 6), odd_ms), RULES)
     assert ContextModel.fit(few, odd.models, {}) is None
 
 
-def test_kernels_of_no_network_have_no_place() -> None:
+def test_kernels_without_a_network_have_no_place() -> None:
     (graph,) = networks(1, 7)
     alone = [KernelSample(Kernel(kernel.graph), 1.0) for kernel in split(graph, RULES)]
-    assert Placed.of([alone], RULES).keys == ()
+    assert PlacedKernels.of([alone], RULES).keys == ()
 
 
 def test_marks_of_another_version_are_refused(odd: PlatformPredictor) -> None:

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import FusionRulesError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs, split
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.testing.graphs import graphs, reordered
 
 BN = "BatchNormalization"
 INBOUND: tuple[Branch, ...] = (0, 1, 2)
-# nn-Meter section 4.2, the rules of the GPU backend that Fig. 5 goes by.
+# The rules of the GPU backend in nn-Meter, section 4.2, which Fig. 5 uses.
 GPU = FusionRules(
     pairs={
         ("MaxPool", "Add"): "fused",
@@ -179,7 +180,7 @@ def test_a_swish_joins_its_convolution_once_it_is_one_op() -> None:
     b = GraphBuilder("swish")
     graph = b.build([b.hard_swish(b.conv(b.input((1, 4, 4, 4)), 4, 1))])
     pairs = {**all_pairs(["HardSigmoid", "Mul"]), ("Conv", "HardSigmoid"): "fused"}
-    for inbound in INBOUND:  # one tensor and its sigmoid are no branches
+    for inbound in INBOUND:  # a tensor and its sigmoid do not count as branches
         rules = FusionRules(pairs, multi_inbound=inbound)
         assert set(types(graph, rules)) == {"Conv+HardSigmoid+Mul"}
     alone: dict[tuple[str, str], Verdict] = {
@@ -189,7 +190,7 @@ def test_a_swish_joins_its_convolution_once_it_is_one_op() -> None:
     assert set(types(graph, FusionRules(alone))) == {"Conv", "HardSigmoid", "Mul"}
 
 
-def test_rules_may_tell_of_gates_and_of_the_activation_as_a_whole() -> None:
+def test_rules_may_name_gates_and_whole_activations() -> None:
     b = GraphBuilder("swish")
     x = b.conv(b.input((1, 4, 4, 4)), 4, 1)
     gated = b.op("Mul", [b.sigmoid(x), x])
@@ -198,13 +199,13 @@ def test_rules_may_tell_of_gates_and_of_the_activation_as_a_whole() -> None:
     gate: dict[tuple[str, str], Verdict] = {("Sigmoid", "Mul:gate"): "fused"}
     kernels = ["Conv", "Sigmoid+Mul", "GlobalAveragePool", "Sigmoid", "Mul"]
     assert types(graph, FusionRules(gate, multi_inbound=1)) == Counter(kernels)
-    # what is told of two tensors' product says nothing of one with its own sigmoid
+    # a rule about products of two tensors does not apply to a product with the own sigmoid
     gate["Sigmoid", "Mul"] = "separate"
     gate["Conv", "Sigmoid"] = "separate"
     gate["Conv", "Swish"] = "fused"
     kernels = ["Conv+Sigmoid+Mul", "GlobalAveragePool", "Sigmoid", "Mul"]
     assert types(graph, FusionRules(gate)) == Counter(kernels)
-    # a convolution may take in as a whole what is two kernels by itself
+    # a convolution may fuse with a whole activation that would be two kernels by itself
     gate["Sigmoid", "Mul:gate"] = "separate"
     assert types(graph, FusionRules(gate)) == Counter(kernels)
     last = b.build([b.op("Mul", [b.sigmoid(b.max_pool(scaled, 3, 1)), "maxpool_6"])])
@@ -225,7 +226,7 @@ def test_views_belong_to_their_producer_unless_it_is_shared() -> None:
     x = b.relu(b.op("Dropout", [b.conv(b.input((1, 4, 4, 4)), 4, 1)]))
     y = b.relu(b.flatten(x))
     graph = b.build([y])
-    # Dropout is passed through; a reshaped result takes nothing more.
+    # ops fuse behind Dropout; nothing fuses behind a reshaped result
     rules = GPU.replace_pairs({("Relu", "Relu"): "fused", ("Conv", "Relu"): "fused"})
     assert [k.type for k in split(graph, rules)] == ["Conv+Dropout+Relu+Flatten", "Relu"]
     b = GraphBuilder("shared")
@@ -306,7 +307,7 @@ def test_rules_that_contradict_the_format_are_refused(change: Any, message: str)
         FusionRules.from_json(GPU.to_json() | change)
 
 
-def test_text_that_is_no_rules_is_refused() -> None:
+def test_text_that_does_not_hold_rules_is_refused() -> None:
     for text in ("", "{", "[]", "{}"):
         with pytest.raises(FusionRulesError):
             FusionRules.loads(text)

@@ -1,4 +1,4 @@
-"""The fast split, its parts, lazily cut kernels and keys, against the plainest definitions."""
+"""Split, parts, lazily cut kernels and keys, compared with slow and simple definitions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType
-from latfarm_predictors.kernels.fusion import (
-    GATE,
-    GATED,
-    Branch,
-    FusionRules,
-    Verdict,
-    find_parts,
-    rule_op,
-    split,
-)
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED, rule_op
+from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import Workload, workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
@@ -35,9 +29,9 @@ GATE_OP = f"Mul{GATE}"
 
 
 def random_rules(graph: Graph, rng: random.Random) -> FusionRules:
-    """Rules on the ops of this graph, from hardly any that fuse to all."""
+    """Random rules for the ops of this graph; few, many or all pairs fuse."""
     ops = sorted({rule_op(graph, node) for node in graph.nodes})
-    # of activations in two ops, rules may tell by their names or by those of the plain ops
+    # rules may name an activation of two ops as a whole, or its plain ops
     ops += [GATED[op] for op in ops if op in GATED] + ["Mul"] * (GATE_OP in ops)
     if rng.random() < 0.3 and GATE_OP in ops:
         ops.remove(GATE_OP)
@@ -65,20 +59,22 @@ FUSED = FusionRules({("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): 
 
 @given(st.one_of(graphs(max_ops=20), st.integers(0, 2**32)), st.integers(0, 2**32))
 @settings(max_examples=120, deadline=None)
-def test_split_and_workloads_are_those_of_the_plain_way(made: Graph | int, seed: int) -> None:
+def test_split_and_workloads_equal_those_of_the_simple_definition(
+    made: Graph | int, seed: int
+) -> None:
     rng = random.Random(seed)
     graph = mixed_graph(random.Random(made), 16) if isinstance(made, int) else made
     rules = random_rules(graph, rng)
     kernels, plain = split(graph, rules), plain_split(graph, rules)
     assert [kernel.node_names for kernel in kernels] == [kernel.node_names for kernel in plain]
-    told = [workload(kernel) for kernel in kernels]  # before their graphs are cut out
-    assert told == [plain_workload(kernel) for kernel in plain]
+    works = [workload(kernel) for kernel in kernels]  # before their graphs are cut out
+    assert works == [plain_workload(kernel) for kernel in plain]
     assert kernels == plain
     assert [k.graph.dumps() for k in kernels] == [k.graph.dumps() for k in plain]
-    assert told == [workload(kernel) for kernel in kernels]  # and after
+    assert works == [workload(kernel) for kernel in kernels]  # and after
 
 
-def test_a_cycle_through_a_group_that_goes_on_behind_the_others_is_seen() -> None:
+def test_a_cycle_through_a_group_that_goes_on_far_behind_is_found() -> None:
     b = GraphBuilder("cycle")
     x = b.input((1, 4, 6, 6))
     norm = b.batch_norm(x)
@@ -103,11 +99,11 @@ def test_equal_keys_are_equal_workloads() -> None:
             work = workload_of(graph, part)
             assert known.setdefault(key, work) == work
             asked += 1
-    assert len(known) < 0.8 * asked  # or else the test has compared next to nothing
+    assert len(known) < 0.8 * asked  # otherwise the test has compared almost nothing
 
 
 def conv_keys(**changes: AttrValue) -> list[object]:
-    """Keys of a convolution behind an activation, with something changed."""
+    """Keys of a convolution behind an activation, with changed attributes of the convolution."""
     b = GraphBuilder("keys")
     x = b.relu(b.input((1, 8, 16, 16)))
     graph = b.build([b.conv(x, 8, 3)])
@@ -127,10 +123,10 @@ def test_each_attribute_that_counts_is_in_the_key() -> None:
     assert conv_keys(pads=(9, 9, 9, 9)) == usual  # the sizes of the result tell enough
 
 
-def test_keys_tell_types_of_tensors_inside_a_kernel() -> None:
-    """A view inside changes what its main op reads; no size at the border tells."""
+def test_keys_include_types_of_tensors_inside_a_kernel() -> None:
+    """A view inside a kernel changes what its main op reads, and no size at the border shows it."""
 
-    def told(rows: int) -> tuple[object, Workload]:
+    def key_and_workload(rows: int) -> tuple[object, Workload]:
         b = GraphBuilder("inner")
         x = b.softmax(b.reshape(b.input((64,)), (rows, 64 // rows)))
         graph = b.build([b.reshape(x, (64,))])
@@ -138,12 +134,12 @@ def test_keys_tell_types_of_tensors_inside_a_kernel() -> None:
         (part,) = find_parts(graph, rules)
         return NetworkKeys(graph, [part]).of(graph)[0], workload_of(graph, part)
 
-    (key, work), (other_key, other) = told(4), told(8)
+    (key, work), (other_key, other) = key_and_workload(4), key_and_workload(8)
     assert (work.batch, other.batch) == (4, 8)
     assert key != other_key
 
 
-def test_keys_are_those_of_the_network_asked_about() -> None:
+def test_keys_depend_on_the_network_that_is_asked_about() -> None:
     one, other = chain(8), chain(24)
     keys = NetworkKeys(one, find_parts(one, FUSED))
     own = NetworkKeys(other, find_parts(other, FUSED))
@@ -152,7 +148,7 @@ def test_keys_are_those_of_the_network_asked_about() -> None:
 
 
 def absent() -> Graph:
-    """A node whose second result is absent, and one whose second operand is."""
+    """A graph with a node whose second result is absent, and nodes with absent operands."""
     one = TensorType("float32", (1, 4))
     return Graph(
         "absent",
@@ -169,13 +165,13 @@ def absent() -> Graph:
 
 
 @pytest.mark.parametrize("rules", [FusionRules(), FusionRules.none()])
-def test_an_absent_result_feeds_nobody(rules: FusionRules) -> None:
+def test_an_absent_result_has_no_reader(rules: FusionRules) -> None:
     kernels = split(absent(), rules)
     assert sorted(n for k in kernels for n in k.node_names) == ["clip", "drop", "last"]
     assert kernels == plain_split(absent(), rules)
 
 
-def test_a_node_without_any_result_is_no_kernel() -> None:
+def test_a_node_without_any_result_is_refused() -> None:
     graph = absent()
     mute = replace(graph, nodes=(*graph.nodes, Node("mute", "Clip", ("b",), ("",))))
     with pytest.raises(GraphError, match=r"'mute' .* no result"):
@@ -186,12 +182,11 @@ def test_a_kernel_of_a_network_is_cut_when_asked_for() -> None:
     graph = chain()
     (lazy,) = split(graph, FUSED)
     assert lazy.type == "Conv+BatchNormalization+Relu"
-    assert lazy.place[0] is graph
-    assert "graph" not in vars(lazy)
+    assert lazy.origin is not None
+    assert lazy.origin[0] is graph
     cut = extract(graph, graph.nodes)
     assert lazy == cut
-    assert lazy.kernel_id == graph.hash
-    assert lazy.place[0] is lazy.graph  # the network is not kept for it any longer
+    assert lazy.kernel_id == hash_of(graph)
     assert repr(lazy) == repr(cut)
 
 
@@ -204,7 +199,7 @@ def test_a_kernel_travels_without_its_network(remade: object) -> None:
     (lazy,) = split(graph, FUSED)
     other = remade(lazy)
     assert other == extract(graph, graph.nodes)
-    assert other.place[0] is not graph
+    assert other.origin is None
     assert b"a network of this name" not in pickle.dumps(lazy)
     assert replace(split(graph, FUSED)[0], device="npu").graph == lazy.graph
 
@@ -227,4 +222,4 @@ def test_threads_cut_the_same_graph() -> None:
     kernels = split(b.build([x]), FusionRules.none())
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda index: kernels[index % 60].graph, range(960)))
-    assert {graph.hash for graph in found} == {kernels[0].kernel_id}
+    assert {hash_of(graph) for graph in found} == {kernels[0].kernel_id}

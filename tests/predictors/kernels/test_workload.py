@@ -7,16 +7,12 @@ from hypothesis import given, settings
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
 from latfarm_predictors.graph.shapes import supported_ops
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.kernels.families import FAMILIES, family_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel, extract
-from latfarm_predictors.kernels.workload import (
-    FAMILIES,
-    Workload,
-    configuration,
-    family_of,
-    graph_totals,
-    workload,
-)
+from latfarm_predictors.kernels.workload import Workload, configuration, workload
 from latfarm_predictors.testing.graphs import graphs
 
 
@@ -126,7 +122,7 @@ def test_the_main_op_is_the_one_that_multiplies() -> None:
     assert (found.family, found.fused_ops) == ("eltwise", 0)
 
 
-def test_a_window_over_channels_tells_kernels_apart() -> None:
+def test_kernels_differ_by_their_window_over_channels() -> None:
     three = work(lambda b, x: b.lrn(x, 3), (1, 8, 6, 6))
     five = work(lambda b, x: b.lrn(x, 5), (1, 8, 6, 6))
     assert (five.kernel_h, five.kernel_w) == (5, 1)

@@ -1,4 +1,4 @@
-"""Times of kernels alone, put to where networks run them."""
+"""Latencies of kernels that were measured alone, corrected to what they are inside networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from latfarm_predictors.features.table import Array
-from latfarm_predictors.learned.isolation import LEAST_ROWS, settled
+from latfarm_predictors.learned.isolation import LEAST_ROWS, corrected_for_isolation
 from latfarm_predictors.samples import KernelSample, Training, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard, random_kernel
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slow
 
 PLATFORM = SyntheticBoard()
 SLOWER, GROWTH = 1.4, 1.04
-"""Inside networks: of a kernel of a millisecond, and per factor e of its time."""
+"""Log effect of being inside a network: of a kernel of 1 ms, and per factor e of latency."""
 
 
 def samples(families: Sequence[str], alone: int, inside: int, seed: int) -> list[KernelSample]:
-    """Kernels of which those inside networks take longer, the longer they take."""
+    """Kernels that take longer inside networks, by a factor that grows with their latency."""
     rng = np.random.default_rng(seed)
     found = []
     for family in families:
@@ -35,7 +35,7 @@ def samples(families: Sequence[str], alone: int, inside: int, seed: int) -> list
 
 
 def errors(training: Training) -> Array:
-    """By how much times of lone kernels miss, in logarithms, what they would be in networks."""
+    """Log errors of kernels measured alone, against their latency inside networks."""
     alone = ~training.in_network
     raw = np.array([PLATFORM.kernel_true_ms(w) + PLATFORM.call_ms for w in training.workloads])
     truth = raw * SLOWER * raw ** np.log(GROWTH)
@@ -47,15 +47,15 @@ def training() -> Training:
     return prepare(samples(["conv"], 80, 80, 1), 0.0)
 
 
-def test_times_alone_become_those_inside_networks(training: Training) -> None:
-    before, after = errors(training), errors(settled(training))
+def test_latencies_alone_become_those_inside_networks(training: Training) -> None:
+    before, after = errors(training), errors(corrected_for_isolation(training))
     assert abs(np.median(before)) > 0.1
     assert abs(np.median(after)) < 0.04
     assert np.abs(after).mean() < 0.4 * np.abs(before).mean()
 
 
-def test_times_inside_networks_stay_and_doubt_is_added_to_the_others(training: Training) -> None:
-    found, inside = settled(training), training.in_network
+def test_latencies_inside_networks_stay_and_the_others_become_less_sure(training: Training) -> None:
+    found, inside = corrected_for_isolation(training), training.in_network
     assert np.array_equal(found.latency_ms[inside], training.latency_ms[inside])
     assert np.array_equal(found.noise[inside], training.noise[inside])
     assert (found.noise[~inside] > training.noise[~inside]).all()
@@ -63,9 +63,9 @@ def test_times_inside_networks_stay_and_doubt_is_added_to_the_others(training: T
 
 
 @pytest.mark.parametrize(("alone", "inside"), [(60, 0), (0, 60), (60, LEAST_ROWS - 1)])
-def test_too_little_of_one_kind_changes_nothing(alone: int, inside: int) -> None:
+def test_too_few_kernels_of_one_kind_change_nothing(alone: int, inside: int) -> None:
     training = prepare(samples(["conv"], alone, inside, 2), 0.0)
-    assert np.array_equal(settled(training).latency_ms, training.latency_ms)
+    assert np.array_equal(corrected_for_isolation(training).latency_ms, training.latency_ms)
 
 
 def test_each_group_has_an_effect_of_its_own() -> None:
@@ -73,14 +73,14 @@ def test_each_group_has_an_effect_of_its_own() -> None:
     level = [replace(s, network="") for s in samples(["pool"], 60, 0, 4)]
     level += [replace(s, network="n") for s in samples(["pool"], 60, 0, 5)]
     training = prepare(plain + level, 0.0)
-    found = settled(training)
+    found = corrected_for_isolation(training)
     pools = np.array([w.family == "pool" for w in training.workloads])
     change = np.abs(np.log(found.latency_ms / training.latency_ms))
     assert change[pools].max() < 0.1
     assert np.median(change[~pools & ~training.in_network]) > 0.1
 
 
-def test_a_kernel_of_both_kinds_is_what_it_was_inside() -> None:
+def test_a_kernel_measured_both_ways_has_its_latency_inside_networks() -> None:
     rng = np.random.default_rng(0)
     kernel = random_kernel(rng, "conv")
     alone = KernelSample(kernel, 1.0, 0.0, None, "profile")
@@ -90,6 +90,9 @@ def test_a_kernel_of_both_kinds_is_what_it_was_inside() -> None:
     assert training.in_network.tolist() == [True]
 
 
-def test_the_same_data_and_seed_give_the_same_times() -> None:
+def test_the_same_data_and_seed_give_the_same_latencies() -> None:
     training = prepare(samples(["conv"], 300, 300, 6), 0.0)
-    assert np.array_equal(settled(training, 1).latency_ms, settled(training, 1).latency_ms)
+    assert np.array_equal(
+        corrected_for_isolation(training, 1).latency_ms,
+        corrected_for_isolation(training, 1).latency_ms,
+    )

@@ -16,11 +16,14 @@ from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.published.nn_meter import kernel_kinds
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample, prepare
 from latfarm_predictors.testing.synthetic import SyntheticBoard
 
@@ -146,8 +149,9 @@ def fitted() -> PlatformPredictor:
         NetworkSample(graph, BOARD.network_true_ms(graph, RULES))
         for graph in [graph_of(name, 32, 20) for name in list(KERNELS)[::2]]
     ]
-    return PlatformPredictor.fit(
-        "all-1t", RULES, samples, networks, call_overhead_ms=BOARD.call_ms, baselines=False
+    return fit_predictor(
+        PlatformSamples("all-1t", RULES, samples, networks, call_overhead_ms=BOARD.call_ms),
+        baselines=False,
     )
 
 
@@ -168,7 +172,7 @@ def test_kernels_of_all_kinds_are_predicted_well(fitted: PlatformPredictor) -> N
     works = [workload(kernel) for graph in graphs for kernel in split(graph, RULES)]
     truth = [BOARD.kernel_true_ms(work) for work in works]
     shown = [k.latency_ms for answer in fitted.predict_many(graphs) for k in answer.kernels]
-    kept = [i for i, ms in enumerate(truth) if ms > 0]  # views take nothing
+    kept = [i for i, ms in enumerate(truth) if ms > 0]  # views take no time
     scores = evaluate(np.array(shown)[kept], np.array(truth)[kept])
     assert scores.within10 > 0.8
 
@@ -180,7 +184,7 @@ def test_a_batch_is_part_of_a_kernel(name: str, fitted: PlatformPredictor) -> No
     assert [k.configuration for k in one.kernels] != [k.configuration for k in four.kernels]
 
 
-def test_a_block_that_a_runtime_makes_one_kernel_of_is_one_kind_of_nn_meters() -> None:
+def test_a_block_that_is_one_kernel_is_one_kind_of_nn_meter() -> None:
     kinds = {}
     for name in ("se", "hswish", "channelshuffle", "bn+relu", "add+relu", "concat", "maxpool"):
         found = split(graph_of(name, 48, 18), SE_RULES)
@@ -200,7 +204,7 @@ def on(kernel: Kernel, device: str) -> Kernel:
 
 
 def test_a_device_is_part_of_a_kernel() -> None:
-    """A delegate that leaves softmax to a CPU ten times as slow: each device is learned apart."""
+    """A delegate leaves softmax to a CPU ten times as slow; each device has models of its own."""
     rng = np.random.default_rng(1)
     samples = []
     for c, s in SIZES:
@@ -208,9 +212,9 @@ def test_a_device_is_part_of_a_kernel() -> None:
             for sample in measured(graph_of(name, c, s), RULES, rng):
                 kernel = on(sample.kernel, device)
                 samples.append(KernelSample(kernel, times * sample.latency_ms))
-    fitted = PlatformPredictor.fit("npu-1t", RULES, samples, [], baselines=False)
+    fitted = fit_predictor(PlatformSamples("npu-1t", RULES, samples, []), baselines=False)
     assert {group.group for group in fitted.groups} == {"memory", "memory@cpu"}
-    again = PlatformPredictor.from_state(fitted.state())
+    again = predictor_of(state_of(fitted))
     for name, times in (("bn+relu", 1.0), ("softmax", 10.0)):
         graph = graph_of(name, 48, 18)
         truth = times * (BOARD.call_ms + BOARD.kernel_true_ms(workload(split(graph, RULES)[0])))

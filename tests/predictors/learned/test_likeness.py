@@ -1,4 +1,4 @@
-"""Widths follow what networks that are made alike were wrong by."""
+"""Intervals are as wide as the errors of similar networks were large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = NetworkFigures(10.0, 10.0, 0.1, 0.4, 50.0, 5.0, 8.0, 0.5, 2.0, 7.0)
 def population(
     rng: np.random.Generator, count: int
 ) -> tuple[list[NetworkFigures], Array, npt.NDArray[np.bool_]]:
-    """Networks; one in ten is made of another kind of kernel, which is predicted 6 % too low."""
+    """Networks of which one in ten is made of a kind of kernel that is predicted 6 % too low."""
     odd = rng.random(count) < 0.1
     networks = []
     for strange in odd:
@@ -46,7 +46,7 @@ def population(
 
 
 @pytest.mark.slow
-def test_a_family_that_errs_alike_is_held_at_no_cost_to_the_others() -> None:
+def test_a_family_with_common_errors_gets_wider_intervals_and_others_do_not() -> None:
     held: dict[str, list[bool]] = {"near": [], "all alike": []}
     widths: dict[str, list[float]] = {"near": [], "all alike": []}
     overall = []
@@ -70,14 +70,14 @@ def test_a_family_that_errs_alike_is_held_at_no_cost_to_the_others() -> None:
     assert 0.86 <= np.mean(overall) <= 0.96
 
 
-def test_what_is_like_nothing_is_doubted_more_than_what_is_like_all() -> None:
+def test_a_network_like_no_other_has_a_wider_interval() -> None:
     shares = np.tile([0.9, 0.1, 0.0], (10, 1))
     likeness = Likeness.of(shares, np.full(10, 0.02), np.full(10, 0.04))
     usual, novel = likeness.factor(np.array([[0.9, 0.1, 0.0], [0.0, 0.0, 1.0]]))
     assert 0.4 < usual < novel < 1.0
 
 
-def test_few_networks_or_none_tell_nothing() -> None:
+def test_few_networks_or_none_change_no_interval() -> None:
     few = LEAST_NETWORKS - 1
     likeness = Likeness.of(np.ones((few, 2)) / 2, np.full(few, 0.3), np.full(few, 0.1))
     np.testing.assert_array_equal(likeness.factor(np.ones((3, 2)) / 2), np.ones(3))
@@ -94,7 +94,7 @@ def test_a_networks_sigma_does_not_depend_on_what_else_is_asked() -> None:
     np.testing.assert_array_equal(together, again.predict(networks)[1])
 
 
-def test_networks_that_are_all_right_stay_finite() -> None:
+def test_networks_without_errors_give_finite_factors() -> None:
     networks, _, _ = population(np.random.default_rng(2), 12)
     exact = np.array([n.warm_ms for n in networks])
     correction = NetworkCorrection().fit(networks, exact)

@@ -1,4 +1,4 @@
-"""The step from kernels' sum to network: choice, honesty of residuals, coverage."""
+"""The correction of a sum of kernels: its choice, its residuals, the coverage of intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def draw(
     rng: np.random.Generator, count: int, *, effect: str = "none", noise: float = 0.04
 ) -> tuple[list[NetworkFigures], Array]:
-    """Figures of random networks, and latencies that depart from the sum as `effect` says."""
+    """Figures of random networks, and latencies that differ from the sum by one `effect`."""
     networks, latency = [], np.empty(count)
     for index in range(count):
         warm = float(np.exp(rng.uniform(np.log(1.0), np.log(80.0))))
@@ -57,7 +57,7 @@ def test_without_networks_it_is_the_sum() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_few_networks_are_no_reason_to_fail_or_to_run_wild(count: int) -> None:
+def test_few_networks_give_a_correction_that_is_near_the_sum(count: int) -> None:
     rng = np.random.default_rng(count)
     networks, latency = draw(rng, count, effect="calls")
     correction = NetworkCorrection().fit(networks, latency)
@@ -76,7 +76,7 @@ def test_a_plain_sum_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("effect", ["scale", "cold", "calls"])
-def test_a_cause_is_found_and_taken_out(effect: str) -> None:
+def test_an_effect_is_found_and_corrected(effect: str) -> None:
     plain, corrected = [], []
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ def test_a_cause_is_found_and_taken_out(effect: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "effect"), [(12, "none"), (20, "calls"), (40, "cold")])
-def test_coverage_and_honest_residuals_by_simulation(count: int, effect: str) -> None:
+def test_intervals_hold_and_residuals_are_as_large_as_new_errors(count: int, effect: str) -> None:
     hits, told, true = [], [], []
     for seed in range(600 // count):
         rng = np.random.default_rng(1000 + seed)
@@ -108,7 +108,7 @@ def test_coverage_and_honest_residuals_by_simulation(count: int, effect: str) ->
     assert np.mean(told) >= 0.93 * np.mean(true)
 
 
-def test_far_networks_are_corrected_no_further_than_seen_and_doubted_more() -> None:
+def test_networks_far_from_the_fit_get_a_bounded_correction_and_wider_intervals() -> None:
     rng = np.random.default_rng(0)
     networks, latency = draw(rng, 30, effect="calls")
     correction = NetworkCorrection().fit(networks, latency)
@@ -137,14 +137,14 @@ def test_state_gives_back_the_same_bits(count: int, effect: str) -> None:
 def test_a_gp_state_gives_back_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     networks, latency = draw(rng, 40)
-    # a bend that no line follows
+    # an effect that is not linear
     bend = np.array([np.sin(3.0 * np.log(n.warm_ms)) for n in networks])
     correction = NetworkCorrection().fit(networks, latency * np.exp(0.2 * bend))
     again = NetworkCorrection.from_state(correction.state())
     np.testing.assert_array_equal(correction.predict(networks)[0], again.predict(networks)[0])
 
 
-def test_figures_add_kernels_up() -> None:
+def test_figures_are_sums_over_kernels() -> None:
     rng = np.random.default_rng(0)
     works = [workload(k) for k in random_kernels(rng, {"conv": 4, "fc": 2})]
     table = as_table(works)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.features.costs import Tiles, refined_roofline_ms
+from latfarm_predictors.features.costs import Tiles, utilisation
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.kernel import extract
@@ -40,7 +40,7 @@ def convs(count: int, seed: int) -> Table:
 
 
 def true_ms(table: Table, unrolling: Unrolling) -> Array:
-    """An array that does nothing but what the refined roofline says."""
+    """Latencies of an array that does exactly what the refined roofline says."""
     compute = operations(table) / OPS_PER_MS / unrolling.utilisation(table)
     return np.maximum(compute, table.total_bytes / BYTES_PER_MS)
 
@@ -66,7 +66,7 @@ def test_utilisation_by_hand() -> None:
     assert Unrolling(filters=16, channels=8).utilisation(layer)[0] == pytest.approx(
         20 / 32 * 12 / 16
     )
-    # half of the loss is paid: 1 / (0.5 + 0.5 * 32 / 20)
+    # half of the loss counts: 1 / (0.5 + 0.5 * 32 / 20)
     assert Unrolling(filters=16, filters_alpha=0.5).utilisation(layer)[0] == pytest.approx(1 / 1.3)
     assert Unrolling(filters=16, filters_alpha=0.0).utilisation(layer)[0] == pytest.approx(1.0)
 
@@ -95,7 +95,8 @@ def test_the_refined_roofline_is_the_analytic_one_where_alphas_are_one() -> None
     ours = RefinedRoofline()
     ours.ops_per_ms, ours.bytes_per_ms = 2 * 3e7, 5e6
     ours.unrolling = Unrolling(filters=24, channels=4, height=3, width=3)
-    theirs = refined_roofline_ms(table, Tiles(24, 4, rows=3), 3e7, 5e6, 0.0)
+    compute_ms = table.macs / 3e7 / utilisation(table, Tiles(24, 4, rows=3))
+    theirs = np.maximum(compute_ms, table.total_bytes / 5e6)
     np.testing.assert_allclose(ours.latency_ms(table), theirs, rtol=1e-12)
 
 
@@ -131,7 +132,7 @@ def test_alpha_is_found_on_a_sweep_of_one_dimension() -> None:
     model = RefinedRoofline().fit(table, true_ms(table, truth) + 0.002)
     assert model.unrolling.filters == 32
     assert model.unrolling.filters_alpha == pytest.approx(0.6, abs=0.05)
-    assert model.unrolling.channels == model.unrolling.height == 1  # never varied: nothing to see
+    assert model.unrolling.channels == model.unrolling.height == 1  # these never varied
 
 
 def test_few_compute_bound_rows_refine_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Masks of leaves: the bits of a walk, those of LightGBM, and a walk where masks cannot be."""
+"""Masks of leaves give the bits of a walk and of LightGBM; trees without masks are walked."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def same_bits(trees: Trees, rows: Array) -> None:
     st.lists(st.sampled_from(EDGES), min_size=1, max_size=12),
     st.integers(0, 40),
 )
-def test_masks_give_the_bits_of_a_walk_whatever_is_asked(
+def test_masks_give_the_bits_of_a_walk_for_any_row(
     seed: int, trees: int, most: int, thresholds: list[float], count: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -108,7 +108,7 @@ def test_masks_give_the_bits_of_lightgbm(leaves: int) -> None:
     grown = lightgbm.train(settings, lightgbm.Dataset(learned, target), 60)
     trees = read_trees(grown.model_to_string())
     limits = trees.threshold[np.isfinite(trees.threshold)]
-    # LightGBM takes what is nearer to 0 than 1e-35 for 0, and grows thresholds at that
+    # LightGBM takes values nearer to 0 than 1e-35 for 0, and grows thresholds at 1e-35
     asked = rng.choice([*limits[np.abs(limits) > 1e-30], *rng.normal(size=500), 0.0], (2000, 7))
     theirs = np.asarray(grown.predict(asked, num_threads=1))
     assert masks_of(trees).total(asked).tobytes() == theirs.tobytes()
@@ -131,7 +131,7 @@ def test_the_leaves_of_a_small_tree_by_hand() -> None:
     assert masks.total(asked).tolist() == [10.0, 30.0, 20.0, 20.0, 40.0, 40.0]
 
 
-def test_what_has_no_masks_is_walked() -> None:
+def test_trees_without_masks_are_walked() -> None:
     rng = np.random.default_rng(0)
     rows = rng.choice([*EDGES, np.nan], (50, FEATURES))
     large = tree_text(rng, MOST_LEAVES + 1, EDGES)
@@ -173,7 +173,7 @@ def test_tables_keep_to_the_memory_that_they_are_given() -> None:
     assert size % (40 * 4) == 0
 
 
-def test_a_feature_that_there_is_not_is_refused() -> None:
+def test_a_feature_that_is_not_there_is_refused() -> None:
     trees = forest(0, 3, 9, [0.0])
     with pytest.raises(BundleError, match="more features"):
         masks_of(trees).total(np.zeros((4, 1)))

@@ -1,4 +1,4 @@
-"""Every regressor against one conformance suite, and what each alone promises."""
+"""Every regressor meets one conformance suite; further tests check what a single one promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import Regressor, out_of_fold, robust_sigma
+from latfarm_predictors.models.base import Observations, Regressor, out_of_fold, robust_sigma
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.gaussian.search import penalised_likelihood, search
 from latfarm_predictors.models.published.analytic import Linear, Lookup
@@ -152,7 +152,7 @@ def test_the_gp_follows_doubled_work(fitted: dict[str, Regressor]) -> None:
     assert (steps < 1.0).all()
 
 
-def test_the_gp_knows_where_it_knows_little(
+def test_the_gp_is_less_sure_far_from_its_rows(
     fitted: dict[str, Regressor], train: tuple[Table, Array, Array]
 ) -> None:
     b = GraphBuilder("far")
@@ -185,7 +185,7 @@ def test_scales_sought_on_parts_are_those_of_the_whole() -> None:
     few = [
         search(inputs[n::3], target[n::3], known[:80], steps=60, rows=80, seed=0) for n in (0, 1)
     ]
-    assert (np.argsort(whole.lengths) == [0, 1, 2]).all()  # the last tells nothing
+    assert (np.argsort(whole.lengths) == [0, 1, 2]).all()  # the last feature is noise
     lengths = np.log([found.lengths[:2] for found in parts])
     assert np.abs(lengths - np.log(whole.lengths[:2])).max() < 0.5
     alone = np.log([found.lengths[:2] for found in few])
@@ -220,9 +220,9 @@ def test_deviations_are_of_the_right_size(
     assert 0.75 <= inside.mean() <= 1.0
 
 
-def test_more_rows_than_the_process_may_see() -> None:
+def test_a_process_sees_a_subset_of_many_rows() -> None:
     table, latency, _ = convs(60, seed=4)
-    model = RooflineGP(most_rows=40, search_rows=30).fit(table, latency)
+    model = RooflineGP(most_rows=40).fit(table, latency)
     assert model.state().arrays["inputs"].shape[0] <= 40
     assert evaluate(model.predict(table)[0], latency).within10 > 0.6
 
@@ -238,7 +238,7 @@ def test_hidden_tiles_are_found() -> None:
     assert model.sigma < 0.03
 
 
-def test_a_roofline_prices_ops_apart() -> None:
+def test_a_roofline_has_a_rate_for_each_op() -> None:
     rng = np.random.default_rng(0)
     works = [workload(random_kernel(rng, "eltwise")) for _ in range(60)]
     true = np.array([BOARD.kernel_true_ms(work) for work in works])
@@ -249,7 +249,7 @@ def test_a_roofline_prices_ops_apart() -> None:
 def test_the_forest_is_the_one_scikit_learn_grew(train: tuple[Table, Array, Array]) -> None:
     model = Forest(trees=20)
     model.fit(*train[:2])
-    features = model._features(train[0])
+    features = model.features(train[0])
     grown = RandomForestRegressor(20, max_features=model.feature_share, random_state=0)
     grown.fit(features, train[1])
     np.testing.assert_allclose(model.predict(train[0])[0], grown.predict(features), rtol=1e-12)
@@ -265,7 +265,7 @@ def test_out_of_fold_estimates_do_not_see_their_row() -> None:
     table, latency, _ = convs(40, seed=6)
     model = Lookup().fit(table, latency)
     np.testing.assert_array_equal(model.predict(table)[0], latency)
-    unseen, _ = out_of_fold(model.refit, table, latency, np.zeros(40), folds=40)
+    unseen, _ = out_of_fold(model.refit, Observations(table, latency, np.zeros(40)), folds=40)
     assert (unseen != latency).all()
 
 
@@ -291,7 +291,7 @@ def test_trees_join_the_stack_where_they_help() -> None:
     np.testing.assert_array_equal(model.predict(table)[0], again.predict(table)[0])
     assert again.boosted is not None
     assert again.boosted.roofline is again.gp.roofline
-    # a bundle whose two rooflines differ: each part goes by its own
+    # where the two rooflines of a bundle differ, each part uses its own
     state = model.state()
     trees = state.parts["boosted"]
     high = replace(
@@ -301,7 +301,11 @@ def test_trees_join_the_stack_where_they_help() -> None:
         replace(state, parts={**state.parts, "boosted": replace(trees, parts={"roofline": high})})
     )
     assert (apart.predict(table)[0] > again.predict(table)[0]).all()
-    alone, _ = out_of_fold(model._fold_gp, table, latency, np.zeros(160), folds=5)
+
+    def fold(part: Table, times: Array, noise: Array) -> RooflineGP:
+        return RooflineGP(steps=15).fit(part, times, noise)
+
+    alone, _ = out_of_fold(fold, Observations(table, latency, np.zeros(160)), folds=5)
     errors = [
         float(np.minimum(np.abs(np.log(unseen / latency)), 0.5).mean())
         for unseen in (model.unseen_ms, alone)

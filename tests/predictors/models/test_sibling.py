@@ -1,4 +1,4 @@
-"""Starting a board from one that is like it, or is not."""
+"""A platform that is learned from a sibling platform, or from one that only claims to be one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernel
 
 pytestmark = pytest.mark.slow
 
-ELDER = SyntheticBoard()
-YOUNGER = SyntheticBoard(
+OLD_BOARD = SyntheticBoard()
+NEW_BOARD = SyntheticBoard(
     kernel_ms=0.0026, macs_per_ms=1.2e7, bytes_per_ms=4.7e6, out_tile=16, in_tile=4
 )
 FAMILIES = ("conv", "conv", "pool")
 
 
 def bent(work: Workload) -> float:
-    """What both boards' libraries share, and no roofline knows."""
+    """A factor that both boards share and that no roofline can express."""
     return math.exp(0.6 * math.sin(2.0 * math.log(work.in_channels)))
 
 
@@ -46,26 +47,28 @@ def convs(board: SyntheticBoard, count: int, seed: int) -> tuple[Table, Array]:
 
 
 @pytest.fixture(scope="module")
-def elder() -> PlatformPredictor:
-    return PlatformPredictor.fit(
-        "elder", RULES, samples(ELDER, 150, 1), [], call_overhead_ms=ELDER.call_ms
+def old_platform() -> PlatformPredictor:
+    return fit_predictor(
+        PlatformSamples(
+            "old", RULES, samples(OLD_BOARD, 150, 1), [], call_overhead_ms=OLD_BOARD.call_ms
+        )
     )
 
 
 @pytest.fixture(scope="module")
-def sibling(elder: PlatformPredictor) -> Sibling:
-    return Sibling.of(elder.models)
+def sibling(old_platform: PlatformPredictor) -> Sibling:
+    return Sibling.of(old_platform.models)
 
 
 def misses(model: Stack, table: Table, truth: Array) -> float:
     return float(np.abs(np.log(model.predict(table)[0] / truth)).mean())
 
 
-def test_it_tells_what_the_other_boards_processes_do(
-    elder: PlatformPredictor, sibling: Sibling
+def test_a_sibling_predicts_what_the_processes_of_its_platform_predict(
+    old_platform: PlatformPredictor, sibling: Sibling
 ) -> None:
-    table, _ = convs(ELDER, 40, 9)
-    expected = elder.models.stacks["conv"].gp.predict(table)[0]
+    table, _ = convs(OLD_BOARD, 40, 9)
+    expected = old_platform.models.stacks["conv"].gp.predict(table)[0]
     np.testing.assert_array_equal(sibling.latency_ms(table), expected)
     again = Sibling.from_state(sibling.state())
     np.testing.assert_array_equal(again.latency_ms(table), expected)
@@ -73,49 +76,49 @@ def test_it_tells_what_the_other_boards_processes_do(
     assert sibling.group_of("lrn", "LRN") == ""
 
 
-def test_few_measurements_go_further(sibling: Sibling) -> None:
-    judge = convs(YOUNGER, 200, 50)
-    table, latency = convs(YOUNGER, 24, 51)
+def test_a_sibling_makes_few_measurements_go_further(sibling: Sibling) -> None:
+    judge = convs(NEW_BOARD, 200, 50)
+    table, latency = convs(NEW_BOARD, 24, 51)
     alone = Stack().fit(table, latency)
     helped = Stack(sibling=sibling).fit(table, latency)
     assert helped.from_sibling
     assert misses(helped, *judge) < 0.9 * misses(alone, *judge)
-    kept = Stack.from_state(helped.state())
+    kept = Stack.from_state(helped.state(), Sibling.from_state)
     np.testing.assert_array_equal(kept.predict(judge[0]), helped.predict(judge[0]))
     moved = helped.refit(table, 2.0 * latency, np.zeros(24))
     assert misses(moved, judge[0], 2.0 * judge[1]) < 1.5 * misses(helped, *judge)
 
 
-def test_a_board_that_is_none_does_no_harm() -> None:
+def test_a_platform_that_is_no_sibling_does_no_harm() -> None:
     rng = np.random.default_rng(7)
     told = [
         replace(sample, latency_ms=float(np.exp(rng.normal(0.0, 2.0))))
-        for sample in samples(ELDER, 45, 2)
+        for sample in samples(OLD_BOARD, 45, 2)
     ]
-    stranger = PlatformPredictor.fit("stranger", RULES, told, [])
-    judge = convs(YOUNGER, 200, 50)
-    table, latency = convs(YOUNGER, 40, 52)
+    stranger = fit_predictor(PlatformSamples("stranger", RULES, told, []))
+    judge = convs(NEW_BOARD, 200, 50)
+    table, latency = convs(NEW_BOARD, 40, 52)
     alone = Stack().fit(table, latency)
     helped = Stack(sibling=Sibling.of(stranger.models)).fit(table, latency)
     assert misses(helped, *judge) < 1.1 * misses(alone, *judge)
 
 
-def test_a_bundle_holds_what_it_started_from(elder: PlatformPredictor, tmp_path: Path) -> None:
-    young = PlatformPredictor.fit(
-        "younger",
-        RULES,
-        samples(YOUNGER, 36, 3),
-        [],
-        call_overhead_ms=YOUNGER.call_ms,
-        sibling=elder,
+def test_a_bundle_holds_the_sibling_that_it_builds_on(
+    old_platform: PlatformPredictor, tmp_path: Path
+) -> None:
+    new = fit_predictor(
+        PlatformSamples(
+            "new", RULES, samples(NEW_BOARD, 36, 3), [], call_overhead_ms=NEW_BOARD.call_ms
+        ),
+        sibling=old_platform,
     )
-    assert any(model.from_sibling for model in young.models.stacks.values())
-    save_bundle(young, tmp_path / "young.zip")
-    kept = load_bundle(tmp_path / "young.zip")
-    table = as_table([workload(sample.kernel) for sample in samples(YOUNGER, 30, 4)])
+    assert any(model.from_sibling for model in new.models.stacks.values())
+    save_bundle(new, tmp_path / "new.zip")
+    kept = load_bundle(tmp_path / "new.zip")
+    table = as_table([workload(sample.kernel) for sample in samples(NEW_BOARD, 30, 4)])
     np.testing.assert_array_equal(
-        kept.models.predict(table).latency_ms, young.models.predict(table).latency_ms
+        kept.models.predict(table).latency_ms, new.models.predict(table).latency_ms
     )
-    # And a third generation can start from it.
+    # the platform can be a sibling of a third one
     third = KernelModels.from_state(kept.models.state())
     assert np.isfinite(Sibling.of(third).latency_ms(table)).all()

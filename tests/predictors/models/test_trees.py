@@ -56,7 +56,7 @@ def test_out_of_bag_by_hand() -> None:
     votes = np.array([[1.0, 10.0], [3.0, 20.0], [5.0, 60.0]])
     seen = np.array([[True, True], [False, True], [False, True]])
     mean, variance = out_of_bag(votes, seen)
-    np.testing.assert_allclose(mean, [4.0, 30.0])  # row 1 was seen by all: all judge it
+    np.testing.assert_allclose(mean, [4.0, 30.0])  # every tree saw row 1, so all of them count
     np.testing.assert_allclose(variance, [1.0, (400 + 100 + 900) / 3])
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_text_is_refused_and_never_walked(text: str, line: str, instea
         read_trees(damaged)
 
 
-def test_a_feature_that_there_is_not_is_refused(text: str) -> None:
+def test_a_feature_that_is_not_there_is_refused(text: str) -> None:
     with pytest.raises(BundleError, match="more features"):
         total(read_trees(text), np.zeros((4, 1)))
 
@@ -118,7 +118,7 @@ def test_no_text_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_who_only_predicts_waits_for_no_library_of_learning(text: str) -> None:
+def test_predicting_imports_no_library_of_learning(text: str) -> None:
     program = (
         "import sys, numpy, latfarm_predictors.bundle\n"
         "from latfarm_predictors.models.trees.boosted_trees import read_trees, total\n"

@@ -1,4 +1,4 @@
-"""Energies of a synthetic board, predicted as its latencies are."""
+"""Predicted energies of a synthetic board."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import pytest
 from latfarm_predictors.bundle import load_bundle, save_bundle
 from latfarm_predictors.errors import NoEnergyError, NotEnoughDataError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.measurement import Measurement, Outcome, Settings, request_id
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.energy import (
-    EnergyPredictor,
-    KernelEnergySample,
-    NetworkEnergySample,
-)
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.energy import EnergyUnit, KernelEnergySample, NetworkEnergySample
+from latfarm_predictors.predict.energy_fitting import EnergySamples, fit_energy_predictor
+from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.testing.synthetic import (
     RULES,
     SyntheticBoard,
@@ -36,7 +34,7 @@ NOISE = 0.02
 
 
 def kernel_mj(work: Workload) -> float:
-    """What a kernel takes: leakage while it runs, its arithmetic, and its traffic."""
+    """Energy of a kernel in mJ: leakage while it runs, its arithmetic, its memory traffic."""
     moved = work.input_bytes + work.output_bytes + work.weight_bytes
     static_mj = STATIC_W * BOARD.kernel_true_ms(work)
     return static_mj + (MAC_PJ * work.macs + BYTE_PJ * moved) * 1e-9
@@ -60,15 +58,17 @@ def fitted() -> EnergyPredictor:
         graph = random_network(rng, f"cal{index}")
         measured_mj = network_mj(graph) * float(np.exp(NOISE * rng.standard_normal()))
         networks.append(NetworkEnergySample(graph, measured_mj, NOISE * measured_mj))
-    return EnergyPredictor.fit(
-        "synthetic-1t",
-        RULES,
-        kernels,
-        networks,
-        call_overhead_mj=CALL_MJ,
-        call_overhead_ms=BOARD.call_ms,
-        rail="ina3221:VDD_IN",
-        idle_mw=1234.5,
+    return fit_energy_predictor(
+        EnergySamples(
+            "synthetic-1t",
+            RULES,
+            kernels,
+            networks,
+            call_overhead_mj=CALL_MJ,
+            call_overhead_ms=BOARD.call_ms,
+            rail="ina3221:VDD_IN",
+            idle_mw=1234.5,
+        )
     )
 
 
@@ -135,24 +135,24 @@ def test_a_bundle_without_energies_says_how_to_get_them(
         loaded.predict_energy(graph)
 
 
-def test_a_reader_that_knows_no_energies_reads_the_rest(
+def test_a_state_without_the_part_of_energies_can_be_read(
     both: PlatformPredictor, predictor: PlatformPredictor
 ) -> None:
-    """The energies are a part of their own: without it the state is what it always was."""
-    state = both.state()
-    assert state.values == predictor.state().values
-    assert set(state.parts) - set(predictor.state().parts) == {"energy"}
+    """Energies are a part of their own; without it the state is that of an older version."""
+    state = state_of(both)
+    assert state.values == state_of(predictor).values
+    assert set(state.parts) - set(state_of(predictor).parts) == {"energy"}
     parts = {name: part for name, part in state.parts.items() if name != "energy"}
     plain = ModelState(state.kind, state.values, state.arrays, state.texts, parts)
     graph = random_network(np.random.default_rng(5), "net")
-    again = PlatformPredictor.from_state(plain)
+    again = predictor_of(plain)
     assert again.predict(graph).latency_ms == both.predict(graph).latency_ms
 
 
 def test_only_the_unit_differs(fitted: EnergyPredictor) -> None:
     """Ten times the energy is ten times the answer, with the same relative interval."""
     graph = random_network(np.random.default_rng(8), "net")
-    stronger = EnergyPredictor(fitted.inner, 10 * fitted.reference_mw)
+    stronger = EnergyPredictor(fitted.inner, EnergyUnit(10 * fitted.unit.reference_mw))
     (weak,) = fitted.predict_many([graph], 0.9, "")
     (strong,) = stronger.predict_many([graph], 0.9, "")
     assert strong.energy_mj == pytest.approx(10 * weak.energy_mj)
@@ -168,13 +168,13 @@ def test_too_few_energies_make_no_predictor(fitted: EnergyPredictor) -> None:
         [KernelEnergySample(kernel, float("nan"), 0.1, 1.0)] * 20,
     ):
         with pytest.raises(NotEnoughDataError):
-            EnergyPredictor.fit(
-                "p", RULES, samples, [], call_overhead_mj=None, call_overhead_ms=0.01
+            fit_energy_predictor(
+                EnergySamples("p", RULES, samples, [], call_overhead_mj=None, call_overhead_ms=0.01)
             )
 
 
-def test_a_question_without_energy_keeps_the_name_it_always_had() -> None:
-    """Literals of the version before: stored campaigns must find their measurements again."""
+def test_a_request_without_energy_keeps_its_name() -> None:
+    """The names are those of an older version, so that stored campaigns find their measurements."""
     plain = request_id("g", "p", "kernel", Settings(), 0)
     assert plain == "5c6eb20fd3fbb0dce573460af93c1472"
     asked = request_id("g", "p", "kernel", Settings(energy_ms=1000.0), 0)

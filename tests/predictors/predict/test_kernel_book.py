@@ -1,4 +1,4 @@
-"""What a predictor remembers changes no bit of what it says, and is bounded."""
+"""What a predictor remembers changes no bit of its answers, and has a limited size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ import pytest
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.fusion import FusionRules, Verdict
 from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.testing.graphs import renamed
-from latfarm_predictors.testing.synthetic import random_network
+from latfarm_predictors.testing.synthetic import RULES, random_network
 
 
 def networks(count: int, seed: int = 21) -> list[Graph]:
@@ -29,8 +31,8 @@ def networks(count: int, seed: int = 21) -> list[Graph]:
 
 
 def fresh(predictor: PlatformPredictor) -> PlatformPredictor:
-    """The same predictor as it is when just loaded: nothing is remembered."""
-    return PlatformPredictor.from_state(predictor.state())
+    """The same predictor without anything that it remembers, as when it was just loaded."""
+    return predictor_of(state_of(predictor))
 
 
 def test_an_answer_depends_on_nothing_else_that_was_asked(predictor: PlatformPredictor) -> None:
@@ -54,22 +56,37 @@ def test_names_change_nothing_but_names(predictor: PlatformPredictor) -> None:
         assert all(replace(a, nodes=b.nodes) == b for a, b in renumbered)
 
 
-def test_networks_of_one_outline_are_cut_once_and_priced_apart(
-    predictor: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
+class CountedRules(FusionRules):
+    """Fusion rules that count how often a pair of ops is looked up."""
+
+    looked_up = 0
+
+    def verdict(self, first: str, second: str) -> Verdict:
+        type(self).looked_up += 1
+        return super().verdict(first, second)
+
+
+def test_networks_of_one_outline_are_cut_once_and_predicted_each_by_its_sizes(
+    predictor: PlatformPredictor,
 ) -> None:
     def network(channels: int) -> Graph:
         b = GraphBuilder("one outline")
         x = b.relu(b.conv(b.input((1, 3, 32, 32)), channels, 3))
         return b.build([b.relu(b.conv(x, 2 * channels, 3, 2))])
 
-    model = fresh(predictor)
+    rules = CountedRules(
+        **{entry.name: getattr(RULES, entry.name) for entry in fields(FusionRules)}
+    )
+    model = replace(fresh(predictor), rules=rules)
     small, large = model.predict_many([network(8), network(96)])
     assert large.latency_ms > 2 * small.latency_ms
-    monkeypatch.setattr("latfarm_predictors.predict.kernel_book.find_parts", None)
+    once = CountedRules.looked_up
+    assert once > 0
     between = model.predict(network(40))
     assert small.latency_ms < between.latency_ms < large.latency_ms
-    with pytest.raises(TypeError):  # another outline is looked at, by what is no function now
-        model.predict(networks(1)[0])
+    assert CountedRules.looked_up == once
+    model.predict(networks(1)[0])
+    assert CountedRules.looked_up > once, "another outline is cut anew"
 
 
 def test_an_answer_may_be_changed_without_changing_the_next(predictor: PlatformPredictor) -> None:
@@ -90,7 +107,7 @@ def test_every_coverage_has_its_own_intervals(predictor: PlatformPredictor) -> N
         assert other.interval_ms[0] < one.interval_ms[0] < one.interval_ms[1]
 
 
-def test_attributes_that_are_lists_are_no_obstacle(predictor: PlatformPredictor) -> None:
+def test_attributes_may_be_lists(predictor: PlatformPredictor) -> None:
     graph = networks(1)[0]
     dilations: Any = [1, 1]
     listed = replace(
@@ -110,7 +127,7 @@ def test_a_network_without_nodes_costs_the_call(predictor: PlatformPredictor) ->
     assert 0 < answer.latency_ms < 10 * predictor.call_overhead_ms
 
 
-def test_threads_get_the_answers_of_one(predictor: PlatformPredictor) -> None:
+def test_many_threads_get_the_answers_that_one_gets(predictor: PlatformPredictor) -> None:
     graphs = networks(12)
     alone = fresh(predictor).predict_many(graphs)
     shared = fresh(predictor)
@@ -137,7 +154,7 @@ def test_a_memo_forgets_what_nobody_asks_for() -> None:
     memo: Memo[int, str] = Memo(10)
     for key in range(100):
         memo.keep([(key, str(key))])
-        assert memo.find([0, key]) == ["0", str(key)]  # 0 is asked for all the time
+        assert memo.find([0, key]) == ["0", str(key)]  # 0 is asked for again and again
         assert len(memo) <= 20
     assert memo.find([99, 1, 90, 50]) == ["99", None, "90", None]
     assert len(pickle.loads(pickle.dumps(memo))) == 0
@@ -149,7 +166,7 @@ def test_a_memo_counts_sizes() -> None:
     assert memo.find(["a", "b"]) == [1, 2]
     memo.keep([("c", 3)], 9)
     assert memo.find(["c"]) == [3]
-    memo.keep([("whale", 4)], 1000)  # larger than all the room: kept until others come
+    memo.keep([("whale", 4)], 1000)  # larger than the room: it is kept until others come
     assert memo.find(["c", "whale"]) == [3, 4]
     memo.keep([("d", 5), ("e", 6)], 8)
     assert memo.find(["whale", "e", "d", "a"]) == [None, 6, 5, None]
@@ -159,7 +176,7 @@ def points(count: int, seed: int, width: int = 9) -> Array:
     return np.asarray(np.random.default_rng(seed).normal(size=(count, width)))
 
 
-def test_the_posterior_is_the_textbooks() -> None:
+def test_the_posterior_is_that_of_the_textbook() -> None:
     known, target = points(75, 0), points(75, 1)[:, 0]
     rows = np.sort(np.random.default_rng(2).permutation(75)[:50])
     asked = np.concatenate([points(40, 3), known[:5] + 1e-3])

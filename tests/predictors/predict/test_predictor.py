@@ -1,4 +1,4 @@
-"""The predictor end to end, on a board whose truth is known."""
+"""The predictor as a whole, on a synthetic board whose latencies are known."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.evaluate import coverage, evaluate
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.answer_kernels import kernel_intervals
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
+from latfarm_predictors.predict.kernel_estimates import estimate
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
 from latfarm_predictors.samples import KernelSample, NetworkSample
 from latfarm_predictors.testing.synthetic import (
     RULES,
@@ -38,7 +45,7 @@ def networks(count: int, seed: int = 7) -> list[Graph]:
 
 
 def single(op: str) -> Graph:
-    """A conv, an op that the survey never measured, and a conv."""
+    """A convolution, an op that was never measured, and a convolution."""
     b = GraphBuilder(op)
     x = b.conv(b.input((1, 16, 28, 28)), 32, 3)
     y = {
@@ -72,12 +79,14 @@ def test_kernels_are_inside_their_intervals(predictor: PlatformPredictor) -> Non
     works = [workload(kernel) for kernel in random_kernels(rng, USUAL_COUNTS)]
     truth = np.array([BOARD.kernel_true_ms(work) for work in works])
     noise = 0.02 * (truth + BOARD.call_ms) * rng.standard_normal(len(works))
-    kernels = predictor._estimate(works)
-    low, high = predictor._kernel_intervals(kernels.latency_ms, kernels.sigma, kernels.labels, 0.9)
+    rows = works
+    kernels = estimate(predictor.models, predictor.measured, rows)
+    found = kernels.latency_ms, kernels.sigma, kernels.labels
+    low, high = kernel_intervals(predictor.models.scores, *found, 0.9)
     assert coverage(low, high, truth + noise)[0] >= 0.85
     assert coverage(low, high, truth)[0] >= 0.85
     assert np.median(high / low) < 1.25
-    narrow = predictor._kernel_intervals(kernels.latency_ms, kernels.sigma, kernels.labels, 0.5)
+    narrow = kernel_intervals(predictor.models.scores, *found, 0.5)
     assert coverage(*narrow, truth)[0] < coverage(low, high, truth)[0]
 
 
@@ -96,7 +105,7 @@ def test_an_answer_names_every_kernel(predictor: PlatformPredictor) -> None:
     json.dumps(answer.to_json(), allow_nan=False)
 
 
-def test_asking_for_many_is_asking_for_each(predictor: PlatformPredictor) -> None:
+def test_many_networks_at_once_get_the_answers_of_each_alone(predictor: PlatformPredictor) -> None:
     graphs = networks(5)
     together = predictor.predict_many(graphs)
     for graph, answer in zip(graphs, together, strict=True):
@@ -106,7 +115,7 @@ def test_asking_for_many_is_asking_for_each(predictor: PlatformPredictor) -> Non
     assert predictor.predict_many([]) == []
 
 
-def test_more_coverage_is_wider_and_beyond_the_networks_uncalibrated(
+def test_more_coverage_is_wider_and_uncalibrated_with_too_few_networks(
     predictor: PlatformPredictor,
 ) -> None:
     graph = networks(1)[0]
@@ -137,11 +146,11 @@ def test_a_measured_kernel_is_answered_by_its_measurement(
     assert np.median(np.abs(np.log(ratios))) < 0.03
 
 
-def test_the_forest_is_worse_here_and_stands_beside(predictor: PlatformPredictor) -> None:
+def test_the_forest_has_larger_errors_here(predictor: PlatformPredictor) -> None:
     graphs = networks(25)
     truth = [BOARD.network_true_ms(graph) for graph in graphs]
     errors = {
-        name: evaluate([predictor.predict_baseline(g, name) for g in graphs], truth).mean_ape
+        name: evaluate([baseline_ms(predictor, g, name) for g in graphs], truth).mean_ape
         for name in BASELINES
     }
     ours = evaluate([a.latency_ms for a in predictor.predict_many(graphs)], truth).mean_ape
@@ -153,7 +162,7 @@ def test_the_forest_is_worse_here_and_stands_beside(predictor: PlatformPredictor
 
 def test_an_unknown_baseline_is_refused(predictor: PlatformPredictor) -> None:
     with pytest.raises(ValueError, match="known: forest"):
-        predictor.predict_baseline(networks(1)[0], "oracle")
+        baseline_ms(predictor, networks(1)[0], "oracle")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,7 @@ def test_an_unknown_baseline_is_refused(predictor: PlatformPredictor) -> None:
         ("Transpose", "fallback:nearest:concat"),
     ],
 )
-def test_an_unmeasured_op_is_stood_in_for_with_doubt(
+def test_an_unmeasured_op_is_predicted_by_others_with_a_wider_interval(
     predictor: PlatformPredictor, op: str, source: str
 ) -> None:
     rules = FusionRules.none() if op == "BatchNormalization" else RULES
@@ -180,7 +189,7 @@ def test_an_unmeasured_op_is_stood_in_for_with_doubt(
     assert answer.unsupported == ()
 
 
-def test_what_nothing_resembles_is_named_with_its_node(predictor: PlatformPredictor) -> None:
+def test_an_op_like_no_other_is_named_with_its_node(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("mystery")
     x = b.conv(b.input((1, 16, 28, 28)), 32, 3)
     graph = b.build([x])
@@ -199,7 +208,7 @@ def test_what_nothing_resembles_is_named_with_its_node(predictor: PlatformPredic
     )
 
 
-def test_views_cost_next_to_nothing(predictor: PlatformPredictor) -> None:
+def test_views_take_nearly_no_time(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("view")
     x = b.reshape(b.input((1, 64, 28, 28)), (1, 64, 784))
     answer = predictor.predict(b.build([x]))
@@ -208,7 +217,7 @@ def test_views_cost_next_to_nothing(predictor: PlatformPredictor) -> None:
     assert answer.unsupported == ()
 
 
-def test_measured_views_are_learned_as_nearly_free() -> None:
+def test_measured_views_are_learned_to_take_nearly_no_time() -> None:
     rng = np.random.default_rng(0)
     samples = [
         BOARD.kernel_sample(kernel, rng)
@@ -218,18 +227,20 @@ def test_measured_views_are_learned_as_nearly_free() -> None:
         b = GraphBuilder("view")
         graph = b.build([b.reshape(b.input((1, channels, 28, 28)), (1, channels * 784))])
         samples.append(BOARD.kernel_sample(extract(graph, graph.nodes), rng))
-    fitted = PlatformPredictor.fit("p", RULES, samples, [], call_overhead_ms=BOARD.call_ms)
+    fitted = fit_predictor(PlatformSamples("p", RULES, samples, [], call_overhead_ms=BOARD.call_ms))
     b = GraphBuilder("view")
     answer = fitted.predict(b.build([b.reshape(b.input((1, 50, 28, 28)), (1, 39200))]))
     assert answer.kernels[0].latency_ms < 0.2 * BOARD.call_ms
     assert {"view", "conv", "memory"} == {group.group for group in fitted.groups}
 
 
-def test_a_group_with_few_rows_leans_on_the_roofline_of_all() -> None:
+def test_a_group_with_few_rows_builds_on_the_roofline_over_all() -> None:
     rng = np.random.default_rng(0)
     kernels = random_kernels(rng, {"conv": 30, "fc": 3})
-    fitted = PlatformPredictor.fit(
-        "p", RULES, [BOARD.kernel_sample(k, rng) for k in kernels], [], call_overhead_ms=0.004
+    fitted = fit_predictor(
+        PlatformSamples(
+            "p", RULES, [BOARD.kernel_sample(k, rng) for k in kernels], [], call_overhead_ms=0.004
+        )
     )
     small = next(group for group in fitted.groups if group.group == "fc")
     assert (small.rows, small.model) == (3, "roofline")
@@ -244,8 +255,8 @@ def test_a_group_with_few_rows_leans_on_the_roofline_of_all() -> None:
 def test_without_networks_intervals_come_from_kernels_and_say_so(
     kernel_samples: list[KernelSample],
 ) -> None:
-    fitted = PlatformPredictor.fit(
-        "p", RULES, kernel_samples[:80], [], call_overhead_ms=BOARD.call_ms
+    fitted = fit_predictor(
+        PlatformSamples("p", RULES, kernel_samples[:80], [], call_overhead_ms=BOARD.call_ms)
     )
     graphs = networks(10)
     answers = fitted.predict_many(graphs)
@@ -256,7 +267,7 @@ def test_without_networks_intervals_come_from_kernels_and_say_so(
     ]
     assert sum(inside) >= 8
     assert fitted.explain()["networks"] == 0
-    assert fitted.predict_baseline(graphs[0], "flops") > 0
+    assert baseline_ms(fitted, graphs[0], "flops") > 0
 
 
 def test_networks_made_of_training_kernels_do_not_look_easier() -> None:
@@ -267,7 +278,9 @@ def test_networks_made_of_training_kernels_do_not_look_easier() -> None:
     board = SyntheticBoard(noise=0.15, network_noise=0.001)
     samples = [board.kernel_sample(kernel, rng) for kernel in own.values()]
     measured = [NetworkSample(g, board.network_true_ms(g)) for g in graphs]
-    fitted = PlatformPredictor.fit("p", rules, samples, measured, call_overhead_ms=board.call_ms)
+    fitted = fit_predictor(
+        PlatformSamples("p", rules, samples, measured, call_overhead_ms=board.call_ms)
+    )
     fresh = networks(40, seed=6)
     truth = np.array([board.network_true_ms(g) for g in fresh])
     answers = fitted.predict_many(fresh)
@@ -277,15 +290,12 @@ def test_networks_made_of_training_kernels_do_not_look_easier() -> None:
     assert np.mean(inside) >= 0.8
 
 
-def test_progress_is_told_in_order(kernel_samples: list[KernelSample]) -> None:
+def test_progress_is_reported_in_order(kernel_samples: list[KernelSample]) -> None:
     told: list[tuple[str, int, int]] = []
     rng = np.random.default_rng(0)
     measured = [BOARD.network_sample(g, rng) for g in networks(3)]
-    PlatformPredictor.fit(
-        "p",
-        RULES,
-        kernel_samples[:60],
-        measured,
+    fit_predictor(
+        PlatformSamples("p", RULES, kernel_samples[:60], measured),
         on_progress=lambda stage, done, total: told.append((stage, done, total)),
     )
     assert [stage for stage, _, _ in told] == sorted(stage for stage, _, _ in told)
@@ -296,12 +306,14 @@ def test_progress_is_told_in_order(kernel_samples: list[KernelSample]) -> None:
 
 def test_too_few_kernels_are_refused(kernel_samples: list[KernelSample]) -> None:
     with pytest.raises(NotEnoughDataError, match="7 distinct kernels"):
-        PlatformPredictor.fit("p", RULES, kernel_samples[:7], [])
+        fit_predictor(PlatformSamples("p", RULES, kernel_samples[:7], []))
     with pytest.raises(NotEnoughDataError, match="1 distinct"):
-        PlatformPredictor.fit("p", RULES, [kernel_samples[0]] * 30, [])
+        fit_predictor(PlatformSamples("p", RULES, [kernel_samples[0]] * 30, []))
 
 
-def test_the_explanation_is_json_and_honest(predictor: PlatformPredictor) -> None:
+def test_the_explanation_is_json_with_errors_of_unseen_networks(
+    predictor: PlatformPredictor,
+) -> None:
     told = json.loads(json.dumps(predictor.explain(), allow_nan=False))
     assert told["networks"] == 20
     assert told["kernels"] == sum(group["rows"] for group in told["groups"])
@@ -346,19 +358,19 @@ def test_predicting_from_a_bundle_needs_none_of_the_training_libraries(
     assert done.stdout.strip() == f"{predictor.predict(graph).latency_ms} []"
 
 
-def test_a_network_of_no_ops_costs_one_call(predictor: PlatformPredictor) -> None:
+def test_a_network_without_ops_takes_as_long_as_a_call(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("nothing")
     answer = predictor.predict(b.build([b.input((1, 3, 8, 8))]))
     assert answer.kernels == ()
     assert answer.interval_ms[0] <= answer.latency_ms <= answer.interval_ms[1]
-    assert predictor.predict_baseline(b.build([]), "forest") == BOARD.call_ms
+    assert baseline_ms(predictor, b.build([]), "forest") == BOARD.call_ms
 
 
 def test_peaks_are_near_the_boards_and_survive_a_bundle(predictor: PlatformPredictor) -> None:
     assert predictor.peaks is not None
     assert 0.5 * BOARD.macs_per_ms < predictor.peaks.macs_per_ms <= 1.1 * BOARD.macs_per_ms
     assert 0.5 * BOARD.bytes_per_ms < predictor.peaks.bytes_per_ms <= 1.1 * BOARD.bytes_per_ms
-    state = predictor.state()
-    assert PlatformPredictor.from_state(state).peaks == predictor.peaks
+    state = state_of(predictor)
+    assert predictor_of(state).peaks == predictor.peaks
     older = replace(state, values={k: v for k, v in state.values.items() if k != "peaks"})
-    assert PlatformPredictor.from_state(older).peaks is None
+    assert predictor_of(older).peaks is None

@@ -1,4 +1,4 @@
-"""How far predictions can be trusted: of a network layer by layer, and of a platform."""
+"""How far the predictions of a network, of its layers and of a platform can be trusted."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.predictor import KernelSample, PlatformPredictor
-from latfarm_predictors.samples import prepare
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.state import predictor_of, state_of
+from latfarm_predictors.samples import KernelSample, prepare
 from latfarm_predictors.testing.graphs import renamed, reordered
 from latfarm_predictors.testing.synthetic import RULES, random_network
 from latfarm_predictors.trust.network_trust import (
@@ -33,8 +34,8 @@ from latfarm_predictors.trust.network_trust import (
     UNSURE,
     NetworkTrust,
     badly_covered,
-    covered,
     trust,
+    weighted_coverage,
 )
 from latfarm_predictors.trust.platform_trust import WHOLE, platform_trust
 
@@ -73,14 +74,14 @@ def test_layers_are_the_prediction_s_kernels(
     weights = np.array([layer.latency_ms for layer in found.layers])
     shares = np.array([layer.coverage for layer in found.layers])
     assert found.coverage == pytest.approx(float(weights @ shares / weights.sum()))
-    assert covered(predictor, network(100)) == pytest.approx(found.coverage)
+    assert weighted_coverage(predictor, network(100)) == pytest.approx(found.coverage)
     assert found.coverage <= found.reached <= 1.0
 
 
 def test_the_paper_s_figures_are_those_of_its_metrics(
     predictor: PlatformPredictor, found: NetworkTrust
 ) -> None:
-    from latfarm_predictors.kernels.fusion import split
+    from latfarm_predictors.kernels.fusion_search import split
 
     assert predictor.confidence is not None
     works = [workload(kernel) for kernel in split(network(100), RULES)]
@@ -118,7 +119,7 @@ def test_a_measured_network_needs_nothing(
     assert found.badly_covered == ()
 
 
-def test_who_is_badly_covered() -> None:
+def test_which_layers_are_badly_covered() -> None:
     far, near = 0.2, 0.9
     between, sure = 0.4, 0.5 * UNSURE
     bad = badly_covered(
@@ -128,7 +129,7 @@ def test_who_is_badly_covered() -> None:
 
 
 def test_intervals_widen_with_the_distance_from_the_data(predictor: PlatformPredictor) -> None:
-    # each step away from the survey (3 to 256 channels) is an octave
+    # measured layers have 3 to 256 channels; each step away from these is an octave
     steps = [trust(predictor, conv_net(c, c, size=28)).layers[0] for c in (128, 1024, 8192)]
     coverage = [layer.coverage for layer in steps]
     assert coverage == sorted(coverage, reverse=True)
@@ -140,7 +141,9 @@ def test_intervals_widen_with_the_distance_from_the_data(predictor: PlatformPred
     assert ours[0] < ours[1]
 
 
-def test_a_family_never_measured_is_wide_and_says_so(predictor: PlatformPredictor) -> None:
+def test_a_family_never_measured_has_wide_intervals(
+    predictor: PlatformPredictor,
+) -> None:
     b = GraphBuilder("softmax")
     graph = b.build([b.softmax(b.input((1, 1000)))])
     (layer,) = trust(predictor, graph).layers
@@ -152,7 +155,7 @@ def test_a_family_never_measured_is_wide_and_says_so(predictor: PlatformPredicto
     assert not any(layer.stands_in for layer in trust(predictor, conv_net(32, 32)).layers)
 
 
-def test_views_lack_nothing(predictor: PlatformPredictor) -> None:
+def test_views_are_fully_covered(predictor: PlatformPredictor) -> None:
     b = GraphBuilder("view")
     graph = b.build([b.relu(b.reshape(b.input((1, 16, 8, 8)), (1, 1024)))])
     views = [layer for layer in trust(predictor, graph).layers if layer.source == VIEW]
@@ -162,7 +165,7 @@ def test_views_lack_nothing(predictor: PlatformPredictor) -> None:
 
 @settings(deadline=None, max_examples=12)
 @given(seed=st.integers(0, 10_000), coverage=st.floats(0.5, 0.99))
-def test_what_is_told_is_finite_and_holds_the_estimate(
+def test_all_figures_are_finite_and_intervals_hold_the_estimate(
     predictor: PlatformPredictor, seed: int, coverage: float
 ) -> None:
     found = trust(predictor, network(seed), coverage)
@@ -198,7 +201,9 @@ def test_names_and_order_change_no_figure(predictor: PlatformPredictor, seed: in
         assert figures[0] == figures[1]
 
 
-def test_a_wider_nominal_coverage_never_narrows(predictor: PlatformPredictor) -> None:
+def test_a_larger_nominal_coverage_never_narrows(
+    predictor: PlatformPredictor,
+) -> None:
     narrow, wide = (trust(predictor, network(7), level) for level in (0.8, 0.95))
     for low, high in zip(narrow.layers, wide.layers, strict=True):
         assert all(low.widths[name] <= high.widths[name] for name in low.widths)
@@ -208,7 +213,7 @@ def test_a_wider_nominal_coverage_never_narrows(predictor: PlatformPredictor) ->
         trust(predictor, network(7), 1.0)
 
 
-def test_the_evidence_goes_with_the_bundle(predictor: PlatformPredictor, tmp_path: Path) -> None:
+def test_a_bundle_holds_the_evidence(predictor: PlatformPredictor, tmp_path: Path) -> None:
     save_bundle(predictor, tmp_path / "new.zip")
     loaded = load_bundle(tmp_path / "new.zip")
     plain, again = trust(predictor, network(3)), trust(loaded, network(3))
@@ -227,13 +232,15 @@ def test_the_evidence_goes_with_the_bundle(predictor: PlatformPredictor, tmp_pat
 
 def test_predicting_fits_no_metrics(predictor: PlatformPredictor, tmp_path: Path) -> None:
     save_bundle(predictor, tmp_path / "b.zip")
-    loaded = load_bundle(tmp_path / "b.zip")
+    fits = tmp_path / "fits"
+    loaded = load_bundle(tmp_path / "b.zip", fits)
     loaded.predict(network(3))
     assert loaded.confidence is not None
-    assert loaded.confidence._fitted == {}
+    assert not fits.exists()
+    pickled = pickle.dumps(loaded.confidence)
     trust(loaded, conv_net(32, 32))
-    assert set(loaded.confidence._fitted) == {"conv"}
-    assert pickle.loads(pickle.dumps(loaded.confidence))._fitted == {}
+    assert len(list(fits.iterdir())) == 1, "the metrics of convolutions alone"
+    assert pickle.dumps(loaded.confidence) == pickled
 
 
 def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredictor) -> None:
@@ -244,10 +251,10 @@ def test_evidence_that_contradicts_itself_is_refused(predictor: PlatformPredicto
     )
     with pytest.raises(ValueError, match="lacks rows"):
         Evidence.from_state(fewer)
-    whole = predictor.state()
+    whole = state_of(predictor)
     broken = ModelState(whole.kind, whole.values, parts={**whole.parts, "confidence": fewer})
     with pytest.raises(ValueError, match="lacks rows"):
-        PlatformPredictor.from_state(broken)
+        predictor_of(broken)
     assert issubclass(BundleError, Exception)
 
 
@@ -283,7 +290,7 @@ def test_the_platform_s_table(predictor: PlatformPredictor) -> None:
         assert each.widths == each.median_widths
         assert 0.0 < each.coverage < 1.0
         if each.widths:
-            # out of bag, and the quantile is of the very scores: at least nominal
+            # the quantile is of the same scores, so coverage is at least nominal
             assert min(each.inside.values()) >= 0.9
         assert each.calibrated_inside > 0.8
     widths = np.array([each.widths["CM_TV"] for each in found.families if each.widths])
@@ -319,7 +326,7 @@ def test_the_platform_over_networks_of_interest(predictor: PlatformPredictor) ->
 def sampled_network(
     confidence: PlatformConfidence, works: list[Workload], draws: int, seed: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Eq. 8 by brute force for CM_LV: every layer's error drawn by itself, one after the other."""
+    """Eq. 8 for CM_LV by brute force: the error of each layer is drawn separately."""
     rng = np.random.default_rng(seed)
     model = confidence.families["conv"]
     reach = [float(model.intervals([work], "LV", 0.5).half_ms[0]) for work in works]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
-from latfarm_predictors.graph.canonical import REDUCTIONS
 from latfarm_predictors.graph.graph import Node
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 
 from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import Handler, Walk, int_list, number

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any, Literal
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.measurement import NETWORK, Measurement, Outcome, Settings
 from pydantic import Field, field_validator
 
@@ -230,7 +232,7 @@ class EnginesCampaign(PlannedCampaign):
             "board_id": options.board_id,
             "hardware": dict(options.hardware),
             "networks": [
-                {"name": name, "graph": graph.name, "hash": graph.hash, "macs": graph.macs}
+                {"name": name, "graph": graph.name, "hash": hash_of(graph), "macs": macs_of(graph)}
                 for name, graph in self._graphs.items()
             ],
             "resolution": options.resolution,

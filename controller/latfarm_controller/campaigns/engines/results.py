@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.engines.offers import ComparedPlatform
@@ -83,7 +84,7 @@ def pooled(
     failures = tuple(f"{m.error_code}: {m.error_message}" for m in passes if not m.ok)
     common: dict[str, Any] = {
         "network": network,
-        "graph_hash": graph.hash,
+        "graph_hash": hash_of(graph),
         "platform": found.name,
         "engine": found.engine,
         "dtype": found.dtype,

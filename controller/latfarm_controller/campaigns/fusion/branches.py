@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.cases import OrderCase, PairCase
@@ -98,7 +99,7 @@ class Branches:
         for connection in connections:
             for graph in connection.graphs:
                 if book is not None:
-                    around |= {g.hash: g for g in book.needed_by([graph], "MaxPool")}
+                    around |= {hash_of(g): g for g in book.needed_by([graph], "MaxPool")}
                 model = graph if book is None else book.model(graph)
                 request = self.ask(model, f"{connection.label}: {graph.name}")
                 models.append((connection, graph, request))
@@ -110,13 +111,13 @@ class Branches:
         for request in pads:
             answer = answers[request.request_id]
             if book is not None and answer.ok and answer.latency_ms is not None:
-                book.told(request.graph.hash, answer.latency_ms)
+                book.told(hash_of(request.graph), answer.latency_ms)
         times: dict[int, dict[str, float]] = {}
         for connection, graph, request in models:
             answer = answers[request.request_id]
             cost_ms = self.call_ms if book is None else book.cost_ms(graph)
             if answer.ok and answer.latency_ms is not None and cost_ms is not None:
                 found = times.setdefault(id(connection), {})
-                found[graph.hash] = answer.latency_ms - cost_ms
+                found[hash_of(graph)] = answer.latency_ms - cost_ms
         for connection in connections:
             connection.told(times.get(id(connection), {}))

@@ -14,7 +14,7 @@ from typing import Literal
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import GATE, GATED
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED
 
 from latfarm_controller.campaigns.fusion.operators import (
     OPERATORS,

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.fusion.cases import (
@@ -50,7 +51,7 @@ class ConnectionCase:
     def graphs(self) -> list[Graph]:
         """What a round measures: the connected model between its parts."""
         pairs = [graph for plan in sorted(self.fused) for graph in self.fused[plan]]
-        return list({g.hash: g for g in (*self.parts, self.graph, *pairs)}.values())
+        return list({hash_of(g): g for g in (*self.parts, self.graph, *pairs)}.values())
 
     def told(self, times_ms: Mapping[str, float]) -> None:
         """Keep a round, if all of it was measured.
@@ -58,7 +59,7 @@ class ConnectionCase:
         Args:
             times_ms: by hash of the graph, free of what a call costs and of transfers.
         """
-        if all(graph.hash in times_ms for graph in self.graphs):
+        if all(hash_of(graph) in times_ms for graph in self.graphs):
             self.rounds.append(dict(times_ms))
 
     def decide_by_time(self) -> None:
@@ -68,13 +69,13 @@ class ConnectionCase:
         plans: dict[Branch, float] = {}
 
         def cost(times: Mapping[str, float], graphs: Sequence[Graph]) -> float:
-            return sum(times[g.hash] for g in graphs)
+            return sum(times[hash_of(g)] for g in graphs)
 
         plans[0] = median(cost(times, self.parts) for times in self.rounds)
         for plan, graphs in self.fused.items():
             plans[plan] = median(cost(times, graphs) for times in self.rounds)
-        gaps = [times[self.graph.hash] - cost(times, self.parts) for times in self.rounds]
-        measured = [times[self.graph.hash] for times in self.rounds]
+        gaps = [times[hash_of(self.graph)] - cost(times, self.parts) for times in self.rounds]
+        measured = [times[hash_of(self.graph)] for times in self.rounds]
         # A drift of the board hits a round's models alike: it is no doubt about which plan it is.
         spread = min(standard_error(measured), standard_error(gaps))
         self.answer, self.clear = closest_plan(median(measured), plans, spread)
@@ -84,12 +85,14 @@ class ConnectionCase:
         """Of the two fused plans the one that is closer in time; None where the spread hides it."""
         nearer = []
         for times in self.rounds:
-            measured = times[self.graph.hash]
-            gaps = [abs(measured - sum(times[g.hash] for g in self.fused[plan])) for plan in (1, 2)]
+            measured = times[hash_of(self.graph)]
+            gaps = [
+                abs(measured - sum(times[hash_of(g)] for g in self.fused[plan])) for plan in (1, 2)
+            ]
             nearer.append(gaps[1] - gaps[0])
         if len(nearer) < 2:
             return None
-        least_ms = _LEAST_SHARE * median(times[self.graph.hash] for times in self.rounds)
+        least_ms = _LEAST_SHARE * median(times[hash_of(self.graph)] for times in self.rounds)
         if abs(median(nearer)) <= max(_SURENESS * standard_error(nearer), least_ms):
             return None
         return 1 if median(nearer) > 0 else 2

@@ -15,6 +15,7 @@ from typing import Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement
 
@@ -170,7 +171,7 @@ class FusionCampaign(PlannedCampaign):
             left = max(1, options.rounds - number)
             answers = yield self._next(asked, len(asked) * left)
             self._empties += _times(
-                [r for r in requests if r.graph.hash == self._empty.hash], answers
+                [r for r in requests if hash_of(r.graph) == hash_of(self._empty)], answers
             )
             empty_ms = self.call_overhead_ms
             for slot in slots:
@@ -212,7 +213,7 @@ class FusionCampaign(PlannedCampaign):
             for request in pads:
                 answer = answers[request.request_id]
                 if answer.ok and answer.latency_ms is not None:
-                    book.told(request.graph.hash, answer.latency_ms)
+                    book.told(hash_of(request.graph), answer.latency_ms)
             for slot in slots:
                 slot.take(answers, None, between_pads=True)
 
@@ -239,7 +240,9 @@ class FusionCampaign(PlannedCampaign):
         profiles = {}
         if self.profiles:
             graphs = [g for c in (join, fork) if c is not None for g in (*c.parts, c.graph)]
-            profiles = {g.hash: self._ask(g, f"profile: {g.name}", profile=True) for g in graphs}
+            profiles = {
+                hash_of(g): self._ask(g, f"profile: {g.name}", profile=True) for g in graphs
+            }
             answers = yield self._next(list(profiles.values()), len(profiles))
             shown = {key: answers[r.request_id] for key, r in profiles.items()}
         open_cases: list[ConnectionCase] = []
@@ -247,7 +250,7 @@ class FusionCampaign(PlannedCampaign):
             if connection is None:
                 continue
             if not profiles or not connection.decide_by_profile(
-                [shown[g.hash] for g in connection.parts], shown[connection.graph.hash]
+                [shown[hash_of(g)] for g in connection.parts], shown[hash_of(connection.graph)]
             ):
                 open_cases.append(connection)
         branches = Branches(
@@ -312,5 +315,5 @@ def _times(requests: Sequence[MeasurementRequest], answers: Answers) -> list[flo
 
 def _latencies(requests: Sequence[MeasurementRequest], answers: Answers) -> dict[str, float]:
     """Times by hash of the graph, of those that were measured."""
-    found = {r.graph.hash: answers[r.request_id] for r in requests}
+    found = {hash_of(r.graph): answers[r.request_id] for r in requests}
     return {k: m.latency_ms for k, m in found.items() if m.ok and m.latency_ms is not None}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -66,9 +67,9 @@ class Profiled:
         graphs: dict[str, Graph] = {}
         for case in self._cases:
             for graph in (case.single_first, case.single_second, case.connected):
-                graphs.setdefault(graph.hash, graph)
+                graphs.setdefault(hash_of(graph), graph)
         for join in joins.values():
-            graphs.setdefault(join.graph.hash, join.graph)
+            graphs.setdefault(hash_of(join.graph), join.graph)
         requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
         answers = yield next_batch(list(requests.values()), len(requests) + len(self._cases))
         shown = {key: answers[request.request_id] for key, request in requests.items()}
@@ -79,12 +80,12 @@ class Profiled:
     def _settle(
         self, case: PairCase, shown: dict[str, Measurement], join: ConnectionCase | None
     ) -> None:
-        alone = [shown[case.single_first.hash], shown[case.single_second.hash]]
-        fused = profile_says_fused(alone, shown[case.connected.hash])
+        alone = [shown[hash_of(case.single_first)], shown[hash_of(case.single_second)]]
+        fused = profile_says_fused(alone, shown[hash_of(case.connected)])
         if join is not None:
             # Some runtimes fuse a join only when both its operands come from such ops.
             settled = join.decide_by_profile(
-                [shown[part.hash] for part in join.parts], shown[join.graph.hash]
+                [shown[hash_of(part)] for part in join.parts], shown[hash_of(join.graph)]
             )
             if settled and join.answer:
                 fused = True
@@ -96,7 +97,7 @@ class Profiled:
                 case.rule not in self.truth
                 and not fused
                 and case.second.op in ACTIVATIONS
-                and absorbed(alone, shown[case.connected.hash])
+                and absorbed(alone, shown[hash_of(case.connected)])
             ):
                 self.absorbed.add(case.rule)
             self.truth.setdefault(case.rule, fused)
@@ -107,6 +108,6 @@ class Profiled:
                 (case.second.name, case.single_second),
                 ("both", case.connected),
             )
-            silent = [name for name, g in named if not work_layers(shown[g.hash].layers)]
+            silent = [name for name, g in named if not work_layers(shown[hash_of(g)].layers)]
             told = " and ".join(dict.fromkeys(silent))
             self.untold[case.rule] = f"the profile shows no layer of {told}"

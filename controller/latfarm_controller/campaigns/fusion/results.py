@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from latfarm_predictors.kernels.fusion import GATE
+from latfarm_predictors.kernels.fusion_ops import GATE
 
 from latfarm_controller.campaigns.fusion.decision import Answer, Decision
 

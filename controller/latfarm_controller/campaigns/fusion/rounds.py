@@ -14,6 +14,7 @@ from statistics import median
 from typing import Protocol
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -121,7 +122,7 @@ class PadBook:
         """What is to be taken off the padded model's time; None while a pad is not measured."""
         total_ms = 0.0
         for model, count in self._entry(graph, separator)[1].items():
-            found = self._times_ms.get(self.pads[model].hash)
+            found = self._times_ms.get(hash_of(self.pads[model]))
             if not found:
                 return None
             total_ms += count * median(found)
@@ -129,7 +130,7 @@ class PadBook:
 
     def wide_ms(self, second: Graph, separator: Separator) -> float | None:
         """The time of `wide`, pooled."""
-        found = self._times_ms.get(self.wide(second, separator).hash)
+        found = self._times_ms.get(hash_of(self.wide(second, separator)))
         return median(found) if found else None
 
     def needed_by(self, graphs: Iterable[Graph], separator: Separator) -> list[Graph]:
@@ -142,7 +143,7 @@ class PadBook:
         self._times_ms.setdefault(graph_hash, []).append(latency_ms)
 
     def _entry(self, graph: Graph, separator: Separator) -> tuple[Graph, Sum, Model]:
-        key = (graph.hash, separator)
+        key = (hash_of(graph), separator)
         if key not in self._models:
             model = padded(Kernel(graph), separator=separator)
             (terms,) = needed(model.pads_in, model.pads_out, "split")
@@ -283,7 +284,7 @@ def padded_round(
     pads: dict[str, Graph] = {}
     for entry in cases:
         graphs = (entry.case.single_first, entry.case.single_second, entry.case.connected)
-        pads |= {g.hash: g for g in book.needed_by(graphs, entry.separator)}
+        pads |= {hash_of(g): g for g in book.needed_by(graphs, entry.separator)}
     asked = [ask(graph, "padding_only") for graph in pads.values()]
     round_.requests += asked
     last: CaseRounds | None = None

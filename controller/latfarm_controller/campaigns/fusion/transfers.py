@@ -14,6 +14,7 @@ from typing import Any
 
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.campaigns.fusion.decision import standard_error
 from latfarm_controller.campaigns.fusion.operators import CaseSize
@@ -40,7 +41,7 @@ class Chain:
 
     def told(self, times_ms: Mapping[str, float], empty_ms: float) -> None:
         """Keep a round, times by hash of the graph; one that lacks a time is left out."""
-        once, twice = times_ms.get(self.once.hash), times_ms.get(self.twice.hash)
+        once, twice = times_ms.get(hash_of(self.once)), times_ms.get(hash_of(self.twice))
         if once is not None and twice is not None:
             self.saved_ms.append(2 * once - twice - empty_ms)
             self.alone_ms.append(once - empty_ms)

@@ -14,7 +14,10 @@ from collections.abc import Collection, Iterator
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.measurement import Settings
 
@@ -65,7 +68,7 @@ def head_of(graph: Graph, rules: FusionRules) -> Graph | None:
         found = padded(cut, images=True).graph
     except GraphError:  # something that no pad leads out of
         return None
-    return found if found.macs <= MOST_MACS else None
+    return found if macs_of(found) <= MOST_MACS else None
 
 
 class HeadsCampaign(ProfiledDraw):
@@ -102,8 +105,8 @@ class HeadsCampaign(ProfiledDraw):
         seen: set[str] = set()
         for graph in self._networks():
             head = head_of(graph, self._rules)
-            if head is not None and head.hash not in seen:
-                seen.add(head.hash)
+            if head is not None and hash_of(head) not in seen:
+                seen.add(hash_of(head))
                 yield head
 
     def _networks(self) -> Iterator[Graph]:

@@ -9,6 +9,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
@@ -276,7 +277,7 @@ class KernelCampaign(PlannedCampaign):
             if request.purpose == SENTINEL:
                 self._sentinels.append(answer)
                 continue
-            key = request.graph.hash
+            key = hash_of(request.graph)
             if request.settings.energy_ms:
                 self._energy_answers.append(answer)
             if answer.ok:

@@ -16,6 +16,7 @@ from typing import Any
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -198,7 +199,7 @@ class PaddingCampaign(PlannedCampaign):
         jobs += [(case.model.graph, PURPOSE, "padded") for case in cases if case.model is not None]
         if single:
             jobs += [(case.kernel.graph, KERNEL, "single") for case in cases]
-        jobs = [job for job in jobs if job[0].hash not in self._failed]
+        jobs = [job for job in jobs if hash_of(job[0]) not in self._failed]
         random.shuffle(jobs)
         requests = [
             self.asker.request(
@@ -218,10 +219,10 @@ class PaddingCampaign(PlannedCampaign):
             self._board_ms[request.label] += answer.board_ms
             if answer.ok:
                 found = self._alone if request.label == "single" else self._answers
-                found.setdefault(request.graph.hash, []).append(answer)
+                found.setdefault(hash_of(request.graph), []).append(answer)
             elif answer.outcome is Outcome.MODEL_ERROR:
                 # Another try gives the same: no further pass for it.
-                self._failed[request.graph.hash] = answer.error_message or answer.error_code
+                self._failed[hash_of(request.graph)] = answer.error_message or answer.error_code
 
     def _noisy(self) -> list[_Case]:
         """Kernels whose interval more repeats would make good use of."""
@@ -242,14 +243,16 @@ class PaddingCampaign(PlannedCampaign):
             }
         )
         table = {
-            model: known[graph.hash] for model, graph in self._graphs.items() if graph.hash in known
+            model: known[hash_of(graph)]
+            for model, graph in self._graphs.items()
+            if hash_of(graph) in known
         }
         result = []
         for case in self._cases.values():
             if case.model is None:
                 result.append(PaddedTime(case.kernel, None, case.refused))
                 continue
-            keys = [case.model.graph.hash, *(self._graphs[m].hash for m in case.models())]
+            keys = [hash_of(case.model.graph), *(hash_of(self._graphs[m]) for m in case.models())]
             errors = sorted(self._failed[key] for key in keys if key in self._failed)
             if errors or any(key not in known for key in keys):
                 reason = f"model error: {errors[0]}" if errors else "not measured"

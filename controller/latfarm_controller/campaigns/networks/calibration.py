@@ -9,7 +9,8 @@ from random import Random
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
@@ -69,7 +70,7 @@ def calibration_networks(
         turns[best.family.name] += 1
         graph = _nearest(best, aim, random, set(chosen), seed + turns[best.family.name])
         if graph is not None:
-            chosen[graph.hash] = (aim, graph)
+            chosen[hash_of(graph)] = (aim, graph)
     return [graph for _, graph in sorted(chosen.values(), key=lambda pair: pair[0])]
 
 
@@ -106,6 +107,6 @@ def _nearest(
             graph = base.family.build(width=width, resolution=resolution, seed=seed)
         except GraphError:
             continue  # too small an image for this network
-        if graph.hash not in taken:
+        if hash_of(graph) not in taken:
             return graph
     return None

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import NETWORK, Measurement, Settings
 from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
@@ -91,7 +92,7 @@ class NetworkCampaign(PlannedCampaign):
             seed=options.seed,
             macs=(options.least_macs, options.most_macs),
         )
-        self._graphs = {graph.hash: graph for graph in graphs}
+        self._graphs = {hash_of(graph): graph for graph in graphs}
         random = Random(options.seed)
         requests = []
         for number, settings in enumerate(self._pass_settings()):
@@ -104,7 +105,7 @@ class NetworkCampaign(PlannedCampaign):
             ]
         answers = yield Batch("networks", requests, 0, len(requests))
         for request in requests:
-            self._answers.setdefault(request.graph.hash, []).append(answers[request.request_id])
+            self._answers.setdefault(hash_of(request.graph), []).append(answers[request.request_id])
 
     def _pass_settings(self) -> list[Settings]:
         each, rest = divmod(self._settings.sessions, self._options.passes)
@@ -125,12 +126,12 @@ class NetworkCampaign(PlannedCampaign):
     def outcome(self) -> Mapping[str, Any]:
         """Each network's latency, and the failures."""
         samples = self.samples()
-        known = {sample.graph.hash for sample in samples}
+        known = {hash_of(sample.graph) for sample in samples}
         return {
             "networks": [
                 {
                     "name": sample.graph.name,
-                    "hash": sample.graph.hash,
+                    "hash": hash_of(sample.graph),
                     "latency_ms": sample.latency_ms,
                     "mad_ms": sample.mad_ms,
                     **self._energy(sample.graph),
@@ -148,7 +149,7 @@ class NetworkCampaign(PlannedCampaign):
         }
 
     def _energy(self, graph: Graph) -> dict[str, float]:
-        found = network_energy(graph, self._answers.get(graph.hash, []))
+        found = network_energy(graph, self._answers.get(hash_of(graph), []))
         if found is None:
             return {}
         return {"energy_mj": found.energy_mj, "energy_spread_mj": found.spread_mj}

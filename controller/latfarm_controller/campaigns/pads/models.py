@@ -12,9 +12,10 @@ from typing import Literal
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
-from latfarm_predictors.graph.canonical import POOLS
 from latfarm_predictors.graph.graph import Graph, TensorType
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.op_sets import POOLS
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 
 Separator = Literal["", "MaxPool", "AveragePool"]

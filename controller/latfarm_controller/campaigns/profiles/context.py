@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import NETWORK
 
 from latfarm_controller import zoo
@@ -58,4 +59,4 @@ class ContextCampaign(ProfiledDraw):
         """Networks as kernels are taken from."""
         families = zoo.calibration_families(self._exclude_lineages)
         prior = KernelPrior(families, self._seed + _APART)
-        return (g for g in prior.networks(macs=self._macs) if g.hash not in self._exclude)
+        return (g for g in prior.networks(macs=self._macs) if hash_of(g) not in self._exclude)

@@ -14,14 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import (
-    FREE_OPS,
-    GATED,
-    FusionRules,
-    Verdict,
-    gate_of,
-    rule_op,
-)
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion import FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from latfarm_controller.campaigns.profiles.layer_names import with_own_activations
@@ -70,7 +66,7 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
             continue
         for pair, fused in _Edges(graph, measurement.layers).told():
             counts.setdefault(pair, [0, 0])[0 if fused else 1] += 1
-            networks.setdefault(pair, set()).add(graph.hash)
+            networks.setdefault(pair, set()).add(hash_of(graph))
     return {
         pair: Seen(fused, apart, len(networks[pair])) for pair, (fused, apart) in counts.items()
     }

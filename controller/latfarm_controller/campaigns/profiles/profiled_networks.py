@@ -10,7 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 
@@ -160,7 +163,9 @@ def in_context(
         for index in owners:
             times_ms[index] = times_ms.get(index, 0.0) + layer.latency_ms * scale
     return [
-        KernelSample(kernels[index], time_ms, time_ms * spread, None, "profile", network=graph.hash)
+        KernelSample(
+            kernels[index], time_ms, time_ms * spread, None, "profile", network=hash_of(graph)
+        )
         for index, time_ms in times_ms.items()
         if index not in shared
     ]

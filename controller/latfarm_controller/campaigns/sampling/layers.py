@@ -8,7 +8,8 @@ from random import Random
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.samples import KernelSample

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from latfarm_predictors.confidence.layer_coverage import layer_coverage, remedies
 from latfarm_predictors.features.groups import VIEW
-from latfarm_predictors.features.table import identity
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import split
+from latfarm_predictors.kernels.families import FAMILIES
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import FAMILIES, Workload, workload
+from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import badly_covered, evidence_of
 
@@ -96,8 +96,8 @@ def choose(
     # what a layer adds to its network's doubt; the floor keeps a layer that costs nothing in it
     doubt = [max(each.share * each.width, 1e-9) for each in chosen]
     works = [each.workload for each in chosen]
-    place = {identity(work): row for row, work in enumerate(works)}
-    best = [place[identity(r.workload)] for r in remedies(measured, works, len(works), doubt)]
+    place = {work: row for row, work in enumerate(works)}
+    best = [place[r.workload] for r in remedies(measured, works, len(works), doubt)]
     # twins in all that coverage looks at gain nothing by each other, and are measured last
     order = [*best, *(row for row in range(len(works)) if row not in set(best))]
     kernels = tuple(chosen[row].kernel for row in order[:budget])
@@ -112,7 +112,7 @@ def _candidates(predictor: PlatformPredictor, networks: Sequence[Graph]) -> list
             if told.source == VIEW:
                 continue
             work = workload(kernel)
-            each = found.setdefault(identity(work), _Candidate(kernel, work))
+            each = found.setdefault(work, _Candidate(kernel, work))
             each.share += told.latency_ms / answer.latency_ms
             low, high = told.interval_ms
             each.width = max(each.width, (high - low) / told.latency_ms)

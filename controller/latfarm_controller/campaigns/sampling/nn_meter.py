@@ -14,7 +14,8 @@ from random import Random
 
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import main_node, workload
+from latfarm_predictors.kernels.parts import main_node
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller import zoo

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from latfarm_predictors.features.table import identity
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.samples import KernelSample
@@ -73,12 +73,12 @@ class Excluded:
         kernels = [kernel for graph in graphs for kernel in split(graph, rules)]
         return Excluded(
             frozenset((*ids, *(kernel.kernel_id for kernel in kernels))),
-            frozenset(identity(workload(kernel)) for kernel in kernels),
+            frozenset(workload(kernel) for kernel in kernels),
         )
 
     def __contains__(self, kernel: Kernel) -> bool:
         """Whether it is one of them."""
-        return kernel.kernel_id in self.ids or identity(workload(kernel)) in self.configurations
+        return kernel.kernel_id in self.ids or workload(kernel) in self.configurations
 
 
 class PriorSampler:

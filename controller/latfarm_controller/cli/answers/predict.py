@@ -95,8 +95,11 @@ def predict(
     predictor = open_bundle(load_config().bundles_dir, platform)
     named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
     found = _predict(predictor, named, coverage, energy=energy, explain=explain)
-    for one in found:
-        one.baselines = {name: predictor.predict_baseline(one.graph, name) for name in wanted}
+    if wanted:
+        from latfarm_predictors.predict.baseline_sums import baseline_ms
+
+        for one in found:
+            one.baselines = {name: baseline_ms(predictor, one.graph, name) for name in wanted}
     if as_json:
         data = [one.to_json() for one in found]
         output.json_text(data if several else data[0])

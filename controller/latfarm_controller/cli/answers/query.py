@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.cli.shell import inputs, output
 
@@ -70,7 +71,7 @@ def query(
                 energy=energy,
                 on_progress=lambda text: output.err().print(text, style="dim"),
             )
-            own = measurement.graph_hash == graph.hash
+            own = measurement.graph_hash == hash_of(graph)
             told = {"model": str(file), "hit": hit, "same_export": own}
             answers.append(told | measurement.to_json())
             if not measurement.ok:

@@ -136,9 +136,9 @@ def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: 
 
 def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, float]:
     """How well each network is covered, from 0 to 1, by its name."""
-    from latfarm_predictors.trust.network_trust import covered
+    from latfarm_predictors.trust.network_trust import weighted_coverage
 
-    return {graph.name: covered(predictor, graph) for graph in graphs}
+    return {graph.name: weighted_coverage(predictor, graph) for graph in graphs}
 
 
 def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.shell import inputs, output
@@ -169,7 +170,7 @@ def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
         follow(client, judged.campaign_id)
         measured = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
         boards = client.boards()
-    by_hash = {graph.hash: cost for graph, cost in zip(held_out, costs, strict=False)}
+    by_hash = {hash_of(graph): cost for graph, cost in zip(held_out, costs, strict=False)}
     return DemoRun(
         platform=platform,
         campaign=campaign,
@@ -239,16 +240,18 @@ def _rows(
     answers: dict[str, Any],
     predictor: PlatformPredictor,
 ) -> list[NetworkRow]:
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
+
     from latfarm_controller.reports.networks import NetworkRow, vendor_baselines
 
     rows = []
     for graph in graphs:
         mine = sorted(
-            (m for m in measured if m.graph_hash == graph.hash and m.latency_ms is not None),
+            (m for m in measured if m.graph_hash == hash_of(graph) and m.latency_ms is not None),
             key=lambda m: m.measured_at_s,
         )
         if not mine:
-            failed = next((m for m in measured if m.graph_hash == graph.hash), None)
+            failed = next((m for m in measured if m.graph_hash == hash_of(graph)), None)
             reason = f"{failed.error_code}: {failed.error_message}" if failed else "not measured"
             raise ControllerError(f"{graph.name}: {reason}")
         sessions = [latency for m in mine for latency in m.session_ms]
@@ -259,7 +262,7 @@ def _rows(
                 passes_ms=[m.latency_ms for m in mine if m.latency_ms is not None],
                 answer=answers[graph.name],
                 baseline_ms={
-                    "forest": predictor.predict_baseline(graph, "forest"),
+                    "forest": baseline_ms(predictor, graph, "forest"),
                     **vendor_baselines(mine),
                 },
             )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.graph.equivalences import network_hash_of
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.shell import inputs, output
@@ -104,7 +106,7 @@ def show(
             {
                 "model": str(model),
                 "name": graph.name,
-                "hash": graph.network_hash,
+                "hash": network_hash_of(graph),
                 "inputs": {t: _typed(graph, t) for t in graph.inputs},
                 "outputs": {t: _typed(graph, t) for t in graph.outputs},
                 "layers": [_plain(row) for row in rows],
@@ -120,7 +122,7 @@ def show(
 def _show_layers(graph: Graph, rows: Sequence[Layer], platform: str, peaks: Peaks | None) -> None:
     """Print the network's ends and a table of its layers, the last row being their sum."""
     console = output.out()
-    console.print(f"{graph.name}  {graph.network_hash}", style="bold")
+    console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     for kind, tensors in (("input", graph.inputs), ("output", graph.outputs)):
         for tensor in tensors:
             console.print(f"{kind} {tensor}: {_told(graph, tensor)}")
@@ -173,7 +175,7 @@ def hash_models(
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     rows = [
-        {"model": str(file), "hash": graph.network_hash, "exact_hash": graph.hash}
+        {"model": str(file), "hash": network_hash_of(graph), "exact_hash": hash_of(graph)}
         for file, graph in graphs
     ]
     if as_json:
@@ -214,24 +216,24 @@ def diff(
     if not exact:
         graphs = [normal_form(graph) for graph in graphs]
     changes = diff_graphs(*graphs)
-    equal = graphs[0].hash == graphs[1].hash
+    equal = hash_of(graphs[0]) == hash_of(graphs[1])
     sums = [total(graph, layers(graph)) for graph in graphs]
     if as_json:
         output.json_text(
             {
                 "equal": equal,
-                "hashes": [graph.hash for graph in graphs],
+                "hashes": [hash_of(graph) for graph in graphs],
                 "totals": [_plain(row) for row in sums],
                 "changes": [asdict(change) for change in changes if change.side != "same"],
             }
         )
         return 0 if equal else 1
     if equal:
-        print(f"equal: {graphs[0].hash}")
+        print(f"equal: {hash_of(graphs[0])}")
         return 0
     for mark, file, graph, row in zip("-+", (left, right), graphs, sums, strict=True):
         print(
-            f"{mark} {file}: {graph.hash}, {len(graph.nodes)} ops, {row.macs / 1e6:.1f} MMACs,"
+            f"{mark} {file}: {hash_of(graph)}, {len(graph.nodes)} ops, {row.macs / 1e6:.1f} MMACs,"
             f" {row.parameters} parameters"
         )
     if all(change.side == "same" for change in changes):
@@ -291,7 +293,7 @@ def build(
         part.write_bytes(data)
     if as_json:
         made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}
-        output.json_text(made | {"hash": graph.network_hash})
+        output.json_text(made | {"hash": network_hash_of(graph)})
     else:
         print(f"{out}: {len(data)} bytes")
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from latfarm_predictors.graph.equivalences import network_hash_of
+from latfarm_predictors.graph.totals import macs_of
 
 from latfarm_controller.cli.shell import inputs, output
 
@@ -68,7 +70,7 @@ def list_families(
       latfarm zoo list
       latfarm zoo list --task detection --json
     """
-    from latfarm_predictors.kernels.workload import trained_parameters
+    from latfarm_predictors.graph.totals import trained_parameters
 
     from latfarm_controller import zoo
     from latfarm_controller.errors import UsageError
@@ -87,7 +89,7 @@ def list_families(
                 "task": family.task,
                 "resolution": family.resolution,
                 "parameters": trained_parameters(graph),
-                "macs": graph.macs,
+                "macs": macs_of(graph),
                 "source": family.source,
                 "drawn": family.drawn,
                 "lineage": sorted(family.lineage),
@@ -160,13 +162,13 @@ def _as_dict(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> dic
         "family": family.name,
         "task": family.task,
         "source": family.source,
-        "hash": graph.network_hash,
+        "hash": network_hash_of(graph),
         **_ends(graph),
         "stages": [asdict(part) for part in parts],
         "total": {
             "nodes": len(graph.nodes),
             "parameters": sum(part.parameters for part in parts),
-            "macs": graph.macs,
+            "macs": macs_of(graph),
             "traffic_bytes": graph.traffic_bytes,
         },
         "published": None if family.published is None else asdict(family.published),
@@ -175,7 +177,7 @@ def _as_dict(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> dic
 
 def _show(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> None:
     console = output.out()
-    console.print(f"{graph.name}  {graph.network_hash}", style="bold")
+    console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     console.print(f"{family.task}: {family.source}")
     for kind, tensors in _ends(graph).items():
         for tensor, (dtype, *shape) in tensors.items():
@@ -198,7 +200,7 @@ def _show(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> None:
     parameters = sum(part.parameters for part in parts)
     console.print(
         f"in all: {len(graph.nodes)} nodes, {parameters:,} parameters, "
-        f"{graph.macs / 1e6:,.1f} M multiply-adds, {graph.traffic_bytes / 2**20:,.1f} MiB moved"
+        f"{macs_of(graph) / 1e6:,.1f} M multiply-adds, {graph.traffic_bytes / 2**20:,.1f} MiB moved"
     )
     if family.published is not None:
         console.print(_published(family, family.published))

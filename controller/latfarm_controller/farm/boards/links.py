@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.measurement import Measurement, Settings
 
 from latfarm_controller.agents.board import BoardInfo, Lease
@@ -55,7 +57,7 @@ class Question:
             request.purpose,
             request.settings,
             request.profile,
-            GraphName(request.graph.hash, request.graph.macs, request.graph.traffic_bytes),
+            GraphName(hash_of(request.graph), macs_of(request.graph), request.graph.traffic_bytes),
         )
 
 

@@ -12,12 +12,14 @@ from math import exp
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from latfarm_predictors.baselines.sums import Asked
+from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.intervals import widened_quantile
-from latfarm_predictors.predict.predictor import BASELINES, PlatformPredictor
+from latfarm_predictors.predict.baseline_sums import BaselineSums
+from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from latfarm_controller import zoo
 from latfarm_controller.reports.facts.platform_record import PlatformRecord, SeenNetwork
@@ -121,7 +123,7 @@ def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[st
     """Latencies of the networks in milliseconds, by each baseline of the bundle."""
     if not graphs:
         return {}
-    asked = Asked(predictor, graphs)
+    asked = BaselineSums(predictor, graphs)
     found = {}
     for name in BASELINES:
         try:
@@ -177,7 +179,7 @@ def _row(
 ) -> dict[str, Any]:
     return {
         "network": network.graph.name,
-        "hash": network.graph.hash,
+        "hash": hash_of(network.graph),
         "family": network_family(network.graph.name),
         "measured_ms": measured_ms,
         "passes_ms": network.passes_ms,

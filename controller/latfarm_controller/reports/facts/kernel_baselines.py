@@ -22,6 +22,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.learned.network_correction import boundary_mb
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS, NetworkModel
+from latfarm_predictors.predict.baseline_sums import baseline_ms
 from latfarm_predictors.samples import NetworkSample
 from latfarm_predictors.trust.network_trust import layers_of
 
@@ -100,7 +101,7 @@ def network_sums(
             times[seen] = unseen_ms[places[seen]]
             sums[name] = float(times.sum()) + fixed_ms
         # These have no fit, or one factor that was fitted to hundreds of kernels.
-        sums |= {name: predictor.predict_baseline(graph, name) for name in MNN if name in sums}
+        sums |= {name: baseline_ms(predictor, graph, name) for name in MNN if name in sums}
         others = [*networks[:number], *networks[number + 1 :]]
         sums |= _by_networks(whole, graph, others)
         found.append({name: sums[name] for name in BASELINES if name in sums})

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
@@ -140,7 +141,7 @@ def unseen_networks(
         fingerprint: fingerprint of the platform when the predictor was made; empty: any.
         slow_core: the correction for a slow core that the predictor was made with.
     """
-    known = {network.graph.network_hash for network in seen}
+    known = {network_hash_of(network.graph) for network in seen}
     found: list[Measurement] = []
     for purpose in ("network", "query"):
         found += [
@@ -148,4 +149,4 @@ def unseen_networks(
             for m in store.measurements(platform=platform, purpose=purpose)
             if not fingerprint or m.fingerprint == fingerprint
         ]
-    return [n for n in networks_of(store, found) if n.graph.network_hash not in known]
+    return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in known]

@@ -8,7 +8,7 @@ main one; they are kept separate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -165,8 +165,7 @@ def moved(work: Workload, axis: Axis, place: int) -> Workload:
     extra_in = max(work.input_bytes - main_in, 0)
     if work.family not in AXES:
         # All channels change together, so everything grows with them.
-        return replace(
-            work,
+        return work._replace(
             in_channels=max(round(work.in_channels * ratio), 1),
             out_channels=place,
             groups=place if work.family == "dwconv" else work.groups,
@@ -176,8 +175,7 @@ def moved(work: Workload, axis: Axis, place: int) -> Workload:
             weight_bytes=round(work.weight_bytes * ratio),
         )
     if axis == "out_channels":
-        return replace(
-            work,
+        return work._replace(
             out_channels=place,
             macs=round(work.macs * ratio),
             input_bytes=round(min(main_in, work.input_bytes) + extra_in * ratio),
@@ -186,8 +184,7 @@ def moved(work: Workload, axis: Axis, place: int) -> Workload:
         )
     window = work.kernel_h * work.kernel_w * work.in_channels * work.out_channels
     growing = min(element * window, work.weight_bytes)
-    return replace(
-        work,
+    return work._replace(
         in_channels=place,
         macs=round(work.macs * ratio),
         input_bytes=round(min(main_in, work.input_bytes) * ratio + extra_in),
@@ -202,8 +199,7 @@ def _resized(work: Workload, side: int) -> Workload:
     out = work.out_w if pooled or work.out_w == 1 else max((side - gap) // work.stride_w, 1)
     ratio_in = side * side / max(work.in_h * work.in_w, 1)
     ratio_out = out * out / max(work.out_h * work.out_w, 1)
-    return replace(
-        work,
+    return work._replace(
         in_h=side,
         in_w=side,
         out_h=out,

@@ -34,14 +34,14 @@ def trust_facts(record: PlatformRecord) -> dict[str, Any] | None:
     predictor = record.predictor
     if predictor is None:
         return None
-    from latfarm_predictors.trust.network_trust import covered, trust
+    from latfarm_predictors.trust.network_trust import trust, weighted_coverage
     from latfarm_predictors.trust.platform_trust import platform_trust
 
     networks = distinct(record.unseen) or distinct(record.calibration)
     graphs = [network.graph for network in networks]
     try:
         platform = platform_trust(predictor, graphs)
-        worst = sorted((covered(predictor, graph), graph.name, graph) for graph in graphs)
+        worst = sorted((weighted_coverage(predictor, graph), graph.name, graph) for graph in graphs)
         found = [trust(predictor, graph) for _, _, graph in worst[:MOST_NETWORKS]]
     except PredictorsError as error:
         return {"missing": str(error), "platform": None, "networks": [], "of_unseen": False}

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.errors import UsageError
 from latfarm_controller.zoo import find
@@ -56,9 +57,9 @@ def dataset(
 ) -> Iterator[Graph]:
     """`per_family` graphs of each family in turn, made as they are asked for.
 
-    A family's graphs differ by `Graph.hash`, so isomorphic cells count once. They are named
-    "family-0", "family-1"...; what they are depends on the seed and the family alone, so that a
-    smaller dataset is the beginning of a larger one.
+    The graphs of a family have different hashes (`hash.hash_of`), so isomorphic cells count once.
+    They are named "family-0", "family-1"...; what they are depends on the seed and the family
+    alone, so that a smaller dataset is the beginning of a larger one.
 
     Args:
         seed: of all draws.
@@ -151,8 +152,8 @@ class _FamilyGraphs:
             return True
         hashes = self._hashes.get(shapes)
         if hashes is None:
-            hashes = self._hashes[shapes] = {again(first).hash}
-        if graph.hash in hashes:
+            hashes = self._hashes[shapes] = {hash_of(again(first))}
+        if hash_of(graph) in hashes:
             return False
-        hashes.add(graph.hash)
+        hashes.add(hash_of(graph))
         return True

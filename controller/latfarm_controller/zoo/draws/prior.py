@@ -15,9 +15,14 @@ from types import MappingProxyType
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.kernels.families import family_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import family_of, graph_totals, main_node, workload
+from latfarm_predictors.kernels.parts import main_node
+from latfarm_predictors.kernels.workload import workload
 
 from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
@@ -217,10 +222,10 @@ class KernelPrior:
         while idle < _PATIENCE:
             graph = self._drawn_network(next(self._turns))
             idle += 1
-            if graph is None or graph.hash in found:
+            if graph is None or hash_of(graph) in found:
                 continue
             if macs[0] <= graph_totals(graph).macs <= macs[1]:
-                found.add(graph.hash)
+                found.add(hash_of(graph))
                 idle = 0
                 yield graph
 

@@ -1,9 +1,10 @@
-"""The normal form of a graph: one spelling of a network, whatever tool exported it.
+"""The normal form of a graph: equal for all exports of one network, whatever tool made them.
 
-METHODS: NNLQP (section 5) hashes a network to find it measured. Tools write one network in many
-ways; `normal_form` rewrites a graph by small rules, each of which replaces ops by others that are
-the same work, in one pass from the inputs to the outputs. The rules are the functions in the tables
-of the modules beside this one; docs/hashing.md lists them with what is and is not part of a hash.
+NNLQP (section 5) hashes a network to find out whether it was measured before. Tools write the same
+network in many ways. `normal_form` rewrites a graph with small rules in one pass from the inputs to
+the outputs; each rule replaces ops by others that are the same work. The rules are the functions in
+the tables `SPELLINGS` and `PATTERNS` of the modules of this folder. docs/hashing.md lists them, and
+what is part of a hash.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from latfarm_predictors.graph.equivalences.moves import constants_alone
 from latfarm_predictors.graph.graph import Graph, Node, TensorType, Weight
 from latfarm_predictors.graph.hash import canonical_hash
 
-# In place of the type of a result that is absent.
+# It stands for the type of an absent result.
 _UNTYPED = TensorType("float32", ())
-# How many ops may stand between an input and the Transpose that turns it.
+# The largest number of ops between an input and the Transpose that changes its layout.
 _PREPARATION = 8
 
 
@@ -42,18 +43,18 @@ SPELLINGS = _joined(
     activations.SPELLINGS,
     linear.SPELLINGS,
 )
-"""By op, the rules that look at types and constants alone."""
+"""By op, the rules that look only at types and constants."""
 PATTERNS = _joined(
     activations.PATTERNS,
     arithmetic.PATTERNS,
     linear.PATTERNS,
     windows.PATTERNS,
 )
-"""By op, the rules that look at the ops before as well."""
+"""By op, the rules that look at the ops before it as well."""
 
 
 def rules() -> tuple[Rule, ...]:
-    """Every rule, once, by name."""
+    """All rules without duplicates, sorted by name."""
     found = {r for table in (SPELLINGS, PATTERNS) for each in table.values() for r in each}
     found |= {through, constants_alone}
     return tuple(sorted(found, key=lambda rule: rule.__name__))
@@ -61,7 +62,7 @@ def rules() -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A graph that nobody checks: what the hash reads."""
+    """A rewritten graph as the hash reads it; unlike a Graph, it is not checked."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -70,17 +71,24 @@ class _Parts:
     types: Mapping[str, TensorType]
 
 
-def network_hash(graph: Graph) -> str:
-    """Hash of the normal form, as 32 hex digits; `Graph.network_hash` keeps it."""
+def network_hash_of(graph: Graph) -> str:
+    """The hash of a network whatever tool exported it, as 32 hex digits. Kept on the graph.
+
+    It is the canonical hash of the network's `normal_form`.
+    """
+    return graph.once(_network_hash)
+
+
+def _network_hash(graph: Graph) -> str:
     return canonical_hash(_rewritten(graph))
 
 
 def normal_form(graph: Graph) -> Graph:
     """The same network in the one spelling that all its exports share.
 
-    Multiply-adds stay what they were. A normal form is its own, and so is a graph with an op that
-    lacks operands or attributes. It is for comparing: what is built and measured is the graph as it
-    was read.
+    The number of multiply-adds stays the same. The normal form of a normal form is itself. A graph
+    with an op that lacks operands or attributes is returned unchanged. Normal forms are only
+    compared; what is built and measured is the graph as it was read.
     """
     parts = _rewritten(graph)
     if parts is graph:
@@ -96,7 +104,7 @@ def _rewritten(graph: Graph) -> Graph | _Parts:
     try:
         return _best_pass(graph)
     except (LookupError, TypeError, ValueError, ArithmeticError):
-        # An op lacks what its kind has: no rule can be trusted with it. It is its own normal form.
+        # An op lacks operands or attributes, so no rule can be trusted: the graph stays as it is.
         return graph
 
 
@@ -105,7 +113,7 @@ def _best_pass(graph: Graph) -> _Parts:
     plain = _pass(graph, {})
     if not turned:
         return plain
-    # An input counts as turned only if Transposes vanish by it.
+    # Inputs get the other layout only if this makes Transposes disappear.
     other = _pass(graph, turned)
     return other if other.nodes and _transposes(other) < _transposes(plain) else plain
 
@@ -115,7 +123,11 @@ def _transposes(parts: _Parts) -> int:
 
 
 def _turned_inputs(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """Inputs that reach a Transpose to the other layout by elementwise ops, and its permutation."""
+    """Inputs that elementwise ops alone separate from a Transpose to the other layout.
+
+    Returns:
+        The permutation of that Transpose, by the name of the input.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for node in graph.nodes:
         if node.op != "Transpose":
@@ -140,11 +152,11 @@ _PASSED = UNARY | BROADCAST | {"Identity", "Dropout", "Pad"}
 
 
 def _pass(graph: Graph, turned: Mapping[str, tuple[int, ...]]) -> _Parts:
-    """Make every op that counts anew, in order, through the rules.
+    """Rewrite every op that the outputs need, in order, with the rules.
 
     Args:
         graph: what to rewrite.
-        turned: inputs to give in another order of axes, with the permutation of their own.
+        turned: inputs whose axes are to be in another order, with the permutation of each.
     """
     draft = GraphDraft(graph, SPELLINGS, through, PATTERNS)
     readers, lazy = draft.readers, draft.lazy
@@ -177,7 +189,7 @@ def _read_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> Sequence[Node]
     """The nodes that the outputs need."""
     wanted = set(outputs).union(*[node.inputs for node in nodes])
     if not any(wanted.isdisjoint(node.outputs) for node in nodes):
-        return nodes  # each has a reader, so each leads to an output
+        return nodes  # every node has a reader, so every node leads to an output
     wanted = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
@@ -189,7 +201,13 @@ def _read_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> Sequence[Node]
 
 
 def _remake(draft: GraphDraft, node: Node, instead: dict[str, str]) -> None:
-    """One op of the graph; `instead` says which tensors stand for those that are gone."""
+    """Rewrite one op of the graph.
+
+    Args:
+        draft: the graph being rewritten.
+        node: the op.
+        instead: for each tensor that was replaced, the name of what replaces it; is extended.
+    """
     readers, lazy = draft.readers, draft.lazy
     inputs = node.inputs
     waking = _WAKING.get(node.op)
@@ -225,7 +243,7 @@ def _remake(draft: GraphDraft, node: Node, instead: dict[str, str]) -> None:
         readers[base] = readers.get(base, 0) + readers.pop(old, 0)
 
 
-# Most ops are these, and their rules look at one thing: by op, what makes the first operand.
+# The most frequent ops. Their rules apply only if one of these ops makes their first operand.
 _WAKING: Mapping[str, frozenset[str]] = {
     "Conv": frozenset({"Pad"}),
     "Relu": frozenset({"Clip", "Relu"}),
@@ -234,7 +252,7 @@ _WAKING: Mapping[str, frozenset[str]] = {
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
-    """Without the absent ones at the end."""
+    """The names without the absent (empty) ones at the end."""
     count = len(names)
     while count and not names[count - 1]:
         count -= 1
@@ -242,7 +260,7 @@ def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _turns(later: Lazy) -> bool:
-    """Whether it is the other layout of a tensor whose layout matters."""
+    """Whether it is a change between channels-first and channels-last that moves data."""
     perm = later.perm
     return perm is not None and is_layout(perm) and moves(perm, later.shape)
 
@@ -250,7 +268,7 @@ def _turns(later: Lazy) -> bool:
 def _outputs(
     draft: GraphDraft, graph: Graph, inputs: Sequence[str], instead: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """What is given out; a Transpose to the other layout right before that does not count."""
+    """The outputs of the rewritten graph; a Transpose to the other layout at the end is dropped."""
     found: list[str] = []
     for tensor in graph.outputs:
         now = instead.get(tensor, tensor)

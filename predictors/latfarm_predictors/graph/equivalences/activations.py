@@ -1,4 +1,4 @@
-"""Activations: one spelling of bounds, leaks and gates."""
+"""Rules for activations: one form of Clip, LeakyRelu and HardSigmoid."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from latfarm_predictors.graph.equivalences.arithmetic import known_operand, one_
 from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import Node
 
-# Larger bounds bound nothing: float32 ends here.
+# A bound of this size or more bounds nothing: it is the largest value of float32.
 _NO_BOUND = 3.4e38
 
 
-# Spellings: types and constants alone
+# Rules that look only at types and constants
 
 
 def max_min_as_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Max and Min with a known number are Clip with one bound."""
+    """Max and Min with a known number become Clip with one bound."""
     found = one_constant(draft, call)
     if found is None:
         return None
@@ -29,7 +29,10 @@ def max_min_as_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def clip_bounds(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A bound beyond float32 is none; no bound, no Clip; 0 as the only, lower one is Relu."""
+    """Drop bounds beyond float32, and a Clip without bounds.
+
+    A Clip from 0 without an upper bound becomes Relu.
+    """
     x, *given = call.inputs
     bounds = ["", ""]
     for index, tensor in enumerate(given):
@@ -59,18 +62,18 @@ def leaky_without_leak(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def hard_sigmoid_digits(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """HardSigmoid's numbers count with five digits, as the factor they may be written as."""
+    """Round the attributes of HardSigmoid to five digits, as factors are rounded."""
     found = {name: rounded(float(call.attrs[name])) for name in ("alpha", "beta")}  # type: ignore[arg-type]
     if found == dict(call.attrs):
         return None
     return (draft.make("HardSigmoid", call.inputs, call.type, found, call.outs, call.name),)
 
 
-# Patterns: what makes the operands counts
+# Rules that look at the nodes that make the operands
 
 
 def two_clips(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A lower bound, then an upper one (or the reverse) are one Clip: Relu6 as Min(Relu(x), 6)."""
+    """A lower bound followed by an upper one, or the reverse, become one Clip: Min(Relu(x), 6)."""
     maker = draft.free(call.inputs[0], "Clip", "Relu")
     if maker is None:
         return None
@@ -89,7 +92,7 @@ def two_clips(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def leaky_of_max(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """max(x, a x) with a between 0 and 1 is LeakyRelu."""
+    """max(x, a * x) with a between 0 and 1 becomes LeakyRelu."""
     if len(call.inputs) != 2 or draft.type_of(call.inputs[0]) != draft.type_of(call.inputs[1]):
         return None
     x, y = call.inputs
@@ -104,7 +107,10 @@ def leaky_of_max(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def hard_sigmoid_of_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """clip(x + 3, 0, 6) / 6 is HardSigmoid, and so is clip(x + 3, 0, 6) * y / 6 times y."""
+    """clip(x + 3, 0, 6) / 6 becomes HardSigmoid(x).
+
+    y * clip(x + 3, 0, 6) / 6 becomes its product with y.
+    """
     found = one_constant(draft, call)
     factor = None if found is None else draft.scalar(found[1])
     if found is None or factor is None:
@@ -128,7 +134,7 @@ def hard_sigmoid_of_clip(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def hard_sigmoid_of_line(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """clip(x * a + b, 0, 1) is HardSigmoid."""
+    """clip(x * a + b, 0, 1) becomes HardSigmoid."""
     if _both(draft, call) != (0.0, 1.0):
         return None
     added = draft.free(call.inputs[0], "Add")
@@ -146,7 +152,7 @@ def hard_sigmoid_of_line(draft: GraphDraft, call: DraftCall) -> Made | None:
 def _hard_sigmoid(
     draft: GraphDraft, clip: Node, gate: tuple[str, float, float], call: DraftCall
 ) -> str:
-    """Make the HardSigmoid that `_gate` found, in place of what it found it in."""
+    """Add the HardSigmoid that `_gate` found, and remove the nodes that it replaces."""
     x, alpha, beta = gate
     added = draft.makers[clip.inputs[0]]
     draft.take(clip)
@@ -156,7 +162,10 @@ def _hard_sigmoid(
 
 
 def _gate(draft: GraphDraft, maker: Node | None, factor: float) -> tuple[str, float, float] | None:
-    """Of clip(x + c, 0, h) * factor, where factor is 1 / h: x, alpha, beta of its HardSigmoid."""
+    """Operand, alpha and beta of the HardSigmoid that equals clip(x + c, 0, h) * factor.
+
+    None if `maker` is no such Clip, or `factor` is not 1 / h.
+    """
     if maker is None:
         return None
     bounds = _both(draft, maker)
@@ -171,7 +180,7 @@ def _gate(draft: GraphDraft, maker: Node | None, factor: float) -> tuple[str, fl
 def _bounds(
     draft: GraphDraft, op: str, inputs: Sequence[str]
 ) -> tuple[float | None, float | None] | None:
-    """Lower and upper bound of a Clip or Relu that has one of both, known."""
+    """Lower and upper bound of a Clip or Relu that has exactly one bound, of a known value."""
     if op == "Relu":
         return 0.0, None
     given = [draft.scalar(t) if t else None for t in inputs[1:]]
@@ -181,7 +190,7 @@ def _bounds(
 
 
 def _both(draft: GraphDraft, node: Node | DraftCall) -> tuple[float, float] | None:
-    """Lower and upper bound of a Clip that has both, known."""
+    """Lower and upper bound of a Clip that has both, of known values."""
     given = [draft.scalar(t) if t else None for t in node.inputs[1:]]
     if len(given) != 2 or given[0] is None or given[1] is None:
         return None

@@ -1,4 +1,4 @@
-"""Arithmetic: one spelling of sums, products and powers with constants."""
+"""Rules for arithmetic: one form of sums, products and powers with constants."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, M
 from latfarm_predictors.graph.equivalences.layout import BROADCAST
 from latfarm_predictors.graph.graph import Node
 
-# Larger ones are no guard against a division by zero.
+# Up to this size, a number that is added under a root counts as a guard against division by zero.
 _LARGEST_EPSILON = 1e-2
+# The guard that all graphs get instead of their own: the default epsilon of ONNX.
 _EPSILON = 1e-5
 
 
 def rounded(value: float) -> float:
-    """A factor at five digits: 1 / 1.414214 and 0.7071068, as files hold them, are one."""
+    """A factor rounded to five digits: files have 1 / 1.414214 and 0.7071068 for the same one."""
     return float(f"{value:.5g}")
 
 
 def is_float(call: DraftCall) -> bool:
-    """Whether the result holds numbers that are not whole."""
+    """Whether the elements of the result are floating-point numbers."""
     return call.type.dtype.startswith("float")
 
 
 def one_constant(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
-    """Of two operands of which one is constant: the other one, of the result's type, and it."""
+    """The computed operand and the constant of an op with one of each.
+
+    None if there are others, or the computed operand has not the type of the result.
+    """
     if len(call.inputs) != 2:
         return None
     x, y = call.inputs if call.inputs[1] in draft.weights else call.inputs[::-1]
@@ -34,7 +38,7 @@ def one_constant(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
 
 
 def known_operand(draft: GraphDraft, node: Node | None) -> tuple[str, float] | None:
-    """Of x + c with a known c: x and c."""
+    """The operands x and c of a node such as x + c, where c has a known value."""
     if node is None:
         return None
     x, y = node.inputs
@@ -48,15 +52,15 @@ def known_operand(draft: GraphDraft, node: Node | None) -> tuple[str, float] | N
 
 
 def _kept(draft: GraphDraft, call: DraftCall, x: str) -> Made | None:
-    """`x` in place of the result, if it has its type."""
+    """`x` in place of the result, if both have the same type."""
     return (x,) if draft.type_of(x) == call.type else None
 
 
-# Spellings: types and constants alone
+# Rules that look only at types and constants
 
 
 def broadcast_constants(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A constant operand has no leading axes of size 1, and a known scalar no axes at all."""
+    """Drop leading axes of size 1 of constant operands, and all axes of constants of one value."""
     if len(call.inputs) < 2:
         return None
     weights, rank = draft.weights, len(call.type.shape)
@@ -80,7 +84,7 @@ def broadcast_constants(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def sum_of_few(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Sum, Mean, Max, Min of one operand are that operand; Sum of two is Add."""
+    """Sum, Mean, Max and Min of one operand become that operand; Sum of two becomes Add."""
     if len(call.inputs) == 1:
         return _kept(draft, call, call.inputs[0])
     if call.op == "Sum" and len(call.inputs) == 2:
@@ -89,7 +93,7 @@ def sum_of_few(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def neutral_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Adding 0, multiplying by 1, dividing by 1 and raising to 1 do nothing."""
+    """Drop additions of 0, multiplications and divisions by 1, and powers of 1."""
     if len(call.inputs) != 2:
         return None
     x, y = call.inputs
@@ -102,7 +106,7 @@ def neutral_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def subtracted_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Subtracting c is adding -c."""
+    """Subtracting c becomes adding -c."""
     x, constant = call.inputs
     weight = draft.weights.get(constant)
     if weight is None or x in draft.weights or call.type.dtype.startswith("u"):
@@ -116,7 +120,7 @@ def subtracted_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def divided_by_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Dividing by c is multiplying by 1 / c, for elements that are not whole numbers."""
+    """Dividing floating-point numbers by c becomes multiplying by 1 / c."""
     x, constant = call.inputs
     weight = draft.weights.get(constant)
     if weight is None or x in draft.weights or not is_float(call):
@@ -132,7 +136,7 @@ def divided_by_constant(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def one_over(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """1 / x is Reciprocal."""
+    """1 / x becomes Reciprocal."""
     x, y = call.inputs
     if draft.scalar(x) != 1 or draft.type_of(y) != call.type or not is_float(call):
         return None
@@ -140,7 +144,7 @@ def one_over(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def small_powers(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Squares and cubes are products, the power of 1/2 is Sqrt, that of -1 Reciprocal."""
+    """Squares and cubes become products, the power 1/2 becomes Sqrt, the power -1 Reciprocal."""
     x, power = call.inputs[0], draft.scalar(call.inputs[1])
     if power is None or draft.type_of(x) != call.type or not is_float(call):
         return None
@@ -156,7 +160,7 @@ def small_powers(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def rounded_factor(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A known factor counts with five digits, those that survive being written as a divisor."""
+    """Round known factors to five digits: these survive being written as a divisor."""
     found = one_constant(draft, call)
     if found is None or not is_float(call):
         return None
@@ -166,11 +170,11 @@ def rounded_factor(draft: GraphDraft, call: DraftCall) -> Made | None:
     return None
 
 
-# Patterns: what makes the operands counts
+# Rules that look at the nodes that make the operands
 
 
 def factors_last(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """In a product, a known factor comes last, and two are one: 0.5 * x * y is x * y * 0.5."""
+    """Multiply by known factors last, and by two at once: 0.5 * x * y becomes x * y * 0.5."""
     if not is_float(call):
         return None
     found = one_constant(draft, call)
@@ -198,7 +202,7 @@ def factors_last(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def times_reciprocal(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Multiplying by 1 / y is dividing by y."""
+    """Multiplying by 1 / y becomes dividing by y."""
     x, y = call.inputs
     for one, other in ((x, y), (y, x)):
         maker = draft.free(other, "Reciprocal")
@@ -210,7 +214,7 @@ def times_reciprocal(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def epsilon(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """What is added under a root against division by 0 changes no work: always 1e-5."""
+    """Make the number that is added under a root against division by 0 always 1e-5."""
     added = draft.free(call.inputs[0], "Add")
     inside = known_operand(draft, added)
     if added is None or inside is None:

@@ -1,4 +1,4 @@
-"""Orders of axes, as Transpose has them: result axis `i` is operand axis `perm[i]`."""
+"""Permutations of axes as the op Transpose has them: axis `i` of the result is axis `perm[i]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def inverse(perm: Sequence[int]) -> Perm:
 
 
 def is_layout(perm: Sequence[int]) -> bool:
-    """Whether it turns channels-first into channels-last or the reverse."""
+    """Whether the permutation changes channels-first to channels-last or the reverse."""
     axes = tuple(range(len(perm)))
     if len(axes) < 3:
         return False
@@ -21,7 +21,10 @@ def is_layout(perm: Sequence[int]) -> bool:
 
 
 def as_turn(given: Sequence[int], shape: Sequence[int]) -> Perm | None:
-    """The Transpose that a Reshape is which moves axes of size 1 alone, else None."""
+    """The permutation that equals a Reshape which only moves axes of size 1.
+
+    None if the Reshape does something else.
+    """
     if len(given) != len(shape) or [n for n in given if n > 1] != [n for n in shape if n > 1]:
         return None
     ones = iter([axis for axis, size in enumerate(given) if size == 1])
@@ -30,12 +33,12 @@ def as_turn(given: Sequence[int], shape: Sequence[int]) -> Perm | None:
 
 
 def plain_turn(perm: Sequence[int], given: Sequence[int]) -> Perm:
-    """Of the orders that do the same to `given`, the one that keeps axes of size 1 in order."""
+    """Of all permutations with the same effect on `given`, the one with axes of size 1 in order."""
     ones = iter([axis for axis, size in enumerate(given) if size == 1])
     return tuple([next(ones) if given[axis] == 1 else axis for axis in perm])
 
 
 def moves(perm: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a Transpose by `perm` that gives `shape` moves any data: axes of size 1 do not."""
+    """Whether a Transpose with this result shape moves data; axes of size 1 hold none."""
     real = [axis for axis, size in zip(perm, shape, strict=True) if size > 1]
     return real != sorted(real)

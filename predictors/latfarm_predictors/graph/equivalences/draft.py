@@ -1,8 +1,9 @@
-"""A graph being rewritten: nodes are made through rules, so that what is made is always in order.
+"""A graph being rewritten: every node that is added passes the rules first.
 
-A rule looks at one op about to be made, whose operands are already in normal form, and either
-passes (None) or makes something else of it. Reshapes and Transposes are not made at once: they are
-remembered (`Lazy`) and move towards the outputs until an op needs the tensor itself.
+A rule looks at one op that is about to be added, whose operands are already in normal form. It
+returns None if it does not apply; otherwise it adds something else in place of the op and returns
+the names of the results. Reshapes and Transposes are not added at once: they are remembered
+(`Lazy`) and move towards the outputs until an op needs the tensor itself.
 """
 
 from __future__ import annotations
@@ -17,17 +18,24 @@ from latfarm_predictors.graph.graph import AttrValue, Graph, Node, TensorType
 
 NO_ATTRS: Mapping[str, AttrValue] = {}
 MAX_DEPTH = 16
-"""How many Reshapes and Transposes in a row are remembered before they are made."""
+"""The largest number of Reshapes and Transposes in a row that are remembered but not added."""
 
 Made = tuple[str, ...]
+"""Names of the results of an op that was added."""
 
 
 @dataclass(slots=True)
 class DraftCall:
-    """One op about to be made.
+    """One op that is about to be added to a GraphDraft.
 
-    `types` are those of its results, `outs` the names they are to have, where they matter. `node`
-    is the same op as the graph has it, to be taken as it is if nothing changes.
+    Attributes:
+        op: ONNX name.
+        inputs: names of its operands.
+        types: types of its results.
+        attrs: its attributes.
+        outs: names that the results shall have; empty where any name will do.
+        name: of the node; empty where any name will do.
+        node: the same op in the graph that is rewritten; it is taken as it is if nothing changes.
     """
 
     op: str
@@ -45,10 +53,15 @@ class DraftCall:
 
 
 class Lazy(NamedTuple):
-    """A tensor not made yet: `base` transposed by `perm`, or, without one, seen as `shape`.
+    """A tensor whose Reshape or Transpose is remembered but not added yet.
 
-    `base` may be lazy too. A view that only moves axes of size 1 has a `perm`: it passes what a
-    Transpose passes.
+    A Reshape that only moves axes of size 1 has a `perm` too: it passes the ops that a Transpose
+    passes.
+
+    Attributes:
+        base: the tensor that is reshaped or transposed; it may be lazy itself.
+        shape: of the result.
+        perm: permutation of a Transpose; None for a Reshape.
     """
 
     base: str
@@ -57,16 +70,19 @@ class Lazy(NamedTuple):
 
 
 Rule = Callable[["GraphDraft", DraftCall], Made | None]
+"""Rewrites an op that is about to be added; None if it does not apply."""
 
 
 class GraphDraft(Tensors):
-    """Parts of a graph under way; `readers` counts the nodes still to read each tensor.
+    """The nodes of a graph while it is rewritten.
+
+    `readers` counts, for each tensor, the nodes that still have to read it.
 
     Args:
-        graph: where types and weights come from.
-        spellings: by op, rules that look at types and constants alone; tried first.
-        through: makes an op whose operands are lazy, or passes.
-        patterns: by op, rules that look at what makes the operands; tried last.
+        graph: whose types and weights the draft starts with.
+        spellings: by op, rules that look only at types and constants; they are tried first.
+        through: a rule for ops with lazy operands, which moves these behind the op.
+        patterns: by op, rules that look at the nodes that make the operands; they are tried last.
     """
 
     def __init__(
@@ -88,23 +104,22 @@ class GraphDraft(Tensors):
         self._depth: dict[str, int] = {}
         self._names: dict[Lazy, str] = {}
 
-    # What is known of tensors
-
     def free(self, tensor: str, *ops: str) -> Node | None:
-        """The node of one of `ops` that makes `tensor`, if nobody reads it but the op at hand."""
+        """The node that makes `tensor`, if it is one of `ops` and only the op at hand reads it."""
         maker = self.makers.get(tensor)
         if maker is None or maker.op not in ops or self.readers.get(tensor, 0):
             return None
         return maker
 
     def inner(self, tensor: str, *ops: str) -> Node | None:
-        """As `free`, for the operand of a node that is free itself."""
+        """The node that makes `tensor`, if its op is one of `ops` and it has one reader so far.
+
+        It is asked for an operand of a node that `free` has found: that node is the reader.
+        """
         maker = self.makers.get(tensor)
         if maker is None or maker.op not in ops or self.readers.get(tensor, 0) != 1:
             return None
         return maker
-
-    # What makes new ones
 
     def make(
         self,
@@ -115,11 +130,11 @@ class GraphDraft(Tensors):
         outs: Sequence[str] = (),
         name: str = "",
     ) -> str:
-        """Make an op of one result in its normal form; the tensor that holds its result."""
+        """Add an op of one result in its normal form; returns the name of the result."""
         return self.add(DraftCall(op, inputs, (kind,), attrs, outs, name))[0]
 
     def add(self, call: DraftCall) -> Made:
-        """Make an op in its normal form; the tensors that hold its results."""
+        """Add an op in its normal form; returns the names of its results."""
         for rule in self._spellings.get(call.op, ()):
             found = rule(self, call)
             if found is not None:
@@ -141,12 +156,12 @@ class GraphDraft(Tensors):
         return self.append(node)
 
     def keep(self, node: Node) -> None:
-        """Take a node of the graph as it is: its operands were counted as read."""
+        """Add a node of the graph unchanged; its operands are already counted as read."""
         self.made[_key(node)] = node
         self.makers.update(dict.fromkeys(node.outputs, node))
 
     def append(self, node: Node) -> Made:
-        """Take a node as it is; its results have their types."""
+        """Add a node unchanged; the types of its results are known already."""
         self.made[_key(node)] = node
         makers, readers = self.makers, self.readers
         for tensor in node.outputs:
@@ -159,7 +174,7 @@ class GraphDraft(Tensors):
         return node.outputs
 
     def take(self, node: Node) -> Node:
-        """Unmake a node that nobody reads, or reads any more."""
+        """Remove a node whose results nobody reads any more, and return it."""
         del self.made[_key(node)]
         for tensor in node.outputs:
             self.makers.pop(tensor, None)
@@ -168,7 +183,7 @@ class GraphDraft(Tensors):
         return node
 
     def own_matrix(self, node: Node) -> None:
-        """Give a linear layer a matrix that no other layer reads: its values are to change."""
+        """Give a linear layer a matrix that no other layer reads: its values will change."""
         x, shared, *rest = node.inputs
         if self.readers[shared] < 2:
             return
@@ -180,7 +195,7 @@ class GraphDraft(Tensors):
         self.makers.update(dict.fromkeys(node.outputs, changed))
 
     def concrete(self, tensor: str) -> str:
-        """A tensor that is really there: a lazy one is made, once."""
+        """The name of a tensor that a node makes; the ops of a lazy tensor are added, once."""
         lazy = self.lazy.get(tensor)
         if lazy is None:
             return tensor
@@ -189,7 +204,7 @@ class GraphDraft(Tensors):
             return found
         base = self.concrete(lazy.base)
         if lazy.perm is None or not moves(lazy.perm, lazy.shape):
-            # A scalar's shape would be a constant without elements.
+            # To a scalar, a Reshape would need a constant without elements.
             op = "Reshape" if lazy.shape else "Squeeze"
             out = self.fresh(op)
             inputs = (base, self.ints(lazy.shape)) if lazy.shape else (base,)
@@ -203,7 +218,7 @@ class GraphDraft(Tensors):
         return out
 
     def root(self, tensor: str) -> str:
-        """What is there of a tensor: itself, or what a lazy one will be made from."""
+        """The tensor itself, or the one from which a lazy tensor will be made."""
         lazy = self.lazy.get(tensor)
         while lazy is not None:
             tensor = lazy.base
@@ -211,7 +226,7 @@ class GraphDraft(Tensors):
         return tensor
 
     def view(self, x: str, shape: tuple[int, ...]) -> str:
-        """`x` seen as another shape."""
+        """`x` reshaped, lazily."""
         lazy = self.lazy.get(x)
         while lazy is not None and (lazy.perm is None or not moves(lazy.perm, lazy.shape)):
             x = lazy.base
@@ -225,7 +240,7 @@ class GraphDraft(Tensors):
         return self._later(Lazy(x, shape, turn))
 
     def transposed(self, x: str, perm: tuple[int, ...]) -> str:
-        """`x` with its axes in another order."""
+        """`x` transposed, lazily."""
         lazy = self.lazy.get(x)
         while lazy is not None and lazy.perm is not None:
             x, perm = lazy.base, tuple([lazy.perm[axis] for axis in perm])
@@ -250,5 +265,5 @@ class GraphDraft(Tensors):
 
 
 def _key(node: Node) -> str:
-    """The first result that is there."""
+    """The name of the first result that is not absent."""
     return node.outputs[0] or next(tensor for tensor in node.outputs if tensor)

@@ -1,21 +1,21 @@
-"""Reshapes and Transposes move towards the outputs, merge, and cancel.
+"""Rules that move Reshapes and Transposes towards the outputs, where they merge and cancel.
 
-A Reshape costs nothing wherever it stands, and tools that compute in NHWC leave pairs of Transposes
-around what they could not turn: bias additions, activations, pads, means. So both are remembered
-(`GraphDraft.lazy`) instead of made, and pass every op that works the same on the other order of
-axes.
+A Reshape costs nothing wherever it stands. Tools that compute in NHWC leave pairs of Transposes
+around the ops that they could not convert: bias additions, activations, pads, means. So both are
+remembered (`GraphDraft.lazy`) instead of added, and move behind every op that does the same work
+on another order of axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from latfarm_predictors.graph.canonical import REDUCTIONS
 from latfarm_predictors.graph.equivalences.axes import Perm, inverse, moves
 from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Lazy, Made, Rule
 from latfarm_predictors.graph.graph import TensorType
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 
-# One activation, any shape; further operands are constants of one element.
+# Ops on one tensor of any shape; their further operands are constants of one element.
 UNARY = frozenset(
     (
         *("Relu", "Clip", "LeakyRelu", "Elu", "Celu", "Selu", "ThresholdedRelu", "Sigmoid"),
@@ -24,23 +24,24 @@ UNARY = frozenset(
         *("Atan", "Cast", "QuantizeLinear", "DequantizeLinear"),
     )
 )
+# Ops on several tensors of the same shape, or that are broadcast to one shape.
 BROADCAST = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "PRelu", "Where"),
         *("And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"),
     )
 )
-# Along one axis, the shape stays.
+# Ops along one axis that keep the shape.
 _ALONG = frozenset({"Softmax", "LogSoftmax", "LpNormalization"})
 
 
 def views(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Flatten, Squeeze, Unsqueeze and Reshape to one shape are one view, of what is not a view."""
+    """Flatten, Squeeze, Unsqueeze and Reshape, also several in a row, become one lazy Reshape."""
     return (draft.view(call.inputs[0], call.type.shape),)
 
 
 def transposes(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Transposes merge; pairs cancel; one that moves axes of size 1 alone is a Reshape."""
+    """Transposes in a row merge and cancel; one that only moves axes of size 1 is a Reshape."""
     perm = call.attrs["perm"]
     if not isinstance(perm, tuple):
         return None
@@ -48,7 +49,7 @@ def transposes(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def through(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Make `call`, some of whose operands are lazy, on what these are made from; None if it can't.
+    """Add an op before the Reshapes and Transposes of its operands; None if it cannot be there.
 
     Elementwise ops, joins, cuts, pads, means and softmax do the same work in every order of axes;
     elementwise ops and products with a matrix of weights do it in every shape of the rows.
@@ -65,7 +66,7 @@ def _unary(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def _again(draft: GraphDraft, call: DraftCall, inputs: Sequence[str], lazy: Lazy) -> Made:
-    """The same op on other operands, its result seen as `lazy` is."""
+    """Add the op on other operands; its result is reshaped or transposed as `lazy` is."""
     if lazy.perm is None:
         base = TensorType(call.type.dtype, draft.type_of(lazy.base).shape)
         return (draft.view(draft.make(call.op, inputs, base, call.attrs), call.type.shape),)
@@ -79,7 +80,7 @@ def _turned(
     attrs: Mapping[str, object],
     perm: Perm,
 ) -> str:
-    """The op made before the Transpose by `perm` instead of after it."""
+    """Add the op before the Transpose by `perm` instead of behind it."""
     back = inverse(perm)
     shape = tuple(call.type.shape[axis] for axis in back)
     made = draft.make(call.op, inputs, TensorType(call.type.dtype, shape), attrs)  # type: ignore[arg-type]
@@ -105,7 +106,7 @@ def _lazies(draft: GraphDraft, call: DraftCall) -> list[Lazy]:
 
 
 def _as_before(draft: GraphDraft, tensor: str, perm: Perm) -> str | None:
-    """The operand of a broadcasting op before the Transpose by `perm`, if it needs no move."""
+    """The operand as it was before the Transpose by `perm`; None if data would have to be moved."""
     lazy = draft.lazy.get(tensor)
     if lazy is not None and lazy.perm == perm:
         return lazy.base
@@ -124,7 +125,7 @@ def _as_before(draft: GraphDraft, tensor: str, perm: Perm) -> str | None:
 
 
 def _viewed(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Elementwise on views of one shape: the view comes after it."""
+    """Add an elementwise op on reshaped tensors of one shape before the Reshape."""
     first = _lazies(draft, call)[0]
     shape = draft.type_of(first.base).shape
     if call.type.shape != first.shape:
@@ -149,12 +150,12 @@ def _viewed(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def _is_row(draft: GraphDraft, tensor: str) -> bool:
-    """Whether it is a vector of weights."""
+    """Whether the tensor is a weight with one axis."""
     return tensor in draft.weights and len(draft.weights[tensor].type.shape) == 1
 
 
 def _matmul(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Rows times a matrix of weights, however the rows are arranged."""
+    """Add a product with a matrix of weights before a Reshape that only rearranges the rows."""
     x, matrix = call.inputs
     lazy = draft.lazy.get(x)
     if lazy is None or lazy.perm is not None or matrix not in draft.weights:
@@ -248,8 +249,8 @@ def _slice(draft: GraphDraft, call: DraftCall) -> Made | None:
     base, perm = found
     starts, ends, axes, steps = (part or () for part in parts)
     rows = sorted((perm[a], s, e, d) for s, e, a, d in zip(starts, ends, axes, steps, strict=True))
-    told = [draft.ints([row[column] for row in rows]) for column in (1, 2, 0, 3)]
-    return (_turned(draft, call, (base, *told), call.attrs, perm),)
+    operands = [draft.ints([row[column] for row in rows]) for column in (1, 2, 0, 3)]
+    return (_turned(draft, call, (base, *operands), call.attrs, perm),)
 
 
 def _resize(draft: GraphDraft, call: DraftCall) -> Made | None:

@@ -1,4 +1,4 @@
-"""Linear layers: one spelling for fully connected layers, biases and batch-norms."""
+"""Rules for linear layers: one form of fully connected layers, biases and batch norms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import Node, TensorType
 
-# Spellings
+# Rules that look only at types and constants
 
 
 def gemm(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Gemm is MatMul, then Add.
+    """Gemm becomes MatMul, then Add.
 
-    Weights are noise: they may as well lie as [in, out] and hold alpha and beta.
+    The values of weights are unknown, so weights may be transposed and may include alpha and beta.
     """
     x, matrix = call.inputs[:2]
     bias = call.inputs[2] if len(call.inputs) > 2 else ""
@@ -48,7 +48,7 @@ def gemm(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def flat_matrix(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A matrix of weights has no leading axes of size 1."""
+    """Drop leading axes of size 1 of a matrix of weights."""
     x, matrix = call.inputs
     weight = draft.weights.get(matrix)
     if weight is None or weight.values is not None:
@@ -61,7 +61,7 @@ def flat_matrix(draft: GraphDraft, call: DraftCall) -> Made | None:
     return None
 
 
-# Patterns
+# Rules that look at the nodes that make the operands
 
 
 def _unknown(draft: GraphDraft, tensor: str) -> bool:
@@ -69,7 +69,7 @@ def _unknown(draft: GraphDraft, tensor: str) -> bool:
 
 
 def _channels(draft: GraphDraft, tensor: str, kind: TensorType) -> bool:
-    """Whether it is one unknown constant a channel (axis 1) of a tensor of that type."""
+    """Whether it is a constant with one unknown value per channel (axis 1) of `kind`."""
     weight = draft.weights.get(tensor)
     rank = len(kind.shape)
     if weight is None or weight.values is not None or rank < 2:
@@ -78,13 +78,13 @@ def _channels(draft: GraphDraft, tensor: str, kind: TensorType) -> bool:
 
 
 def _columns(draft: GraphDraft, tensor: str, kind: TensorType) -> bool:
-    """Whether it is one unknown constant for each element of the last axis."""
+    """Whether it is a constant with one unknown value per element of the last axis of `kind`."""
     weight = draft.weights.get(tensor)
     return weight is not None and weight.values is None and weight.type.shape == kind.shape[-1:]
 
 
 def _fully_connected(draft: GraphDraft, maker: Node | None) -> bool:
-    """Whether a MatMul's right-hand side is a matrix of weights."""
+    """Whether the node is a MatMul whose right-hand side is a matrix of weights."""
     if maker is None or maker.op != "MatMul":
         return False
     weight = draft.weights.get(maker.inputs[1])
@@ -92,7 +92,7 @@ def _fully_connected(draft: GraphDraft, maker: Node | None) -> bool:
 
 
 def _biased(draft: GraphDraft, x: str) -> Node | None:
-    """The fully connected layer of which `x` is the sum with its bias, read by the op at hand."""
+    """The fully connected layer whose result plus bias is `x`, if only the op at hand reads `x`."""
     added = draft.free(x, "Add")
     if added is None:
         return None
@@ -104,13 +104,13 @@ def _biased(draft: GraphDraft, x: str) -> Node | None:
 
 
 def _convolution(draft: GraphDraft, x: str) -> Node | None:
-    """The convolution with weights that makes `x` for the op at hand."""
+    """The convolution with constant weights that makes `x`, if only the op at hand reads `x`."""
     conv = draft.free(x, "Conv", "ConvTranspose")
     return conv if conv is not None and conv.inputs[1] in draft.weights else None
 
 
 def _with_bias(draft: GraphDraft, conv: Node, call: DraftCall) -> Made:
-    """The convolution with a bias in place of what follows it."""
+    """Replace a convolution and the op behind it by the convolution with a bias."""
     conv = draft.take(draft.makers[conv.outputs[0]])
     inputs = conv.inputs
     if len(inputs) < 3 or not inputs[2]:
@@ -121,7 +121,7 @@ def _with_bias(draft: GraphDraft, conv: Node, call: DraftCall) -> Made:
 
 
 def batch_norm(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A batch-norm is part of the linear layer before it, whose bias takes its shift."""
+    """A batch norm becomes part of the linear layer before it, whose bias takes its shift."""
     x = call.inputs[0]
     conv = _convolution(draft, x)
     if conv is not None:
@@ -144,7 +144,7 @@ def batch_norm(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def _vector(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
-    """Of x op c with an unknown constant c: both."""
+    """The operands x and c, where c is a constant of unknown values and x has the result's type."""
     if len(call.inputs) != 2:
         return None
     for x, other in (call.inputs, call.inputs[::-1]):
@@ -155,7 +155,7 @@ def _vector(draft: GraphDraft, call: DraftCall) -> tuple[str, str] | None:
 
 
 def scale_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A factor for each channel is part of the linear layer, or the batch-norm, before it."""
+    """A factor for each channel becomes part of the linear layer or the batch norm before it."""
     found = _vector(draft, call)
     if found is None:
         return None
@@ -175,7 +175,7 @@ def scale_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def shift_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """An addend for each channel is the bias of the linear layer, or batch-norm, before it."""
+    """An addend for each channel becomes the bias of the linear layer or batch norm before it."""
     found = _vector(draft, call)
     if found is None:
         return None
@@ -192,7 +192,7 @@ def shift_of_channels(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def batch_norm_of_two(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A factor, then an addend for each channel are a batch-norm."""
+    """A factor for each channel followed by an addend for each channel become a batch norm."""
     found = _vector(draft, call)
     if found is None or not _channels(draft, found[1], call.type):
         return None

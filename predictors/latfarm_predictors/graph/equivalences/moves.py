@@ -1,4 +1,4 @@
-"""Ops that do nothing, and cuts: one spelling each."""
+"""Rules for ops that move data or do nothing: the latter are dropped, cuts become Slices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from latfarm_predictors.graph.graph import TensorType
 
 
 def no_op(_: GraphDraft, call: DraftCall) -> Made | None:
-    """Identity, and Dropout whose mask nobody reads, do nothing."""
+    """Drop Identity, and Dropout whose mask nobody reads."""
     return (call.inputs[0],) if len(call.types) == 1 else None
 
 
 def same_type(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A Cast, Expand, Tile or Slice whose result has the operand's type does nothing."""
+    """Drop a Cast, Expand, Tile or Slice whose result has the type of its operand."""
     x = call.inputs[0]
     if draft.type_of(x) != call.type or (call.op == "Slice" and _reverses(draft, call)):
         return None
@@ -29,13 +29,13 @@ def _reverses(draft: GraphDraft, call: DraftCall) -> bool:
 
 
 def pads_nothing(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A Pad by 0 does nothing."""
+    """Drop a Pad by 0."""
     pads = draft.values(call.inputs[1])
     return (call.inputs[0],) if pads is not None and not any(pads) else None
 
 
 def scales_nothing(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A Resize by 1 does nothing."""
+    """Drop a Resize by 1."""
     factors = draft.weights.get(call.inputs[2]) if len(call.inputs) > 2 else None
     if draft.type_of(call.inputs[0]) != call.type or factors is None:
         return None
@@ -43,7 +43,7 @@ def scales_nothing(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def instance_epsilon(_: GraphDraft, call: DraftCall) -> Made | None:
-    """InstanceNormalization's epsilon changes no work."""
+    """Drop the epsilon of InstanceNormalization: it changes no work."""
     if "epsilon" in call.attrs:
         call.attrs = {name: value for name, value in call.attrs.items() if name != "epsilon"}
         call.node = None
@@ -51,12 +51,12 @@ def instance_epsilon(_: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def one_piece(_: GraphDraft, call: DraftCall) -> Made | None:
-    """A Concat of one does nothing."""
+    """Drop a Concat of one tensor."""
     return (call.inputs[0],) if len(call.inputs) == 1 else None
 
 
 def split_as_slices(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A Split is a Slice for each of its pieces that is read."""
+    """A Split becomes a Slice for each of its pieces."""
     axis = call.attrs.get("axis", 0)
     if not isinstance(axis, int):
         return None
@@ -65,15 +65,15 @@ def split_as_slices(draft: GraphDraft, call: DraftCall) -> Made | None:
     outs = call.outs or ("",) * len(call.types)
     for kind, out in zip(call.types, outs, strict=True):
         end = start + kind.shape[axis]
-        told = (draft.ints(part) for part in ((start,), (end,), (axis,), (1,)))
-        inputs = (call.inputs[0], *told)
+        operands = (draft.ints(part) for part in ((start,), (end,), (axis,), (1,)))
+        inputs = (call.inputs[0], *operands)
         pieces.append(draft.make("Slice", inputs, kind, {}, (out,) if out else ()))
         start = end
     return tuple(pieces)
 
 
 def slice_operands(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Starts, ends, axes and steps are told for the axes that are cut, counted from the front."""
+    """Keep the starts, ends, axes and steps of a Slice only for axes that are really cut."""
     x, *operands = call.inputs
     shape = draft.type_of(x).shape
     given = [draft.values(tensor) if tensor else None for tensor in operands]
@@ -95,7 +95,7 @@ def slice_operands(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def gather_one(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Gather at one known index is a Slice, seen without the axis if the index is a scalar."""
+    """Gather at one known index becomes a Slice; without that axis if the index is a scalar."""
     x, index = call.inputs
     at, axis = draft.values(index), call.attrs.get("axis", 0)
     if at is None or len(at) != 1 or not isinstance(axis, int):
@@ -104,20 +104,20 @@ def gather_one(draft: GraphDraft, call: DraftCall) -> Made | None:
     if len(draft.type_of(index).shape) > 1 or x in draft.weights:
         return None
     start = at[0] % kind.shape[axis]
-    told = (draft.ints(part) for part in ((start,), (start + 1,), (axis,), (1,)))
+    operands = (draft.ints(part) for part in ((start,), (start + 1,), (axis,), (1,)))
     cut = TensorType(kind.dtype, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
-    return (draft.view(draft.make("Slice", (x, *told), cut), call.type.shape),)
+    return (draft.view(draft.make("Slice", (x, *operands), cut), call.type.shape),)
 
 
 def constants_alone(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """What is computed from weights alone is a weight; but int8 weights stay what they are."""
+    """The result of an op on weights alone becomes a weight; quantised weights stay as they are."""
     present = [tensor for tensor in call.inputs if tensor]
     if not present or any(tensor not in draft.weights for tensor in present):
         return None
     if call.op == "DequantizeLinear":
         return None
     if any(kind.elements == 1 for kind in call.types):
-        return None  # it may be a known number, which counts
+        return None  # it may be a number whose value matters
     return tuple(draft.noise(kind) for kind in call.types)
 
 

@@ -9,7 +9,7 @@ from latfarm_predictors.graph.graph import Graph, TensorType, Weight
 
 
 class Tensors:
-    """Types of tensors and the constants, to which rules add."""
+    """Types of tensors, and constants by name. Rules look them up and add new ones."""
 
     def __init__(self, graph: Graph) -> None:
         self.types: dict[str, TensorType] = dict(graph.types)
@@ -19,45 +19,45 @@ class Tensors:
         self._origins: dict[str, str] = {}
 
     def type_of(self, tensor: str) -> TensorType:
-        """Type of any tensor, lazy ones and weights included."""
+        """Type of any tensor, lazy tensors and weights included."""
         found = self.types.get(tensor)
         return self.weights[tensor].type if found is None else found
 
     def scalar(self, tensor: str) -> float | None:
-        """The one value of a known constant, else None."""
+        """The value of a constant with one known value, else None."""
         weight = self.weights.get(tensor)
         if weight is None or weight.values is None or len(weight.values) != 1:
             return None
         return float(weight.values[0])
 
     def values(self, tensor: str) -> tuple[int, ...] | None:
-        """The whole numbers in a known constant, else None."""
+        """The values of a constant of known integers, else None."""
         weight = self.weights.get(tensor)
         if weight is None or weight.values is None:
             return None
         return tuple(int(value) for value in weight.values)
 
     def number(self, value: float, dtype: str) -> str:
-        """A known scalar."""
+        """The name of a constant scalar of this value."""
         whole = not dtype.startswith("float")
         kept = int(value) if whole else tidy_float(float(value))
         return self._constant((kept, dtype), Weight(TensorType(dtype, ()), (kept,)))
 
     def ints(self, values: Sequence[int]) -> str:
-        """A known list of integers."""
+        """The name of a constant list of these integers."""
         kept = tuple(values)
         return self._constant(kept, Weight(TensorType("int64", (len(kept),)), kept))
 
     def floats(self, values: Sequence[float]) -> str:
-        """A known list of numbers."""
+        """The name of a constant list of these numbers."""
         kept = tuple(tidy_float(float(value)) for value in values)
         kind = TensorType("float32", (len(kept),))
         return self._constant((kept, "float32"), Weight(kind, kept))
 
     def like(self, weight: str, shape: Sequence[int]) -> str:
-        """The same constant in another shape or order of its elements; one whose values are noise.
+        """The name of a constant of unknown values that is `weight` in another shape.
 
-        What shared the constant before shares it afterwards.
+        Nodes that shared the constant before share the new one: equal arguments give one name.
         """
         kind = TensorType(self.weights[weight].type.dtype, tuple(shape))
         if self.weights[weight].type == kind:
@@ -68,13 +68,13 @@ class Tensors:
         return name
 
     def noise(self, kind: TensorType) -> str:
-        """A new constant of which the type alone is known."""
+        """The name of a new constant of unknown values."""
         name = self.fresh("weight")
         self.weights[name] = Weight(kind)
         return name
 
     def fresh(self, stem: str) -> str:
-        """A name that no tensor has."""
+        """A name that no tensor has yet."""
         while True:
             self._count += 1
             name = f"{stem.lower()}~{self._count}"

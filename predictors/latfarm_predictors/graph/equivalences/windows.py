@@ -1,4 +1,4 @@
-"""Pads, windows, means and resizing: one spelling each."""
+"""Rules for ops with windows: one form of padding, pools, means over maps and resizing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from latfarm_predictors.graph.equivalences.draft import DraftCall, GraphDraft, Made, Rule
 from latfarm_predictors.graph.graph import AttrValue, Node, TensorType
 
-# Results of these are never below 0, so that padding with 0 changes no maximum.
+# Results of these ops are never below 0, so padding with 0 changes no maximum.
 _NEVER_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt")
 
 
@@ -17,7 +17,10 @@ def _numbers(attrs: Mapping[str, AttrValue], name: str) -> tuple[int, ...]:
 
 
 def _padding(draft: GraphDraft, x: str) -> tuple[Node, tuple[int, ...]] | None:
-    """The constant Pad of spatial axes that makes `x` for the op at hand, and its spatial pads."""
+    """The Pad of spatial axes by a constant that makes `x`, and its spatial pads.
+
+    None if `x` is made by something else, or another op reads it too.
+    """
     pad = draft.free(x, "Pad")
     pads = None if pad is None else draft.values(pad.inputs[1])
     if pad is None or pads is None or pad.attrs.get("mode", "constant") != "constant":
@@ -29,7 +32,7 @@ def _padding(draft: GraphDraft, x: str) -> tuple[Node, tuple[int, ...]] | None:
 
 
 def _fill(draft: GraphDraft, pad: Node) -> float | None:
-    """What a Pad fills with."""
+    """The number that a Pad fills with; None if it is unknown."""
     if len(pad.inputs) < 3 or not pad.inputs[2]:
         return 0.0
     return draft.scalar(pad.inputs[2])
@@ -43,7 +46,7 @@ def _without_pad(
     changed: Mapping[str, AttrValue],
 ) -> Made | None:
     pads = tuple(a + b for a, b in zip(_numbers(call.attrs, "pads"), extra, strict=True))
-    # Of a pool no window may lie in its padding alone.
+    # No window of a pool may lie completely in the padding.
     kernel = _numbers(call.attrs, "kernel_shape")
     if call.op != "Conv" and any(p >= k for p, k in zip(pads, kernel * 2, strict=True)):
         return None
@@ -54,7 +57,7 @@ def _without_pad(
 
 
 def pad_before_conv(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Zeros around the input of a convolution are its own padding."""
+    """A Pad with zeros before a convolution becomes padding of the convolution."""
     found = _padding(draft, call.inputs[0])
     if found is None or _fill(draft, found[0]) != 0:
         return None
@@ -62,7 +65,7 @@ def pad_before_conv(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def pad_before_average(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Zeros around the input of an average are padding that counts."""
+    """A Pad with zeros before an AveragePool becomes padding that counts in the mean."""
     found = _padding(draft, call.inputs[0])
     if found is None or _fill(draft, found[0]) != 0 or call.attrs.get("ceil_mode", 0):
         return None
@@ -72,7 +75,10 @@ def pad_before_average(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def pad_before_maximum(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Numbers that no maximum picks are padding: the least there is; zeros where none is below."""
+    """A Pad before a MaxPool becomes its padding, if its number is never a maximum.
+
+    Such a number is the least of float32, or 0 where no element is below 0.
+    """
     found = _padding(draft, call.inputs[0])
     if found is None or call.attrs.get("ceil_mode", 0) or len(call.types) > 1:
         return None
@@ -93,7 +99,7 @@ def _positive(draft: GraphDraft, pad: Node) -> bool:
 
 
 def idle_attributes(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Rounding up what divides evenly and counting pads that are not there change nothing."""
+    """Drop `ceil_mode` where sizes divide evenly, and `count_include_pad` without padding."""
     attrs = dict(call.attrs)
     if attrs.get("ceil_mode", 0) and _rounds_down(draft, call):
         attrs["ceil_mode"] = 0
@@ -128,7 +134,7 @@ _WHOLE = {
 
 
 def whole_window(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A window over the whole map is the global pool."""
+    """A pool whose window is the whole map becomes the global pool."""
     spatial = draft.type_of(call.inputs[0]).shape[2:]
     if _numbers(call.attrs, "kernel_shape") != spatial or any(_numbers(call.attrs, "pads")):
         return None
@@ -139,7 +145,7 @@ def whole_window(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def reduction_of_maps(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """A mean, or maximum, over all spatial axes is the global pool, seen without these axes."""
+    """A mean or maximum over all spatial axes becomes the global pool, then a Reshape."""
     kind = draft.type_of(call.inputs[0])
     rank = len(kind.shape)
     if rank < 3 or _numbers(call.attrs, "axes") != tuple(range(2, rank)):
@@ -150,7 +156,10 @@ def reduction_of_maps(draft: GraphDraft, call: DraftCall) -> Made | None:
 
 
 def resize_spelling(draft: GraphDraft, call: DraftCall) -> Made | None:
-    """Nearest neighbours by whole factors are the same by each rule; sizes are factors."""
+    """One form of Resize: factors instead of sizes, and one rule where several agree.
+
+    By whole factors, the nearest neighbour is the same by each rule of rounding.
+    """
     shape = draft.type_of(call.inputs[0]).shape
     factors = [new / old for new, old in zip(call.type.shape, shape, strict=True)]
     if len(call.inputs) > 3 and call.inputs[3]:

@@ -1,8 +1,8 @@
-"""Shape inference: the types an op makes from the types (and small constants) it reads.
+"""Shape inference: the types of an op's results from the types of its operands.
 
-ONNX opset-13 semantics, static shapes only. Attributes come canonical
-(`canonical.canonical_attrs`). Each module beside this one has the rules of one family of ops, and
-the table that names them.
+It follows ONNX opset 13 and knows static shapes only. Attributes must be canonical
+(`canonical.canonical_attrs`). Each module of this folder has the rules for one group of ops, and
+the table `RULES` that names the rule of each op.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def infer(
     attrs: Mapping[str, AttrValue],
     outputs: int = 1,
 ) -> tuple[TensorType, ...]:
-    """Types of an op's outputs.
+    """Types of the results of an op.
 
     Args:
         op: ONNX opset-13 name.
-        types: operands' types; None for an absent optional one.
-        values: operands' values where they are small constants, else None.
+        types: of the operands; None for an absent optional operand.
+        values: of the operands where they are small constants, else None.
         attrs: canonical attributes.
-        outputs: how many outputs the node has.
+        outputs: number of results of the node.
 
     Raises:
-        GraphError: unknown op, operands that do not fit each other, a needed constant is unknown.
+        GraphError: the op is unknown, its operands do not fit, or a needed constant is unknown.
     """
     rule = _RULES.get(op)
     if rule is None:
@@ -63,5 +63,5 @@ def infer(
 
 
 def supported_ops() -> frozenset[str]:
-    """The ops with shape inference."""
+    """Names of all ops that have shape inference."""
     return frozenset(_RULES)

@@ -1,4 +1,4 @@
-"""An op about to be typed, and what the rules of all kinds of op share."""
+"""What shape inference knows of one op, and how its rules ask for it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from latfarm_predictors.graph.graph import AttrValue, TensorType
 Values = tuple[int, ...] | tuple[float, ...]
 
 
-@dataclass(slots=True)  # one is made for every node: a frozen one would cost four times as much
+@dataclass(
+    slots=True
+)  # not frozen: one is made for every node, and a frozen one takes four times as long
 class ShapeCall:
-    """One op about to be typed: its operands' types and known values, None where absent."""
+    """One op whose results get their types.
+
+    Attributes:
+        op: ONNX name.
+        types: of the operands; None for an absent operand.
+        values: of the operands where they are known constants, else None.
+        attrs: canonical attributes.
+        outputs: number of results.
+    """
 
     op: str
     types: Sequence[TensorType | None]
@@ -30,7 +40,7 @@ class ShapeCall:
         return found
 
     def has(self, index: int) -> bool:
-        """Whether an optional operand is there."""
+        """Whether an optional operand is present."""
         return index < len(self.types) and self.types[index] is not None
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
@@ -58,14 +68,14 @@ class ShapeCall:
 
 
 Rule = Callable[[ShapeCall], tuple[TensorType, ...]]
-"""Types of an op's outputs; raises GraphError where its operands do not fit each other."""
+"""Types of the results of an op; raises GraphError where its operands do not fit."""
 
 
 def broadcast(op: str, *shapes: Sequence[int]) -> tuple[int, ...]:
-    """Numpy-style broadcast of shapes.
+    """The shape to which shapes are broadcast, by the rules of numpy.
 
     Raises:
-        GraphError: they do not fit.
+        GraphError: the shapes cannot be broadcast to one.
     """
     found = tuple(shapes[0])
     for shape in shapes[1:]:
@@ -78,7 +88,7 @@ def broadcast(op: str, *shapes: Sequence[int]) -> tuple[int, ...]:
         elif short < 0:
             found = (1,) * -short + found
         if any(a != b and a != 1 and b != 1 for a, b in zip(found, other, strict=True)):
-            told = " and ".join(str(list(one)) for one in shapes)
-            raise GraphError(f"{op}: shapes {told} do not broadcast")
+            texts = " and ".join(str(list(one)) for one in shapes)
+            raise GraphError(f"{op}: shapes {texts} do not broadcast")
         found = tuple([b if a == 1 else a for a, b in zip(found, other, strict=True)])
     return found

@@ -1,4 +1,4 @@
-"""Types of ops that change what an element is: casts and quantisation."""
+"""Shape inference of ops that change the element type: casts and quantisation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import TensorType
 from latfarm_predictors.graph.shapes.call import Rule, ShapeCall
 
-# ONNX TensorProto.DataType codes, as Cast's `to` spells them.
+# The codes of element types (ONNX TensorProto.DataType) in the attribute `to` of Cast.
 CAST_CODES: Mapping[int, str] = {
     1: "float32",
     2: "uint8",
@@ -30,7 +30,7 @@ def _cast(call: ShapeCall) -> tuple[TensorType, ...]:
 
 
 def _rescale(call: ShapeCall) -> tuple[TensorType, ...]:
-    """QuantizeLinear and DequantizeLinear, by one scale or one for each index of an axis."""
+    """QuantizeLinear and DequantizeLinear, with one scale or one for each index of an axis."""
     x, scale, zero = call.type(0), call.type(1), call.type(2)
     if scale.shape != zero.shape:
         raise GraphError(f"{call.op}: the scale and the zero point differ in shape")

@@ -1,4 +1,4 @@
-"""Shapes of ops on each element alone, after a broadcast where there are several operands."""
+"""Shape inference of ops on single elements; several operands are broadcast first."""
 
 from __future__ import annotations
 

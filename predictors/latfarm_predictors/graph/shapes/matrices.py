@@ -1,4 +1,4 @@
-"""Shapes of matrix products."""
+"""Shape inference of matrix products."""
 
 from __future__ import annotations
 

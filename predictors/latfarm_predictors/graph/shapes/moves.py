@@ -1,4 +1,4 @@
-"""Shapes of ops that move, repeat, drop or join elements and compute nothing."""
+"""Shape inference of ops that move, repeat, drop or join elements and compute nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _concat(call: ShapeCall) -> tuple[TensorType, ...]:
     for kind in kinds:
         other = kind.shape
         if len(other) != rank or other[:axis] != before or other[axis + 1 :] != after:
-            told = ", ".join(str(list(one.shape)) for one in kinds)
-            raise GraphError(f"{call.op}: shapes {told} differ outside axis {axis}")
+            texts = ", ".join(str(list(one.shape)) for one in kinds)
+            raise GraphError(f"{call.op}: shapes {texts} differ outside axis {axis}")
         total += other[axis]
     return (TensorType(kinds[0].dtype, (*before, total, *after)),)
 
@@ -73,7 +73,7 @@ def _resize(call: ShapeCall) -> tuple[TensorType, ...]:
         scales = call.values[2] if len(call.values) > 2 else None
         if scales is None:
             raise GraphError(f"{call.op}: scales or sizes must be constant")
-        # Scales were float32 once: 7 * 1.142857 means 8.
+        # Scales are rounded to float32 in files: 7 * 1.142857 means 8.
         shape = tuple(int(n * s + 1e-4) for n, s in zip(x.shape, scales, strict=False))
     if len(shape) != len(x.shape):
         raise GraphError(f"{call.op}: {len(shape)} sizes for {len(x.shape)} dimensions")
@@ -110,10 +110,10 @@ def _reshape(call: ShapeCall) -> tuple[TensorType, ...]:
 
 
 def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
-    """Reshape's target with 0 (keep) and -1 (the rest) resolved.
+    """The shape that a Reshape of `x` gives; 0 keeps a size, and one -1 takes what is left.
 
     Raises:
-        GraphError: the element counts differ.
+        GraphError: the numbers of elements differ, or `wanted` is not a shape.
     """
     sizes: list[int] = []
     for axis, size in enumerate(wanted):
@@ -121,7 +121,7 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
             raise GraphError(f"Reshape: nothing to keep at axis {axis} of {list(x.shape)}")
         sizes.append(x.shape[axis] if size == 0 else size)
     if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
-        raise GraphError(f"Reshape: {list(wanted)} is no shape")
+        raise GraphError(f"Reshape: {list(wanted)} is not a shape")
     if -1 in sizes:
         known = -math.prod(sizes)
         sizes[sizes.index(-1)] = x.elements // known if known else 0
@@ -133,7 +133,7 @@ def resolve_reshape(x: TensorType, wanted: Sequence[int]) -> tuple[int, ...]:
 def _transpose(call: ShapeCall) -> tuple[TensorType, ...]:
     x, perm = call.type(0), call.attr_ints("perm")
     if sorted(perm) != list(range(len(x.shape))):
-        raise GraphError(f"{call.op}: {list(perm)} is no permutation of {len(x.shape)} axes")
+        raise GraphError(f"{call.op}: {list(perm)} is not a permutation of {len(x.shape)} axes")
     return (TensorType(x.dtype, tuple(x.shape[axis] for axis in perm)),)
 
 

@@ -1,11 +1,12 @@
-"""Shapes of ops that reduce axes to one number each."""
+"""Shape inference of ops that reduce axes to one value each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from latfarm_predictors.graph.canonical import REDUCTIONS, positive_axis
+from latfarm_predictors.graph.canonical import positive_axis
 from latfarm_predictors.graph.graph import TensorType
+from latfarm_predictors.graph.op_sets import REDUCTIONS
 from latfarm_predictors.graph.shapes.call import Rule, ShapeCall
 
 

@@ -1,4 +1,4 @@
-"""Shapes of ops that slide a window over a map, and of those whose window is the whole map."""
+"""Shape inference of ops that slide a window over a map, and of global pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _conv(call: ShapeCall) -> tuple[TensorType, ...]:
     if len(w.shape) != len(x.shape):
         raise GraphError(f"{call.op}: weight {list(w.shape)} does not fit input {list(x.shape)}")
     if w.shape[2:] != kernel:
-        raise GraphError(f"{call.op}: weight {list(w.shape)} is no {list(kernel)} kernel")
+        raise GraphError(f"{call.op}: weight {list(w.shape)} is not a {list(kernel)} kernel")
     if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise GraphError(
             f"{call.op}: weight {list(w.shape)} in {group} groups does not fit"
@@ -67,7 +67,7 @@ def _global_pool(call: ShapeCall) -> tuple[TensorType, ...]:
 
 
 def _window(call: ShapeCall, *, ceil: bool) -> tuple[int, ...]:
-    """Spatial output sizes of a sliding window."""
+    """Spatial sizes of the result of a sliding window."""
     spatial = call.type(0).shape[2:]
     pads, count = call.attr_ints("pads"), len(spatial)
     kernel, strides = call.attr_ints("kernel_shape"), call.attr_ints("strides")
@@ -75,7 +75,9 @@ def _window(call: ShapeCall, *, ceil: bool) -> tuple[int, ...]:
     return _slid(call.op, spatial, kernel, strides, dilations, pads, ceil)
 
 
-@lru_cache(maxsize=4096)  # networks differ in channels much more than in maps and windows
+@lru_cache(
+    maxsize=4096
+)  # few different ones: networks differ in channels much more than in maps and windows
 def _slid(
     op: str,
     spatial: tuple[int, ...],
@@ -92,7 +94,7 @@ def _slid(
         if room < 0:
             raise GraphError(f"{op}: kernel {k} is larger than its padded input {n}")
         size = (-(-room // s) if ceil else room // s) + 1
-        # A window may not start in the padding after the end (ONNX, PyTorch).
+        # A window may not start in the padding behind the end (as in ONNX and PyTorch).
         if ceil and (size - 1) * s >= n + before:
             size -= 1
         out.append(size)

@@ -1,1 +1,1 @@
-"""Gaussian processes: posterior, search of scales, choice of what to measure next."""
+"""Gaussian processes: prediction, search for hyperparameters, choice of what to measure next."""

@@ -1,10 +1,10 @@
-"""Where to measure next, so that a Gaussian process is surest of the kernels it will be asked for.
+"""Which kernels to measure next, so that a Gaussian process predicts future kernels best.
 
-Greedy integrated variance reduction (Cohn 1996; "IMSE" in the design of computer experiments): each
-pick is the candidate whose measurement lowers the variance summed over a reference sample the most.
-The reference is drawn from the distribution of the kernels to be predicted, so that the sum is the
-expected squared error. Which candidate that is depends on places and not on latencies: no
-measurement is needed to begin.
+The method is greedy integrated variance reduction (Cohn 1996; "IMSE" in the design of computer
+experiments). Each pick is the candidate whose measurement lowers the variance the most, summed over
+reference kernels. These are drawn from the distribution of the kernels to be predicted, so the sum
+is the expected squared error. The pick depends on the kernels' coordinates and not on latencies, so
+no measurement is needed to begin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from latfarm_predictors.features.costs import roofline_ms, winograd_3x3
+from latfarm_predictors.features.costs import roofline_ms, winograd_3x3, winograd_ratio
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -26,19 +26,27 @@ from latfarm_predictors.features.table_features import (
 from latfarm_predictors.models.gaussian.posterior import matern
 
 NOISE = 0.01
-"""Variance of a measurement over that of the process, before either is known."""
+"""Variance of a measurement as a share of the variance of the process, before either is known."""
 _SCALE = float(np.exp(1.2))
+"""Length scale of every feature before anything is measured: the mean of the prior of `search`."""
 _TILES = (8.0, 4.0, 1.0)
+"""Tile sizes assumed before a roofline is fitted: output channels, input channels, rows."""
 
 Places = Callable[[Table], Array]
-"""Coordinates of kernels, shape (n, d), in units of the process' length scales."""
+"""Gives the coordinates of n kernels in units of the process's length scales, shape (n, d)."""
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Coordinates before anything was measured: the process' features, each over its spread.
+class UnfittedPlaces:
+    """Coordinates of kernels before anything is measured: features, each divided by its spread.
 
-    All have the one length scale that a fit's prior expects.
+    All features have the length scale that the prior of a fit expects.
+
+    Attributes:
+        vocabulary: the ops that are features.
+        columns: the features that are not constant.
+        centre: mean of each of these features.
+        spread: standard deviation of each, times the length scale.
     """
 
     vocabulary: Vocabulary
@@ -48,7 +56,7 @@ class Plain:
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        """By the spread over a sample of the kernels that will be asked for."""
+        """Coordinates by the spread over a sample of the kernels that will be predicted."""
         vocabulary = Vocabulary.of(table)
         features = _features(table, vocabulary)
         spread = features.std(axis=0)
@@ -66,12 +74,12 @@ class Plain:
 
 def _features(table: Table, vocabulary: Vocabulary) -> Array:
     base = np.log(roofline_ms(table))
-    shape = residual_features(table, base, np.log(table.winograd_ratio), _TILES)
+    shape = residual_features(table, base, np.log(winograd_ratio(table)), _TILES)
     schemes = scheme_features(table, winograd_3x3(table))
     return np.concatenate([shape, vocabulary.columns(table), schemes], axis=1)
 
 
-def most_telling(
+def most_informative(
     candidates: Array,
     reference: Array,
     known: Array,
@@ -82,15 +90,16 @@ def most_telling(
     """The candidates to measure, best first; fewer than `count` only where there are no more.
 
     Args:
-        candidates: coordinates, shape (n, d).
-        reference: those of kernels drawn as they will be asked for, shape (r, d).
-        known: those of what was measured, shape (m, d).
-        count: how many to pick.
-        noise: variance of a measurement over that of the process.
+        candidates: coordinates of the candidates, shape (n, d).
+        reference: coordinates of kernels drawn from the distribution of those to be predicted,
+            shape (r, d).
+        known: coordinates of the kernels that were measured, shape (m, d).
+        count: number of candidates to pick.
+        noise: variance of a measurement as a share of the variance of the process.
     """
     cross = matern(distances(reference, candidates))
     own = np.ones(len(candidates))
-    roots: list[Array] = []  # rows of the covariance that conditioning has taken away
+    roots: list[Array] = []  # rows of the covariance that conditioning on what is known takes off
     if len(known):
         from scipy.linalg import solve_triangular
 
@@ -131,6 +140,15 @@ def spread(
     *,
     noise: float = NOISE,
 ) -> Sequence[int]:
-    """`most_telling` of kernels: by a fitted process' coordinates, or `Plain` ones."""
-    where = places or Plain.of(reference)
-    return most_telling(where(candidates), where(reference), where(known), count, noise=noise)
+    """The kernels to measure, as `most_informative` picks them.
+
+    Args:
+        candidates: kernels that may be measured.
+        known: kernels that were measured.
+        reference: kernels drawn from the distribution of those to be predicted.
+        count: number of kernels to pick.
+        places: coordinates of kernels by a fitted process; None before there is one.
+        noise: variance of a measurement as a share of the variance of the process.
+    """
+    where = places or UnfittedPlaces.of(reference)
+    return most_informative(where(candidates), where(reference), where(known), count, noise=noise)

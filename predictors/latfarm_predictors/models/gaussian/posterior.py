@@ -1,8 +1,9 @@
-"""What a fitted Gaussian process says of new points: mean and variance, the same bits in any batch.
+"""Mean and variance of a fitted Gaussian process at new points, with the same bits in any batch.
 
-A library's matrix product rounds a row differently at the edge of a matrix than inside it, so a
-kernel's latency would depend, in its last digit, on what else was asked. Here rows go in blocks of
-one size and every matrix is padded with zeros to whole tiles: there are no edges.
+The matrix product of a library rounds a row differently at the edge of a matrix than inside it. So
+the last digit of a kernel's latency would depend on what else was asked at the same time. Here rows
+are computed in blocks of one size, and every matrix is padded with zeros to whole tiles, so that
+there are no edges.
 """
 
 from __future__ import annotations
@@ -15,39 +16,47 @@ import numpy as np
 from latfarm_predictors.features.table import Array, Rows
 
 _BLOCK = 32
-"""Rows of a block: 64 would be 5 % faster in large batches, and take 2 ms more for one network."""
+"""Number of rows in a block; 64 is 5 % faster for large batches, 2 ms slower for one network."""
 
 _TILE = 32
-"""A multiple of the tiles that BLAS libraries compute in (OpenBLAS: 2 to 24 rows, 2 to 16 columns);
-where one has tiles that do not divide it, last digits may depend on the batch again."""
+"""Number of rows and columns to which matrices are padded.
+
+It is a multiple of the tiles in which BLAS libraries compute (OpenBLAS: 2 to 24 rows, 2 to 16
+columns). With a library whose tiles do not divide it, last digits may depend on the batch again.
+"""
 
 _STEP = 5 * _TILE
-"""Columns of the whitening matrix taken at once: it is triangular, and not to multiply by its empty
-half saves a quarter of the product's time; narrower steps cost more in calls than they save."""
+"""Number of columns of the whitening matrix that are multiplied at once.
+
+The matrix is triangular. Leaving out its empty half saves a quarter of the product's time. Narrower
+steps cost more for calls than they save.
+"""
 
 _SQRT3 = float(np.sqrt(3.0))
 
 
 def matern(distance: Array) -> Array:
-    """Matern-3/2 correlation."""
+    """Matern-3/2 correlation of points at these distances, of any shape."""
     reach = _SQRT3 * distance
     return np.asarray((1.0 + reach) * np.exp(-reach))
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A conditioned process with the Matern-3/2 kernel; m points padded to M, k of them to K.
+    """A conditioned process with the Matern-3/2 kernel.
+
+    Its m points are padded with zeros to M; the k points that deviations rest on come first.
+
+    The factors of `matern` and of distances are multiplied into the arrays once. Applying them to
+    each block would take a fifth of the time that a block takes besides its matrix products.
 
     Attributes:
         signal: variance of the process.
-        points: times -2 sqrt(3) and transposed, shape (d, M); those that deviations rest on first.
+        points: the points, transposed, times -2 sqrt(3), shape (d, M).
         squares: three times the squared norm of each point, shape (M,).
-        weights: of each point in the mean, times the signal, shape (M,).
+        weights: weight of each point in the mean, times the signal, shape (M,).
         whitening: transposed inverse of the covariance's Cholesky factor, times the signal, in
             steps of its columns, each without the empty rows below its last column.
-
-    The factors are those of `matern` and of distances; here they cost nothing, and there they are
-    a fifth of what is done to each block besides its products.
     """
 
     signal: float
@@ -58,14 +67,15 @@ class Posterior:
 
     @classmethod
     def of(cls, signal: float, points: Array, weights: Array, rows: Rows, whitening: Array) -> Self:
-        """From a fit.
+        """The posterior of a fit.
 
         Args:
             signal: variance of the process.
             points: the points that it was conditioned on, shape (m, d).
-            weights: of each in the mean, shape (m,).
-            rows: the points that deviations rest on, shape (k,).
-            whitening: inverse of the Cholesky factor of their covariance, shape (k, k).
+            weights: weight of each point in the mean, shape (m,).
+            rows: the rows of the points that deviations rest on, shape (k,).
+            whitening: inverse of the Cholesky factor of the covariance of these points, shape
+                (k, k).
         """
         order = np.concatenate([rows, np.setdiff1d(np.arange(len(points)), rows)])
         inner = _tiles(len(rows))
@@ -113,11 +123,11 @@ class Posterior:
         return mean[:count]
 
     def _correlation(self, block: Array) -> Array:
-        """`matern` of the distances from a block of points, times sqrt(3), to those of the fit."""
-        reach = block @ self.points  # in place from here: new arrays would take a third longer
+        """Correlations of a block of points, given times sqrt(3), with the points of the fit."""
+        reach = block @ self.points  # changed in place, because new arrays take a third longer
         reach += np.einsum("ij,ij->i", block, block)[:, None]
         reach += self.squares
-        # a row of zeros and not 0.0, with which numpy takes three times as long
+        # a row of zeros, because numpy takes three times as long with 0.0
         np.maximum(reach, np.zeros(reach.shape[1]), out=reach)
         np.sqrt(reach, out=reach)
         decay = np.negative(reach)
@@ -128,4 +138,5 @@ class Posterior:
 
 
 def _tiles(count: int) -> int:
+    """A number of rows rounded up to whole tiles."""
     return -(-count // _TILE) * _TILE

@@ -1,12 +1,14 @@
-"""Hyperparameters of a Gaussian process with the Matern-3/2 kernel: penalised marginal likelihood.
+"""Finds the hyperparameters of a Gaussian process with the Matern-3/2 kernel.
 
-One length scale per feature (ARD), with a weak prior on them, and analytic gradients: for
-K = s exp(-a)(1 + a), a = sqrt(3) r, the derivative with respect to log l_k is
-3 s exp(-a) (x_ik - x_jk)^2 / l_k^2, so that all features share one weight matrix and two products.
+They maximise the marginal likelihood, with a weak prior on length scales, one for each feature
+(ARD). Gradients are analytic: for K = s exp(-a)(1 + a) with a = sqrt(3) r, the derivative with
+respect to log l_k is 3 s exp(-a) (x_ik - x_jk)^2 / l_k^2, so that all features share one weight
+matrix and two matrix products.
 
-Many rows are looked at in several parts as if each were a process of its own (Deisenroth and Ng,
-Distributed Gaussian Processes, ICML 2015): the parts share their hyperparameters, which so depend
-far less on which rows are drawn, and the cost grows with the rows and not with their cube.
+Many rows are split into parts, as if each were a process of its own (Deisenroth and Ng, Distributed
+Gaussian Processes, ICML 2015). The parts share their hyperparameters. So these depend far less on
+which rows are drawn than with one part, and the cost grows with the number of rows and not with its
+cube.
 """
 
 from __future__ import annotations
@@ -18,17 +20,25 @@ import numpy as np
 from latfarm_predictors.features.table import Array, Rows
 
 _PRIOR_LOG_SCALE = 1.2
+"""Mean of the prior of a log length scale; features are standardised."""
 _PRIOR_STRENGTH = 0.05
+"""Weight of the prior of length scales."""
 _JITTER = 1e-5
+"""Variance added to the noise, so that the covariance has a Cholesky factor."""
 _SQRT3 = float(np.sqrt(3.0))
 _MOST_PARTS = 3
+"""Largest number of parts of the rows."""
 
 
 @dataclass(frozen=True)
 class FoundScales:
-    """`lengths` of the features, shape (d,); variances of the process and of what it cannot tell.
+    """Hyperparameters of a process.
 
-    `noise_share`: what the known variance of a target is multiplied by.
+    Attributes:
+        lengths: length scale of each feature, shape (d,).
+        signal: variance of the process.
+        noise: variance that no feature explains.
+        noise_share: factor on the known variance of each target.
     """
 
     lengths: Array
@@ -46,9 +56,9 @@ def search(
         inputs: standardised features, shape (n, d).
         target: centred log residuals, shape (n,).
         variance: known variance of each target, shape (n,).
-        steps: at most so many.
-        rows: at most so many in one part, of which there are three at most.
-        seed: of the parts.
+        steps: largest number of steps.
+        rows: largest number of rows in a part.
+        seed: random seed of the parts.
     """
     from scipy.optimize import minimize
 
@@ -81,7 +91,7 @@ def search(
 
 
 def _parts(count: int, rows: int, seed: int) -> list[Rows]:
-    """All rows, or a few parts of them drawn at random."""
+    """All rows as one part, or, of many rows, a few parts that are drawn at random."""
     if count <= rows:
         return [np.arange(count)]
     order = np.random.default_rng(seed).permutation(count)

@@ -1,1 +1,1 @@
-"""Predictors of the literature, written after their publications, as baselines."""
+"""Baselines: predictors of the literature, written from their publications."""

@@ -1,7 +1,7 @@
-"""Baselines that hardly learn: FLOPs, FLOPs + MAC, and the nearest measured kernel.
+"""Simple baselines: linear in FLOPs, linear in FLOPs and MAC, and the nearest measured kernel.
 
-nn-Meter section 7.1: linear regression on FLOPs, and on FLOPs and memory access cost (MAC, the
-bytes of feature maps and weights).
+The linear ones are those of nn-Meter, section 7.1. MAC is the memory access cost: the bytes of
+feature maps and weights.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from latfarm_predictors.models.base import ModelState, check_targets, robust_sig
 
 
 class Linear:
-    """Ordinary least squares of latency on operations, and with `traffic` on bytes too.
+    """Ordinary least squares of latency on operations. Needs 3 rows.
 
-    Needs 3 rows. Also fits whole networks, given their totals (`fit_totals`).
+    It can be fitted to whole networks too, given their totals (`fit_totals`).
+
+    Args:
+        traffic: whether latency depends on the bytes moved too.
+
+    Attributes:
+        traffic: as given.
+        sigma: standard deviation of the log residuals of the fit.
     """
 
     kind = "linear"
@@ -53,7 +60,7 @@ class Linear:
         return self.predict_totals(table.macs, table.total_bytes), np.full(len(table), self.sigma)
 
     def fit_totals(self, macs: Array, size_bytes: Array, latency_ms: Array) -> Self:
-        """Fit to multiply-adds, bytes moved and latencies in ms, each of shape (n,)."""
+        """Fit to multiply-adds, bytes moved and latencies in ms, all of shape (n,)."""
         columns = self._columns(macs, size_bytes)
         scale = np.abs(columns).max(axis=0) + 1e-12
         solution, *_ = np.linalg.lstsq(columns / scale, latency_ms, rcond=None)
@@ -63,7 +70,7 @@ class Linear:
         return self
 
     def predict_totals(self, macs: Array, size_bytes: Array) -> Array:
-        """Latency in ms, never below a tenth of the least one seen."""
+        """Latency in ms, shape (n,), never below a tenth of the smallest one of the fit."""
         estimate = self._columns(macs, size_bytes) @ self._coefficients
         return np.maximum(np.asarray(estimate, dtype=np.float64), self._floor_ms)
 
@@ -90,10 +97,11 @@ class Linear:
 
 
 class Lookup:
-    """Latency of the nearest measured kernel: same type if there is one, then nearest in logs.
+    """Latency of the nearest measured kernel. Needs 1 row.
 
-    Needs 1 row. Its deviation is the distance to that neighbour times the spread per distance that
-    the measured kernels show among themselves.
+    A kernel of the same type is nearer than any other; among these, distances are those of
+    logarithms of sizes. The deviation is the distance to the nearest kernel, times the difference
+    of log latency per distance that measured kernels have among themselves.
     """
 
     kind = "lookup"
@@ -166,6 +174,6 @@ class Lookup:
         )
 
     def _gaps(self, types: Sequence[str], points: Array) -> Array:
-        """Distances to the measured kernels, shape (n, m); another type is far away."""
+        """Distances to the m measured kernels, shape (n, m); those of another type are far away."""
         other = np.array(types)[:, None] != np.array(self._types)[None, :]
         return np.asarray(distances(points, self._points) + 100.0 * other)

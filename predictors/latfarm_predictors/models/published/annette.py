@@ -1,9 +1,9 @@
-"""ANNETTE's analytical layer models: the roofline, and the roofline refined by its array.
+"""ANNETTE's analytical layer models: the roofline, and the roofline refined for an array.
 
 Wess et al. 2021 (IEEE Access 9, "ANNETTE", reference [5] of the smart padding paper) compare four
-layer models on the same measurements: roofline, refined roofline, statistical, and mixed. The
-first two are here, the other two in `annette_forest.py`. They are baselines, built as published:
-peaks are maxima over the measurements, and the call costs nothing.
+layer models on the same measurements: roofline, refined roofline, statistical, and mixed. The first
+two are here, the other two in `annette_forest.py`. They are baselines, built as published: peaks
+are maxima over the measurements, and a call costs nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 MOST_PAR = 64
-"""The largest unrolling tried, as in the authors' generator."""
+"""Largest number of parallel lanes of a dimension that is tried, as in the authors' generator."""
 
 _DIMENSIONS = ("filters", "channels", "height", "width")
 _SEARCH_ROWS = 600
+"""The unrolling is searched on at most this many rows, drawn at random."""
 _LEAST_SEARCH_ROWS = 24
+"""With fewer compute-bound rows than this, no unrolling is searched."""
 _LEAST_GAIN = 0.01
+"""A number of lanes is kept only if it lowers the sum of squares by this share."""
 _MOST_PASSES = 3
+"""Largest number of passes over all dimensions."""
 _ROUNDING = 1e-12
+"""Differences in the sum of squares below this, per row, count as rounding."""
 
 
 def operations(workloads: Sequence[Workload] | Table) -> Array:
     """Operations of each layer, at least 1, shape (n,).
 
-    Two a multiply-add; a layer without any counts one for each element it reads for its result,
-    as ANNETTE counts poolings and elementwise layers.
+    A multiply-add counts as two. A layer without multiply-adds counts one operation for each
+    element that it reads for its result, as ANNETTE counts poolings and elementwise layers.
     """
     table = as_table(workloads)
     results = table.batch * table.out_channels * table.out_h * table.out_w
@@ -45,8 +50,8 @@ def operations(workloads: Sequence[Workload] | Table) -> Array:
 def raw_features(workloads: Sequence[Workload] | Table) -> Array:
     """The feature vector x of a layer, shape (n, 16).
 
-    Smart padding paper, Eq. 6 and Table 2: the layer's configuration, beside the high-level
-    features that ANNETTE derives from it (operations, inputs, outputs, weights).
+    Smart padding paper, Eq. 6 and Table 2: the layer's configuration and the features that ANNETTE
+    derives from it (operations, inputs, outputs, weights).
     """
     table = as_table(workloads)
     return np.stack(
@@ -74,11 +79,11 @@ def raw_features(workloads: Sequence[Workload] | Table) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Unrolling:
-    """How an array computes in parallel: lanes (par) a dimension, and how strictly (alpha).
+    """How an array computes in parallel: the number of lanes (par) of each dimension, and alpha.
 
-    A dimension of size u keeps u / (ceil(u / par) * par) of its lanes busy (ANNETTE, Eq. 3).
-    Alpha tells how much of that loss is paid: 1 all of it, 0 none. (The authors' paper counts the
-    other way round: its alpha is 1 minus this one.)
+    A dimension of size u keeps u / (ceil(u / par) * par) of its lanes busy (ANNETTE, Eq. 3). Alpha
+    says how much of the loss slows the layer down: 1 all of it, 0 nothing. (The alpha of the paper
+    is 1 minus this one.)
     """
 
     filters: int = 1
@@ -103,7 +108,7 @@ class Unrolling:
         return Unrolling(**{**asdict(self), name: par, f"{name}_alpha": alpha})
 
     def _loss(self, name: str, size: Array) -> Array:
-        """1 / utilisation of one dimension."""
+        """1 divided by the utilisation of one dimension, shape (n,)."""
         par, alpha = int(getattr(self, name)), float(getattr(self, f"{name}_alpha"))
         return np.asarray((1.0 - alpha) + alpha * _padded(size, par))
 
@@ -111,9 +116,13 @@ class Unrolling:
 class AnnetteRoofline:
     """Layer model 1: time = max(operations / peak, bytes / bandwidth). Needs 3 rows.
 
-    Both peaks are the largest throughput seen in any measurement, hence no training row is
-    predicted to take longer than it did. One row that is wrongly fast spoils the fit; as
-    published.
+    Both peaks are the largest throughput of any measurement, so no training row is predicted to
+    take longer than it did. As published, one row that was measured too fast spoils the fit.
+
+    Attributes:
+        ops_per_ms: peak of operations.
+        bytes_per_ms: peak of bytes moved.
+        sigma: standard deviation of the log residuals of the fit.
     """
 
     kind = "annette_roofline"
@@ -150,11 +159,11 @@ class AnnetteRoofline:
         return self.latency_ms(table), np.full(len(table), self.sigma)
 
     def latency_ms(self, table: Table) -> Array:
-        """Latency alone, shape (n,)."""
+        """Latency in ms of each layer, shape (n,)."""
         return np.maximum(self._compute_ms(table), self._traffic_ms(table))
 
     def compute_bound(self, table: Table) -> npt.NDArray[np.bool_]:
-        """Whether the compute roof is the one that binds, shape (n,)."""
+        """Whether operations and not bytes bound the latency of each layer, shape (n,)."""
         return self._compute_ms(table) > self._traffic_ms(table)
 
     def state(self) -> ModelState:
@@ -182,7 +191,7 @@ class AnnetteRoofline:
         self.bytes_per_ms = float((table.total_bytes / latency).max())
 
     def _refine(self, table: Table, latency: Array) -> None:
-        """What a refined model learns besides the peaks: here nothing."""
+        """Learn what a refined model has besides the peaks; this model has nothing else."""
 
     def _compute_ms(self, table: Table) -> Array:
         return operations(table) / self.ops_per_ms
@@ -194,12 +203,14 @@ class AnnetteRoofline:
 class RefinedRoofline(AnnetteRoofline):
     """Layer model 2: the compute roof divided by the array's utilisation (ANNETTE, Eq. 3).
 
-    With alphas of 1 it is `costs.refined_roofline_ms` without overhead. The authors find par and
-    alpha of each dimension on a sweep of that dimension alone, as the least squares of time on
-    x / u(x) with an offset, par from 1 to 64. The same least squares is taken here over all
-    compute-bound rows, dimension by dimension until nothing improves (so that a survey without
-    sweeps serves too), and relative errors, since rows span decades; a sweep alone gives the
-    authors' answer. Needs 3 rows, refines from 24 compute-bound ones on.
+    Needs 3 rows, and 24 compute-bound ones to be refined. The authors find par and alpha of each
+    dimension on a sweep of that dimension alone, by least squares of time on x / u(x) with an
+    offset, with par from 1 to 64. Here the same least squares is taken over all compute-bound rows,
+    one dimension after the other until nothing improves, so that a survey without sweeps will do.
+    Errors are relative, because rows span decades. On a sweep alone it gives the authors' result.
+
+    Attributes:
+        unrolling: the array's lanes.
     """
 
     kind = "annette_refined_roofline"
@@ -231,10 +242,15 @@ class RefinedRoofline(AnnetteRoofline):
 
 
 def fit_unrolling(table: Table, latency_ms: Array, rows: Rows) -> Unrolling:
-    """Par and alpha of every dimension that best explain the given rows.
+    """Par and alpha of every dimension that best explain some rows.
 
-    A dimension keeps par 1 unless another lowers the sum of squares by 1 % or more, and where all
-    rows have the same size in it: there is nothing to see then.
+    A dimension keeps par 1 unless another value lowers the sum of squares by 1 % or more. It keeps
+    par 1 too if all rows have the same size in it, because nothing can be learned then.
+
+    Args:
+        table: the layers.
+        latency_ms: latency of each, shape (n,).
+        rows: the rows of `table` to explain.
     """
     part, latency = table.take(rows), latency_ms[rows]
     sizes, work = _sizes(part), operations(part)
@@ -257,9 +273,9 @@ def fit_unrolling(table: Table, latency_ms: Array, rows: Rows) -> Unrolling:
 
 
 def _offset_fit(work: Array, padding: Array, latency: Array) -> tuple[float, float]:
-    """Alpha, and the sum of squared relative errors, of off + speed * work * loss(alpha).
+    """Alpha of time = offset + speed * work * loss(alpha), and its sum of squared relative errors.
 
-    The loss is linear in alpha, so that non-negative least squares finds all three at once.
+    The loss is linear in alpha, so non-negative least squares finds all three unknowns at once.
     """
     from scipy.optimize import nnls
 
@@ -271,15 +287,15 @@ def _offset_fit(work: Array, padding: Array, latency: Array) -> tuple[float, flo
 
 
 def _padded(size: Array, par: int) -> Array:
-    """Size rounded up to whole rounds of `par` lanes, over the size itself; 1 for size 0."""
+    """Size rounded up to a multiple of `par`, divided by the size; 1 for size 0."""
     whole = np.maximum(size, 1.0)
     return np.where(size > 0, np.ceil(whole / par) * par / whole, 1.0)
 
 
 def _sizes(table: Table) -> dict[str, Array]:
-    """Sizes of the unrolled dimensions; 0 where a layer has no such dimension.
+    """Sizes of the unrolled dimensions of each layer; 0 where a layer has no such dimension.
 
-    As ANNETTE unrolls them: a depthwise layer has no filters, a matrix no height and width.
+    As ANNETTE unrolls them, a depthwise layer has no filters, and a matrix no height and width.
     """
     depthwise = np.array([family == "dwconv" for family in table.families], dtype=np.bool_)
     matrix = np.array([family == "fc" for family in table.families], dtype=np.bool_)

@@ -1,7 +1,7 @@
 """ANNETTE's statistical and mixed layer models: random forests of time per operation.
 
-See `annette.py` for the analytical two. The forests also tell, for each training row, what the
-trees that never saw it say: the out-of-bag calibration of `confidence.py` rests on it.
+The two analytical models are in `annette.py`. The forests also give the latency of each training
+row by the trees that never saw it; the out-of-bag calibration of `confidence/` rests on that.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.models.trees.tree import out_of_bag
 
 _NS_PER_MS = 1e6
+"""Nanoseconds in a millisecond; the forest learns nanoseconds per operation."""
 
 
 class _RawForest(Forest):
-    """A forest on ANNETTE's raw features, all of them offered to every split, nothing tuned."""
+    """A forest on ANNETTE's raw features; every split may choose from all, and nothing is tuned."""
 
     kind = "annette_forest"
 
@@ -34,14 +35,11 @@ class _RawForest(Forest):
         self.out_of_bag_variance: Array = np.zeros(0)
 
     def votes(self, table: Table) -> Array:
-        """What each tree says, shape (trees, n)."""
-        return self._grown.votes(self._features(table))
+        """The value of each tree for each row, shape (trees, n)."""
+        return self.grown.votes(self.features(table))
 
     def features(self, table: Table) -> Array:
-        """What it looks at, shape (n, f)."""
-        return self._features(table)
-
-    def _features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
         columns = np.concatenate([raw_features(table), self.vocabulary.columns(table)], axis=1)
         return columns.astype(np.float32).astype(np.float64)
 
@@ -56,13 +54,13 @@ class _RawForest(Forest):
 class Statistical:
     """Layer model 3: time = operations * forest(x), smart padding paper Eq. 7. Needs 3 rows.
 
-    The forest learns time per operation (that paper, III-C a); the first ANNETTE learned
-    operations per second, which `throughput` gives back. Trained on the medians of the times.
+    The forest learns time per operation (section III-C a of that paper) from the medians of
+    measured times. The first ANNETTE learned operations per time, as `throughput` does.
 
     Args:
-        trees: how many; the authors' generator grows 500.
-        seed: for the bootstraps.
-        throughput: learn operations per time instead.
+        trees: number of trees; the authors' generator grows 500.
+        seed: random seed of the bootstraps.
+        throughput: whether to learn operations per time instead.
     """
 
     kind = "annette_statistical"
@@ -101,24 +99,24 @@ class Statistical:
         return self.work(table) * (1.0 / value if self.throughput else value) / _NS_PER_MS, sigma
 
     def features(self, workloads: Sequence[Workload] | Table) -> Array:
-        """All that the forest sees of each layer, shape (n, f)."""
+        """The features of each layer by which the forest decides, shape (n, f)."""
         return self._forest.features(as_table(workloads))
 
     def tree_latency_ms(self, workloads: Sequence[Workload] | Table) -> Array:
-        """Latency by each tree, shape (trees, n)."""
+        """Latency in ms of each layer by each tree, shape (trees, n)."""
         table = as_table(workloads)
         votes = self._forest.votes(table)
         return self.work(table) * (1.0 / votes if self.throughput else votes) / _NS_PER_MS
 
     def out_of_bag(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """Latency in ms, and its variance over trees, by trees that never saw the row.
+        """Latency in ms, and its variance over trees, by the trees that never saw the row.
 
         Args:
-            workloads: the very rows of `fit`, in their order. A model from a state has forgotten
-                them.
+            workloads: the rows of `fit`, in the same order. A model made from a state does not know
+                them any more.
 
         Raises:
-            ValueError: other rows than those of the fit, or a model of throughput.
+            ValueError: the rows are not those of the fit, or the model learned throughput.
         """
         table = as_table(workloads)
         if self.throughput:
@@ -129,7 +127,7 @@ class Statistical:
         return factor * self._forest.out_of_bag_mean, factor**2 * self._forest.out_of_bag_variance
 
     def work(self, table: Table) -> Array:
-        """What the forest's answer is multiplied with: operations, shape (n,)."""
+        """The operations by which the forest's value is multiplied, shape (n,)."""
         return operations(table)
 
     def state(self) -> ModelState:
@@ -152,18 +150,21 @@ class Statistical:
         return 1.0 / per_op_ns if self.throughput else per_op_ns
 
     def _analyse(self, table: Table, latency: Array) -> None:
-        """What is learned before the forest: here nothing."""
+        """Learn what comes before the forest; this model has nothing before it."""
 
     def _adopt(self, other: Self) -> None:
-        """Take over what another model learned before its forest: here nothing."""
+        """Take over what another model learned before its forest; this model has nothing."""
 
 
 class Mixed(Statistical):
-    """Layer model 4: the refined roofline's utilisation times a forest's.
+    """Layer model 4: time = operations / u(x) * forest(x). Needs 3 rows.
 
-    time = operations / u(x) * forest(x): the array's staircase is taken out of the target by the
-    analytical model, the forest learns what is left. Where traffic binds, u is 1 (as the authors'
-    estimator has it), and the model is the statistical one. Needs 3 rows.
+    u is the utilisation of the refined roofline. It takes the steps that an array causes out of the
+    target; the forest learns what is left. Where bytes bound the latency, u is 1, as in the
+    authors' estimator, and the model is the statistical one.
+
+    Attributes:
+        analytic: the refined roofline.
     """
 
     kind = "annette_mixed"
@@ -173,7 +174,7 @@ class Mixed(Statistical):
         self.analytic = RefinedRoofline()
 
     def work(self, table: Table) -> Array:
-        """Operations, idle lanes counted where compute binds, shape (n,)."""
+        """Operations, with those of idle lanes where operations bound the latency, shape (n,)."""
         share = self.analytic.unrolling.utilisation(table)
         return operations(table) / np.where(self.analytic.compute_bound(table), share, 1.0)
 

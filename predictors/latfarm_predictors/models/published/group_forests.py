@@ -1,4 +1,4 @@
-"""Random forests on the groups of our own models: the same rows and routes, another regressor."""
+"""Random forests on the groups of our own regressors, to compare regressors on the same kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from latfarm_predictors.models.trees.forest import Forest
 
 
 class GroupForests:
-    """Fitted forests by group; the one named "" has seen all kernels and answers for the others.
+    """Fitted forests, one for each group of kernels.
 
     Args:
-        forests: by group, "" among them.
-        joined: the group that answers for each, where small groups were joined.
+        forests: forest of each group. The one named "" has seen all kernels and predicts those
+            whose group has none.
+        joined: for each group, the group whose forest predicts it; small groups are joined.
     """
 
     kind = "group-forests"
@@ -28,7 +29,7 @@ class GroupForests:
         self.joined = dict(joined)
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-        """See `models.base.Model.predict`."""
+        """See `Regressor.predict`."""
         table = as_table(workloads)
         latency, sigma = np.empty(len(table)), np.empty(len(table))
         groups: dict[str, list[int]] = {}
@@ -50,7 +51,7 @@ class GroupForests:
 
     @staticmethod
     def from_state(state: ModelState) -> GroupForests:
-        """Read what `state` gave."""
+        """The forests whose state this is."""
         return GroupForests(
             {
                 name: Forest.from_state(state.parts[f"forest-{name or 'all'}"])

@@ -1,8 +1,8 @@
-"""MNN's pre-inference cost model (Jiang et al. 2020, section 3.2): latency without measuring.
+"""MNN's cost model (Jiang et al. 2020, section 3.2), which predicts latency without measuring.
 
-Eq. 5: C_op = MUL / FLOPS * 1000 + t_schedule, FLOPS and t_schedule from appendix C. MUL is the
-direct algorithm's number of multiplications, or what the algorithm computes that Eqs. 2, 3 and 9
-choose (`schemes=True`).
+Eq. 5: C_op = MUL / FLOPS * 1000 + t_schedule, with FLOPS and t_schedule from appendix C. MUL is the
+number of multiplications of the direct algorithm, or, with `schemes=True`, of the algorithm that
+Eqs. 2, 3 and 9 choose.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from latfarm_predictors.features.mnn_backends import MnnBackend, cpu
 from latfarm_predictors.features.mnn_schemes import Schemes, choose
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FREE_OPS, FusionRules, split
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import Workload, workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
 UNMEASURED_SIGMA = 1.0
-"""Deviation of the log latency before anything was measured: a factor of e either way."""
+"""Log-sigma before anything is measured: a factor of e in both directions."""
 
 CONVERTED = FusionRules(
     {
@@ -32,18 +34,20 @@ CONVERTED = FusionRules(
         for second in ("BatchNormalization", "Relu", "Clip")
     }
 )
-"""What MNN's converter puts into a convolution (section 3.1: "operator fusion")."""
+"""Ops that MNN's converter fuses into a convolution (section 3.1: "operator fusion")."""
 
 _LEAST_MS = 1e-9
+"""Smallest latency in ms of a kernel, so that its logarithm is finite."""
 
 
 class MnnCost:
-    """Eq. 5 over kernels. Predicts without a fit; needs 1 row for one.
+    """Eq. 5 for kernels. It predicts without a fit; a fit needs 1 row.
 
     Args:
-        backend: what runs the kernels.
-        schemes: count the operations of the chosen algorithm instead of the direct one's.
-        scaled: let `fit` learn one factor for all kernels: the median of measured / predicted.
+        backend: what runs the kernels; one CPU thread if None.
+        schemes: whether to count the operations of the algorithm that MNN chooses, instead of those
+            of the direct algorithm.
+        scaled: whether `fit` learns one factor for all kernels: the median of measured / predicted.
     """
 
     kind = "mnn-cost"
@@ -63,7 +67,7 @@ class MnnCost:
         latency_ms: npt.ArrayLike,
         noise: npt.ArrayLike | None = None,
     ) -> Self:
-        """See `Regressor.fit`: learns how far off it is, and the factor if it is `scaled`."""
+        """See `Regressor.fit`: learns the size of its errors, and the factor if `scaled`."""
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=1)
         self.factor = 1.0
@@ -93,7 +97,7 @@ class MnnCost:
         return np.maximum(self.factor * cost, _LEAST_MS)
 
     def network_ms(self, graph: Graph) -> float:
-        """C_backend (Eq. 4): the sum over a network's ops, those that compute nothing left out."""
+        """C_backend (Eq. 4) in ms: the sum over a network's ops, without those that do no work."""
         table, _ = operators(graph)
         return float(self.cost_ms(table).sum())
 
@@ -124,9 +128,9 @@ class MnnCost:
 
 
 def operators(graph: Graph) -> tuple[Table, list[str]]:
-    """Each op of a network as a workload of its own, and the nodes' names.
+    """Each op of a network as a workload of its own, and the names of the nodes.
 
-    Batch norms and activations count for nothing where MNN's converter fuses them.
+    Batch norms and activations that MNN's converter fuses do not count.
     """
     kernels = [
         kernel
@@ -137,6 +141,6 @@ def operators(graph: Graph) -> tuple[Table, list[str]]:
 
 
 def algorithms(graph: Graph) -> tuple[list[str], Schemes]:
-    """Names of a network's ops, and which algorithm each would be computed by."""
+    """Names of the nodes of a network, and the algorithm by which each would be computed."""
     table, names = operators(graph)
     return names, choose(table)

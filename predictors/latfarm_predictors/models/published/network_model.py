@@ -1,9 +1,8 @@
-"""Predictors that look at a network as a whole: what one is, and the two simplest.
+"""Baselines that learn from whole networks and know nothing of kernels; the two simplest ones.
 
-`NetworkModel` is the place for predictors that learn from whole networks (a graph neural network, a
-regression on totals) and know nothing of kernels. One that is added to `NETWORK_MODELS`, and its
-name to `baseline_names.NETWORKS`, is fitted to the calibration networks of a platform, saved with
-its bundle, known to `PlatformPredictor.predict_baseline`, and stands in every comparison.
+To add one, for example a graph neural network, write a `NetworkModel`, add it to `NETWORK_MODELS`,
+and add its name to `baselines.names.NETWORKS`. It is then fitted to the calibration networks of
+every platform, saved with the bundle, known to `baseline_ms`, and part of every comparison.
 """
 
 from __future__ import annotations
@@ -16,41 +15,43 @@ from typing import Protocol, Self
 import numpy as np
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.features.table import Array, table_of_rows
+from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, find_parts
-from latfarm_predictors.kernels.workload_rows import rows_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.published.analytic import Linear
 from latfarm_predictors.samples import NetworkSample
 
 _REMEMBERED = 256
+"""Number of networks whose totals are remembered."""
 
 
 class NetworkModel(Protocol):
-    """A regressor of whole networks' latency.
+    """A regressor of the latency of whole networks.
 
-    Deterministic: the same data gives the same model. Not thread-safe while fitting; a fitted model
-    is never changed by `predict` and may be shared.
+    It is deterministic: the same data gives the same model. It is not thread-safe while it is
+    fitted. Predicting never changes a fitted model, so threads may share one.
     """
 
     kind: str
 
     def fit(self, networks: Sequence[NetworkSample]) -> Self:
-        """Learn from networks measured whole, all latencies positive and finite.
+        """Learn from networks that were measured as a whole; all latencies are positive and finite.
 
         Raises:
-            NotEnoughDataError: fewer networks than the model needs; the bundle then has none.
+            NotEnoughDataError: the model needs more networks; a bundle is then made without it.
         """
         ...
 
     def predict(self, graphs: Sequence[Graph]) -> tuple[Array, Array]:
-        """Latency in ms, positive, and the standard deviation of its logarithm; each (n,)."""
+        """Latency in ms, positive, and the standard deviation of its logarithm; both (n,)."""
         ...
 
     def state(self) -> ModelState:
-        """What was learned; `from_state` gives back a model that predicts the same bits."""
+        """What was learned, as plain data; a model made from it predicts the same bits."""
         ...
 
     @classmethod
@@ -60,13 +61,13 @@ class NetworkModel(Protocol):
 
 
 class Totals:
-    """Linear in a network's multiply-adds, or in these and bytes moved (nn-Meter, section 7.1).
+    """Latency linear in a network's multiply-adds, or in these and the bytes that it moves.
 
-    Bytes are those of feature maps and weights, the paper's memory access cost: each kernel reads
-    its inputs and weights and writes its outputs once. Needs 3 networks.
+    Needs 3 networks (nn-Meter, section 7.1). Bytes are the paper's memory access cost: every kernel
+    reads its inputs and weights once and writes its outputs once.
 
     Args:
-        rules: that tell which feature maps are written at all.
+        rules: how the platform fuses ops; a feature map inside a kernel is not written.
         traffic: whether bytes count.
     """
 
@@ -111,11 +112,11 @@ class Totals:
         return told[:, 0], told[:, 1]
 
     def _totals_of(self, graph: Graph) -> tuple[float, float]:
-        """The same of one network; those of the last ones are remembered, for who fits anew."""
-        # the graph is kept with what was read of it: no other can have its identity meanwhile
+        """Multiply-adds and bytes of one network, remembered for some networks."""
+        # the graph is kept with its totals, so that no other graph can get the same id
         known = self._read.find([id(graph)])[0]
         if known is None:
-            table = table_of_rows(rows_of(graph, find_parts(graph, self.rules)))
+            table = as_table(workloads_of(graph, find_parts(graph, self.rules)))
             known = (graph, float(table.macs.sum()), float(table.total_bytes.sum()))
             self._read.keep([(id(graph), known)])
         return known[1], known[2]
@@ -123,7 +124,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes a network model: unfitted, given a platform's fusion rules, or from its state."""
+    """Makes a network model.
+
+    Attributes:
+        make: makes an unfitted model, given a platform's fusion rules.
+        from_state: makes a fitted model from its state.
+    """
 
     make: Callable[[FusionRules], NetworkModel]
     from_state: Callable[[ModelState], NetworkModel]

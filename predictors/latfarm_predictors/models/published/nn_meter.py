@@ -1,9 +1,10 @@
-"""nn-Meter's kernel predictors: a random forest a kernel kind, on the features of its Table 6.
+"""nn-Meter's kernel predictors: a random forest for each kind of kernel, on its Table 6's features.
 
-Zhang et al. 2021, section 5.3: "For each kernel, we train and save the predictor". Conv+x share the
-predictor of Conv+bn+relu and DWConv+x that of DWConv+bn+relu (section 7.1); the data are split
-7:1:2 and the middle part tunes the forest. What Table 6 does not list gets the features of its
-elementwise kernels. `forest.py` is the same regressor on the wider groups of our own models.
+Zhang et al. 2021, section 5.3: "For each kernel, we train and save the predictor". All kernels that
+begin with a convolution share a predictor, and all that begin with a depthwise convolution share
+another (section 7.1). The data are split 7:1:2, and the middle part tunes the forest. A kind that
+Table 6 does not list gets the features of its elementwise kernels. `trees/forest.py` is the same
+regressor on the wider groups of our own models.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Self
 
 import numpy as np
 
-from latfarm_predictors.features.table import Array, Table
+from latfarm_predictors.features.table import Array, Table, as_table
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.trees.forest import Forest
 
 TREES = 100
+"""Number of trees of a kernel kind's forest."""
 
 _SIZES = ("HW", "C_in")
 _WINDOW = ("HW", "C_in", "K", "S")
@@ -26,22 +29,22 @@ _WINDOW = ("HW", "C_in", "K", "S")
 FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "conv": ("HW", "C_in", "C_out", "K", "S", "FLOPs", "params"),
-        # not in the paper: groups tell apart what its convolutions do not have
+        # not in the paper, whose networks have no grouped convolutions
         "grouped_conv": ("HW", "C_in", "C_out", "K", "S", "FLOPs", "params", "groups"),
         "dwconv": ("HW", "C_in", "K", "S", "FLOPs", "params"),
         "fc": ("C_in", "C_out", "FLOPs", "params"),
         "maxpool": _WINDOW,
         "avgpool": _WINDOW,
-        "se": (*_SIZES, "params"),  # with C_in, its parameters tell the ratio
+        "se": (*_SIZES, "params"),  # C_in and params together say the ratio
         "hswish": _SIZES,
         "channelshuffle": _SIZES,
         "bn": _SIZES,
         "add": _SIZES,
-        # the paper has up to four C_in: their sum is C_out, and how many there are is told
+        # the paper has up to four C_in; their sum is C_out, and "operands" says how many there are
         "concat": ("HW", "C_in", "C_out", "operands"),
     }
 )
-"""Columns of each kernel of Table 6; a kind that is not here has `_SIZES`."""
+"""Features of each kind of kernel of Table 6; a kind that is not here has `_SIZES`."""
 
 _BY_OP: Mapping[str, str] = MappingProxyType(
     {
@@ -56,11 +59,11 @@ _BY_FAMILY = frozenset({"conv", "grouped_conv", "dwconv", "fc", "concat"})
 
 
 def kernel_kinds(table: Table) -> list[str]:
-    """Which predictor of nn-Meter's each kernel goes to, shape (n,).
+    """The kind of each kernel, which names the predictor of nn-Meter that it belongs to.
 
-    A fused chain counts as the block that it computes, where a runtime's rules make one kernel of
-    it: squeeze and excitation (pooled, two products, a product with the input), hard swish, channel
-    shuffle (reshape, transpose, reshape).
+    Where a runtime's rules make one kernel of a chain of ops, the kernel's kind is the block that
+    the chain computes: squeeze and excitation (pooling, two products, a product with the input),
+    hard swish, channel shuffle (reshape, transpose, reshape).
     """
     rows = zip(table.types, table.families, table.main_ops, strict=True)
     return [_kind(kind, family, op) for kind, family, op in rows]
@@ -84,12 +87,12 @@ def _kind(kernel_type: str, family: str, op: str) -> str:
 
 
 class KernelForest(Forest):
-    """The forest of one kernel kind. Needs 3 rows; tuned from 40 rows on.
+    """The forest of one kind of kernel. Needs 3 rows; tuned from 40 rows on.
 
     Args:
-        kind: of the kernels, as `kernel_kinds` names it.
-        trees: how many.
-        seed: for bootstraps and feature draws.
+        kernel_kind: the kind, as `kernel_kinds` names it.
+        trees: number of trees.
+        seed: random seed of bootstraps and of the choice of features.
     """
 
     kind = "nn-meter-forest"
@@ -98,15 +101,13 @@ class KernelForest(Forest):
         super().__init__(trees=trees, seed=seed)
         self.kernel_kind = kernel_kind
 
-    def refit(self, workloads: Sequence[object] | Table, latency_ms: Array, noise: Array) -> Self:
+    def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
         """See `Regressor.refit`."""
         del noise  # not used, as in the paper
-        from latfarm_predictors.features.table import as_table
-
-        table = as_table(workloads)  # type: ignore[arg-type]
+        table = as_table(workloads)
         other = type(self)(self.kernel_kind, trees=self._trees, seed=self._seed)
         other.feature_share = self.feature_share
-        other._grow(other._features(table), latency_ms)
+        other._grow(other.features(table), latency_ms)
         return other
 
     def state(self) -> ModelState:
@@ -123,16 +124,17 @@ class KernelForest(Forest):
         model.kernel_kind = str(state.values["kernel_kind"])
         return model
 
-    def _features(self, table: Table) -> Array:
+    def features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
         columns = _columns(table)
         names = FEATURES.get(self.kernel_kind, _SIZES)
-        # single precision: thresholds are halfway points of it
+        # scikit-learn decides in single precision
         chosen = np.stack([columns[name] for name in names], axis=1)
         return chosen.astype(np.float32).astype(np.float64)
 
 
 def _columns(table: Table) -> dict[str, Array]:
-    """Table 6's features, each of shape (n,)."""
+    """The features of Table 6 by name, each of shape (n,)."""
     return {
         "HW": np.sqrt(table.in_h * table.in_w),
         "C_in": table.in_channels,

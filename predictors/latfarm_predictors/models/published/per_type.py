@@ -1,8 +1,8 @@
-"""One model a kind of kernel, as the papers train them, and a roofline for the kinds left over.
+"""One model for each kind of kernel, as the papers train them, and a roofline for all others.
 
-ANNETTE and the smart padding paper (III-C) train an individual model for each layer type, nn-Meter
-for each kernel. A kind with fewer than 8 measurements has none: ANNETTE's roofline over all kernels
-answers for it (nn-Meter's code takes such a kernel for 0 ms).
+ANNETTE and the smart padding paper (section III-C) train a model for each layer type, nn-Meter for
+each kernel. A kind with fewer than 8 measured kernels has no model: ANNETTE's roofline over all
+kernels predicts it. (nn-Meter's code predicts 0 ms for such a kernel.)
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from latfarm_predictors.models.published.annette_forest import Mixed, Statistica
 from latfarm_predictors.models.published.nn_meter import KernelForest, kernel_kinds
 
 LEAST_ROWS = 8
+"""A kind with fewer measured kernels has no model of its own."""
 _TREES = 100
+"""Number of trees of a forest of one kind."""
 
 
 def layer_types(table: Table) -> list[str]:
-    """ANNETTE's layer type of each kernel: convolutions by their groups, others by their op."""
+    """ANNETTE's layer type of each kernel: convolutions by kind of grouping, others by main op."""
     rows = zip(table.families, table.main_ops, strict=True)
     return [family if family.endswith("conv") else op for family, op in rows]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How kernels are sorted, and the model of a kind.
+    """How a baseline sorts kernels into kinds, and the model of a kind.
 
     Attributes:
-        kinds: sorts the kernels of a table.
-        make: an unfitted model for a kind, given a seed.
-        model: its class.
+        kinds: gives the kind of each kernel of a table.
+        make: makes an unfitted model for a kind, given a random seed.
+        model: class of these models.
     """
 
     kinds: Callable[[Table], list[str]]
@@ -60,15 +62,20 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "annette-mixed": Recipe(layer_types, lambda _, seed: Mixed(trees=_TREES, seed=seed), Mixed),
     }
 )
-"""The baselines that are made of one model a kind."""
+"""The baselines that are made of one model for each kind of kernel, by name."""
 
 
 class PerType:
-    """Models by kind of kernel. Needs 3 rows.
+    """One model for each kind of kernel. Needs 3 rows.
 
     Args:
         recipe: one of `RECIPES`.
-        seed: handed to each model.
+        seed: random seed of every model.
+
+    Attributes:
+        recipe: as given.
+        models: model of each kind that has one.
+        rest: roofline over all kernels, for the other kinds.
     """
 
     kind = "per-type"
@@ -141,6 +148,7 @@ class PerType:
 
 
 def _rows(kinds: Sequence[str]) -> dict[str, npt.NDArray[np.intp]]:
+    """The rows of each kind."""
     found: dict[str, list[int]] = {}
     for row, kind in enumerate(kinds):
         found.setdefault(kind, []).append(row)

@@ -1,10 +1,11 @@
 """Boosted trees read from LightGBM's text format, and evaluated without LightGBM.
 
-Only regression trees on numbers, as `boosted.py` grows them: no categories, and no features that
-are missing. The sum over trees is taken in their order: the same bits as LightGBM's own answer.
-A text may come from anywhere, and LightGBM trusts it; what is read here is looked through first.
-And who only predicts need not wait for LightGBM, which takes longer to import than a network to
-predict.
+Only regression trees on numbers can be read, as `boosted.py` grows them: without categories and
+without missing features. Trees are summed in their order, which gives the same bits as LightGBM.
+
+There are two reasons for not asking LightGBM. A text may come from anywhere, and LightGBM trusts
+it, while this module checks all of it first. And importing LightGBM takes longer than predicting a
+network.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from latfarm_predictors.models.trees.leaf_masks import LeafMasks
 from latfarm_predictors.models.trees.tree import Trees
 
 _CATEGORICAL, _ZERO_IS_MISSING = 1, 4
-"""Bits of a decision's type that this does not know (bits 2 and 3 together: what is missing)."""
+"""Values of a node's decision type in LightGBM's format that are refused here."""
 _MISSING_BITS = 12
-_READ = (
+"""Mask of the bits of a decision type that say what counts as missing."""
+_READ_NAMES = (
     *("num_leaves", "split_feature", "threshold", "decision_type"),
     *("left_child", "right_child", "leaf_value", "is_linear"),
 )
+"""Names of the lines of LightGBM's text format that are read."""
 
 
 class TextTrees:
-    """Trees in LightGBM's text format, read when first asked.
+    """Trees in LightGBM's text format. The text is read when the trees are first evaluated.
 
     Args:
-        text: as LightGBM writes it; also what a bundle keeps.
+        text: the trees as LightGBM writes them and as a bundle keeps them.
     """
 
     def __init__(self, text: str) -> None:
@@ -44,9 +47,10 @@ class TextTrees:
 
     @classmethod
     def grown(cls, booster: Any) -> Self:
-        """Trees that LightGBM has just grown here: it answers for them, and reads no text.
+        """Trees that LightGBM has just grown; LightGBM evaluates them.
 
-        Most that are grown judge a few left-out rows, once: to read them would take longer.
+        Most trees that are grown evaluate a few left-out rows, once. Reading their text would take
+        longer.
 
         Args:
             booster: a `lightgbm.Booster`.
@@ -56,10 +60,13 @@ class TextTrees:
         return found
 
     def total(self, features: Array) -> Array:
-        """Sum of the trees, shape (n,).
+        """Sum of the trees for each row, shape (n,).
+
+        Args:
+            features: shape (n, f).
 
         Raises:
-            BundleError: see `read_trees` and `total`.
+            BundleError: the text cannot be read, or a tree needs a feature that is not there.
         """
         if self._booster is not None:
             return np.asarray(self._booster.predict(features, num_threads=1))
@@ -74,7 +81,7 @@ def read_trees(text: str) -> Trees:
     """The trees of a model in LightGBM's text format.
 
     Raises:
-        BundleError: it is no such text, or holds what is not known here.
+        BundleError: the text is of another format, or holds what cannot be read here.
     """
     lines = _lines(text)
     leaves = _integers(lines, "num_leaves")
@@ -91,7 +98,7 @@ def read_trees(text: str) -> Trees:
         raise BundleError("the boosted trees cannot be read: they decide on more than numbers")
     if _integers(lines, "is_linear").any():
         raise BundleError("the boosted trees cannot be read: a leaf holds more than a number")
-    # of a tree: its inner nodes, then its leaves
+    # the nodes of a tree are its inner nodes, then its leaves
     count = 2 * leaves - 1
     start = np.cumsum(count) - count
     place = _ranges(start, inner)
@@ -103,7 +110,7 @@ def read_trees(text: str) -> Trees:
     onward = [here.copy(), here.copy()]
     for children, side in zip((left, right), onward, strict=True):
         leaf = children < 0
-        # a node's children stand after it: no walk can go on for ever
+        # a node's children must stand after it, so that no walk goes on for ever
         fine = np.where(
             leaf,
             -children <= own_inner + 1,
@@ -124,25 +131,25 @@ def total(trees: Trees, features: Array) -> Array:
     """Sum of all trees for each row, shape (n,), added in the trees' order.
 
     Raises:
-        BundleError: a tree looks at a feature that there is not.
+        BundleError: a tree decides by a feature that is not there.
     """
     if int(trees.feature.max(initial=0)) >= features.shape[1]:
         raise BundleError("the boosted trees look at more features than kernels have")
     votes = trees.votes(features)
-    # one after the other: a sum of numpy's own would pair them
+    # added one after the other, because numpy's sum adds them in pairs
     return np.asarray(np.cumsum(votes, axis=0)[-1])
 
 
 def _ranges(start: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Places from each start on, so many of them."""
+    """`count` consecutive places from each start on, in one array."""
     before = np.cumsum(count) - count
     return np.arange(int(count.sum())) - np.repeat(before - start, count)
 
 
 def _lines(text: str) -> Mapping[str, Sequence[str]]:
-    """What stands behind each name of `_READ`, line by line."""
-    found: dict[str, list[str]] = {name: [] for name in _READ}
-    for line in text.split("\n"):  # in one go: to search for each name takes twenty times as long
+    """The values of each name of `_READ_NAMES`, one text for each line."""
+    found: dict[str, list[str]] = {name: [] for name in _READ_NAMES}
+    for line in text.split("\n"):  # one pass: searching for each name takes twenty times as long
         name, is_there, told = line.partition("=")
         if is_there and name in found:
             found[name].append(told)

@@ -1,7 +1,7 @@
-"""Random forest on nn-Meter's features (Table 6): the baseline of Zhang et al. 2021, section 5.3.
+"""Random forest on the features of nn-Meter's Table 6 (Zhang et al. 2021, section 5.3).
 
-Latency itself is the target, as published. Fitted by scikit-learn, kept and evaluated as plain
-arrays: a bundle with forests needs no scikit-learn to be used.
+It predicts latency itself and not its logarithm, as published. scikit-learn grows the trees; they
+are kept and evaluated as plain arrays, so that a bundle can be used without scikit-learn.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.trees.tree import Trees, grow, out_of_bag
 
 _FEATURE_SHARES = (0.35, 0.6, 1.0)
+"""Shares of the features that a split may choose from, among which tuning chooses."""
 _TUNING_TREES = 40
+"""Number of trees of each forest that tuning tries."""
 
 
 class Forest:
     """Random forest. Needs 3 rows; tuned on the paper's split 7:1:2 from 40 rows on.
 
-    The split's last part is left to whoever judges the model in the paper; here the final forest
-    grows on all rows.
+    In the paper the last part of the split is kept to judge the model. Here the final forest grows
+    on all rows, because others judge it.
 
     Args:
-        trees: how many.
-        seed: for bootstraps and feature draws.
+        trees: number of trees.
+        seed: random seed of bootstraps and of the choice of features.
+
+    Attributes:
+        feature_share: share of the features that a split may choose from.
+        vocabulary: the ops that are features.
+        grown: the trees.
+        out_of_bag_ms: latency of each training row by the trees that did not see it, shape (n,).
+            Empty after a `refit`, with fewer than 100 trees, and in bundles of older versions.
     """
 
     kind = "forest"
@@ -40,10 +49,8 @@ class Forest:
         self._seed = seed
         self.feature_share = 0.6
         self.vocabulary = Vocabulary()
-        self._grown = Trees.none()
+        self.grown = Trees.none()
         self.out_of_bag_ms: Array = np.zeros(0)
-        """Each training row's latency by the trees that did not see it, shape (n,). Empty after a
-        `refit`, of few trees, and of a bundle that an older version made."""
 
     def fit(
         self,
@@ -55,7 +62,7 @@ class Forest:
         table = as_table(workloads)
         latency, _ = check_targets(table, latency_ms, noise, least=3)
         self.vocabulary = Vocabulary.of(table)
-        features = self._features(table)
+        features = self.features(table)
         if len(table) >= 40:
             self.feature_share = self._tune(features, latency)
         self._grow(features, latency, judge=True)
@@ -67,13 +74,13 @@ class Forest:
         table = as_table(workloads)
         other = type(self)(trees=self._trees, seed=self._seed)
         other.vocabulary, other.feature_share = self.vocabulary, self.feature_share
-        other._grow(other._features(table), latency_ms)
+        other._grow(other.features(table), latency_ms)
         return other
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Regressor.predict`; the deviation is that of the trees' log latencies."""
         table = as_table(workloads)
-        votes = self._grown.votes(self._features(table))
+        votes = self.grown.votes(self.features(table))
         mean = votes.mean(axis=0)
         return mean, np.log(np.maximum(votes, 1e-12)).std(axis=0)
 
@@ -88,12 +95,12 @@ class Forest:
                 "appended_ops": list(self.vocabulary.appended),
             },
             arrays={
-                "roots": self._grown.roots,
-                "feature": self._grown.feature.astype(np.int16),
-                "threshold": _single_below(self._grown.threshold),
-                "left": self._grown.left.astype(np.int32),
-                "right": self._grown.right.astype(np.int32),
-                "value": self._grown.value,
+                "roots": self.grown.roots,
+                "feature": self.grown.feature.astype(np.int16),
+                "threshold": _single_below(self.grown.threshold),
+                "left": self.grown.left.astype(np.int32),
+                "right": self.grown.right.astype(np.int32),
+                "value": self.grown.value,
                 **({"out_of_bag_ms": self.out_of_bag_ms} if len(self.out_of_bag_ms) else {}),
             },
         )
@@ -107,7 +114,7 @@ class Forest:
             tuple(state.values["main_ops"]), tuple(state.values["appended_ops"])
         )
         arrays = state.arrays
-        model._grown = Trees(
+        model.grown = Trees(
             arrays["roots"].astype(np.int64),
             arrays["feature"].astype(np.int64),
             arrays["threshold"].astype(np.float64),
@@ -118,8 +125,9 @@ class Forest:
         model.out_of_bag_ms = arrays.get("out_of_bag_ms", model.out_of_bag_ms)
         return model
 
-    def _features(self, table: Table) -> Array:
-        # single precision: thresholds are halfway points of it
+    def features(self, table: Table) -> Array:
+        """The columns by which the trees decide, shape (n, f), of single precision in value."""
+        # scikit-learn decides in single precision
         columns = np.concatenate([table6(table), self.vocabulary.columns(table)], axis=1)
         return columns.astype(np.float32).astype(np.float64)
 
@@ -137,22 +145,23 @@ class Forest:
         return _FEATURE_SHARES[int(np.argmin(errors))]
 
     def _grow(self, features: Array, latency: Array, *, judge: bool = False) -> None:
-        self._grown, seen = grow(
+        self.grown, seen = grow(
             features, latency, trees=self._trees, share=self.feature_share, seed=self._seed
         )
         if judge:
-            self._judge(self._grown.votes(features), seen)
+            self._judge(self.grown.votes(features), seen)
 
     def _judge(self, votes: Array, seen: npt.NDArray[np.bool_]) -> None:
-        """Keep what the trees say of training rows that they did not see."""
-        if self._trees >= 100:  # with fewer, a row may be in every bootstrap
+        """Keep the latency of each training row by the trees that did not see it."""
+        if self._trees >= 100:  # with fewer, every bootstrap may hold some row
             self.out_of_bag_ms, _ = out_of_bag(votes, seen)
 
 
 def _single_below(threshold: Array) -> npt.NDArray[np.float32]:
-    """The largest numbers of single precision that are not above: they divide such numbers alike.
+    """The largest numbers of single precision that are not above some thresholds.
 
-    A threshold lies halfway between two features, which are of single precision themselves.
+    They decide as the thresholds do, because a threshold lies halfway between two features of
+    single precision.
     """
     near = threshold.astype(np.float32)
     return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)

@@ -1,12 +1,14 @@
-"""Which leaf of each tree a row ends in, found by masks of leaves in place of a walk.
+"""Finds the leaf of each tree in which a row ends by masks of leaves, without walking the tree.
 
-The idea of QuickScorer (Lucchese et al., SIGIR 2015, section 3): number a tree's leaves from left
-to right, one bit each. A node whose test fails bars the leaves of its left subtree; of those that
-no failed node bars, the leftmost is where the walk would have ended. Which nodes on a feature fail
-follows from how many of its thresholds lie below the value, so here a table holds, for each such
-number, what all failed nodes leave of every tree: a row's leaves are the AND over features of one
-line each, without a branch, over all trees at once. Features with few thresholds share a table,
-one line for each combination.
+The idea is that of QuickScorer (Lucchese et al., SIGIR 2015, section 3). The leaves of a tree are
+numbered from left to right, one bit each. A node whose test fails excludes the leaves of its left
+subtree. Of the leaves that no failed node excludes, the leftmost is the one in which the walk would
+end.
+
+Which nodes of a feature fail follows from how many of the feature's thresholds lie below the value.
+So for each feature a table holds one line for each such number: of every tree, the leaves that
+remain. The leaves of a row are the AND of one line of each feature, over all trees at once, without
+a branch. Features with few thresholds share a table with one line for each combination.
 """
 
 from __future__ import annotations
@@ -23,33 +25,41 @@ from latfarm_predictors.features.table import Array, Rows
 from latfarm_predictors.models.trees.tree import Integers, Trees
 
 MOST_BYTES = 128 * 2**20
-"""Of the tables of one set of trees. 400 trees of 31 leaves take 7 MB, 1,000 of 63 up to 100 MB."""
+"""Largest size of the tables of one set of trees, in bytes.
+
+400 trees of 31 leaves take 7 MB, 1,000 trees of 63 leaves up to 100 MB.
+"""
 MOST_LEAVES = 64
+"""Largest number of leaves of a tree: the bits of the widest mask."""
 _SHARED_LINES = 256
-"""Features share a table up to so many lines: more would not fit into a processor's caches."""
+"""Largest number of lines of a shared table; larger ones do not fit into a processor's caches."""
 _BLOCK_BYTES = 2**17
-"""Of the masks of the rows that are looked up at once: twice that has to stay in a near cache."""
+"""Size in bytes of the masks of the rows that are looked up at once.
+
+Twice this size has to stay in a cache near the processor.
+"""
 _FEW_BYTES = 2**20
-"""Lines of so many bytes in all are taken at once: a few calls in place of one for each table."""
+"""Lines of at most this size in bytes are looked up in one call instead of one for each table."""
 _WIDTHS = ((8, np.uint8), (16, np.uint16), (32, np.uint32), (64, np.uint64))
+"""The types of masks and how many leaves each has room for."""
 
 Masks = npt.NDArray[Any]
-"""Unsigned integers, a bit for each leaf of a tree."""
+"""Unsigned integers with one bit for each leaf of a tree."""
 
 
 @dataclass(frozen=True)
 class LeafMasks:
-    """Trees as tables of masks; see `of`. Never changed, and so shared between threads.
+    """Trees as tables of masks. Never changed, so threads may share it.
 
     Attributes:
-        features: that any node looks at, shape (f,); those of a table stand together.
-        thresholds: of each of them, distinct and in order.
-        strides: how many lines of its table one threshold more is worth, shape (f, 1).
-        starts: the first feature of each table, shape (g,).
-        lines: where each table begins in `tables`, shape (g, 1).
-        tables: masks of what is left of each tree, shape (lines, trees).
-        leaves: where each tree's leaves begin in `values`, shape (trees,).
-        values: of all leaves, from left to right.
+        features: the features by which nodes decide, shape (f,), those of one table together.
+        thresholds: the distinct thresholds of each feature, in increasing order.
+        strides: how many lines of its table one threshold of a feature is worth, shape (f, 1).
+        starts: place in `features` of the first feature of each table, shape (g,).
+        lines: first line of each table in `tables`, shape (g, 1).
+        tables: mask of the leaves that remain of each tree, shape (lines, trees).
+        leaves: place in `values` of the first leaf of each tree, shape (trees,).
+        values: the values of all leaves, from left to right.
     """
 
     features: Integers
@@ -63,15 +73,15 @@ class LeafMasks:
 
     @staticmethod
     def of(trees: Trees, most_bytes: int = MOST_BYTES) -> LeafMasks | None:
-        """The tables of some trees; None where there can be none, and rows have to walk.
+        """The tables of some trees; None where there can be none, so that rows have to walk.
 
-        That is with more than `MOST_LEAVES` leaves in a tree, with a leaf alone in every tree, with
-        tables of more bytes than allowed, with a threshold that is no number, and where branches
-        meet again, as they do in no tree that was grown.
+        There are none if a tree has more than `MOST_LEAVES` leaves, if every tree is a single leaf,
+        if the tables would be larger than allowed, if a threshold is no number, and if branches
+        meet again, which they do in no tree that was grown.
 
         Args:
-            trees: a tree's nodes together, each before those that follow it.
-            most_bytes: of the tables.
+            trees: the trees; the nodes of each stand together, each before its children.
+            most_bytes: largest size of the tables in bytes.
         """
         ends = trees.left == np.arange(len(trees.left))
         inner, leaf = np.flatnonzero(~ends), np.flatnonzero(ends)
@@ -112,13 +122,13 @@ class LeafMasks:
         )
 
     def total(self, features: Array) -> Array:
-        """Sum of all trees for each row, shape (n,): the bits of a walk and a sum in their order.
+        """Sum of all trees for each row, shape (n,); the same bits as `boosted_trees.total`.
 
         Args:
             features: shape (n, f).
 
         Raises:
-            BundleError: a tree looks at a feature that there is not.
+            BundleError: a tree decides by a feature that is not there.
         """
         if int(self.features.max()) >= features.shape[1]:
             raise BundleError("the boosted trees look at more features than kernels have")
@@ -135,13 +145,17 @@ class LeafMasks:
                 left = self._left(asked)
             ends = _lowest(left)
             ends += self.leaves
-            # one after the other: a sum of numpy's own would pair them
+            # added one after the other, because numpy's sum adds them in pairs
             result[start : start + step] = np.cumsum(self.values.take(ends), axis=1)[:, -1]
         return result
 
     def _left(self, lines: Rows) -> Masks:
-        """What is left of each tree, shape (n, trees), given the lines of n rows."""
-        # "clip" spares a copy of what is taken: all lines exist
+        """Masks of the leaves that remain of each tree, shape (n, trees).
+
+        Args:
+            lines: the line of each table for each of n rows, shape (tables, n).
+        """
+        # all lines exist; the mode "clip" saves a copy
         left: Masks = self.tables.take(lines[0], axis=0, mode="clip")
         more = np.empty_like(left)
         for line in lines[1:]:
@@ -150,11 +164,12 @@ class LeafMasks:
         return left
 
     def _lines(self, features: Array) -> Rows:
-        """The line of each table that each row asks for, shape (tables, n)."""
+        """The line of each table for each row, shape (tables, n)."""
         columns = features.T.take(self.features, axis=0)
         below = np.empty(columns.shape, dtype=np.intp)
         for at, (limits, column) in enumerate(zip(self.thresholds, columns, strict=True)):
-            below[at] = limits.searchsorted(column)  # what is no number is above all
+            # a value that is no number is above all thresholds
+            below[at] = limits.searchsorted(column)
         below *= self.strides
         lines = np.add.reduceat(below, self.starts, axis=0)
         lines += self.lines
@@ -162,7 +177,7 @@ class LeafMasks:
 
 
 def _branches(trees: Trees, inner: Rows) -> bool:
-    """Whether every node but the roots follows exactly one other."""
+    """Whether every node but the roots is the child of exactly one other."""
     asked = np.bincount(trees.left[inner], minlength=len(trees.left))
     asked += np.bincount(trees.right[inner], minlength=len(trees.left))
     wanted = np.ones(len(trees.left), dtype=np.intp)
@@ -171,7 +186,7 @@ def _branches(trees: Trees, inner: Rows) -> bool:
 
 
 def _spans(trees: Trees, inner: Rows) -> tuple[Integers, Integers]:
-    """The first leaf below each node, counted from the left, and how many there are."""
+    """Number of the first leaf below each node, counted from the left, and how many there are."""
     levels = [trees.roots]
     is_inner = np.zeros(len(trees.left), dtype=np.bool_)
     is_inner[inner] = True
@@ -190,7 +205,7 @@ def _spans(trees: Trees, inner: Rows) -> tuple[Integers, Integers]:
 
 
 def _thresholds(trees: Trees, inner: Rows) -> tuple[Integers, tuple[Array, ...]]:
-    """Features that nodes look at, and the distinct thresholds of each, in order."""
+    """The features by which nodes decide, and the distinct thresholds of each, in order."""
     order = inner[np.lexsort((trees.threshold[inner], trees.feature[inner]))]
     feature, threshold = trees.feature[order], trees.threshold[order]
     new = np.ones(len(order), dtype=np.bool_)
@@ -201,11 +216,15 @@ def _thresholds(trees: Trees, inner: Rows) -> tuple[Integers, tuple[Array, ...]]
 
 
 def _shared(sizes: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Which features share tables, given the lines that each takes by itself.
+    """Which features share tables.
+
+    Args:
+        sizes: number of lines that each feature takes by itself.
 
     Returns:
-        The features in the order of their tables, the place of each table's first among them, how
-        many lines a step of each feature is worth, and how many lines each table has.
+        The features in the order of their tables, the place of each table's first feature among
+        them, how many lines one threshold of each feature is worth, and how many lines each table
+        has.
     """
     order = sorted(range(len(sizes)), key=lambda at: sizes[at])
     starts: list[int] = []
@@ -224,7 +243,7 @@ def _shared(sizes: list[int]) -> tuple[list[int], list[int], list[int], list[int
 
 
 def _cleared(first: Integers, count: Integers, kind: type[np.unsignedinteger[Any]]) -> Masks:
-    """Masks without so many bits from each first one on."""
+    """Masks of all bits but `count` bits from `first` on."""
     one = np.uint64(1)
     bits = ((one << count.astype(np.uint64)) - one) << first.astype(np.uint64)
     return (~bits).astype(kind)
@@ -237,7 +256,15 @@ def _tables(
     features: Integers,
     thresholds: tuple[Array, ...],
 ) -> list[Masks]:
-    """What is left of each tree by how many thresholds of a feature failed, for each feature."""
+    """The table of each feature by itself.
+
+    Args:
+        trees: the trees.
+        inner: their inner nodes.
+        cleared: mask of the leaves that remain when an inner node fails, for each of them.
+        features: the features by which nodes decide.
+        thresholds: the distinct thresholds of each feature, in increasing order.
+    """
     count = len(trees.roots)
     tree = np.searchsorted(trees.roots, inner, side="right") - 1
     asked = trees.feature[inner]
@@ -257,9 +284,9 @@ def _tables(
 
 
 def _lowest(masks: Masks) -> Rows:
-    """Place of the lowest bit that is set; there is one."""
+    """Place of the lowest bit that is set in each mask; every mask has one."""
     low = masks & (~masks + masks.dtype.type(1))
-    # a power of two as a floating-point number: its exponent tells the place
+    # the exponent of a power of two as a floating-point number is the place of its bit
     if masks.dtype.itemsize < 8:
         bits, places, zero = low.astype(np.float32).view(np.int32), 23, 127
     else:

@@ -1,8 +1,9 @@
-"""Regression trees of a random forest: grown by scikit-learn, kept and walked as plain arrays.
+"""Regression trees of a random forest: grown by scikit-learn, kept and evaluated as plain arrays.
 
 A forest is grown tree by tree, each from its own bootstrap, with the random numbers that
-`RandomForestRegressor` would use: the trees are its trees, bit for bit, without what it does around
-each of them, which for the few hundred rows of a kernel's kind takes as long as growing it.
+scikit-learn's `RandomForestRegressor` would use. So the trees are the same, bit for bit. What that
+class does besides growing a tree takes as long as growing it on the few hundred rows of a kind of
+kernel, and is left out here.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from latfarm_predictors.features.table import Array
 
 Integers = npt.NDArray[np.int64]
 _LEAF = -1
+"""scikit-learn's number for a child that does not exist."""
 _BLOCK = 256
+"""Number of rows that are evaluated at once."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees as arrays over all their nodes, those of a tree one after the other.
+    """Trees as arrays over all their nodes, those of one tree after those of another.
 
     Attributes:
         roots: index of each tree's root, shape (trees,).
-        feature: that a node looks at, shape (nodes,).
-        threshold: up to which a row goes left; infinite at a leaf.
-        left: node that follows; a leaf leads to itself, so that all rows may walk alike.
-        right: the same for rows above the threshold.
-        value: of a leaf; 0 elsewhere.
+        feature: the feature by which a node decides, shape (nodes,).
+        threshold: a row goes left up to this value, shape (nodes,); infinite at a leaf.
+        left: the node to the left, shape (nodes,); a leaf names itself, so that all rows can take
+            the same steps.
+        right: the node to the right, shape (nodes,); a leaf names itself.
+        value: the value of a leaf, shape (nodes,); 0 elsewhere.
     """
 
     roots: Integers
@@ -42,12 +46,12 @@ class Trees:
 
     @staticmethod
     def none() -> Trees:
-        """No tree."""
+        """A forest without a tree."""
         index, value = np.zeros(0, dtype=np.int64), np.zeros(0)
         return Trees(index, index, value, index, index, value)
 
     def votes(self, features: Array) -> Array:
-        """What each tree says of each row, shape (trees, n); equal rows are walked once."""
+        """The value of each tree for each row, shape (trees, n); equal rows are evaluated once."""
         if len(features) < 2:
             return self._walk(features)
         distinct, places = np.unique(features, axis=0, return_inverse=True)
@@ -59,7 +63,7 @@ class Trees:
         count = len(features)
         place = np.repeat(self.roots, count)
         row = np.tile(np.arange(count), len(self.roots))
-        # those that are not in a leaf yet: boosted trees are deep in a few places alone
+        # the rows that are not in a leaf yet; boosted trees are deep in a few places only
         walking = np.flatnonzero(self.left[place] != place)
         while len(walking):
             at = place[walking]
@@ -76,14 +80,14 @@ def grow(
     """Grow a random forest.
 
     Args:
-        features: of single precision in value, shape (n, f).
+        features: shape (n, f); each value is one of single precision.
         target: shape (n,).
-        trees: how many.
-        share: of the features, offered to every split.
-        seed: for bootstraps and feature draws.
+        trees: number of trees.
+        share: share of the features that every split may choose from.
+        seed: random seed of bootstraps and of the choice of features.
 
     Returns:
-        The trees, and whether a tree's bootstrap holds a row, shape (trees, n).
+        The trees, and whether each tree's bootstrap holds each row, shape (trees, n).
     """
     import sklearn
     from sklearn.tree import DecisionTreeRegressor
@@ -95,7 +99,7 @@ def grow(
     seeds = [int(draw.randint(np.iinfo(np.int32).max)) for _ in range(trees)]
     seen = np.zeros((trees, count), dtype=np.bool_)
     grown = []
-    # the rows are checked already, and not for every tree anew
+    # rows are checked here once, so scikit-learn need not check them for every tree
     with sklearn.config_context(skip_parameter_validation=True, assume_finite=True):
         for number, own in enumerate(seeds):
             chosen = np.random.RandomState(own).randint(0, count, count, dtype=np.int32)
@@ -107,13 +111,13 @@ def grow(
 
 
 def out_of_bag(votes: Array, seen: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Mean and variance of the trees that never saw a row, each of shape (n,).
+    """Mean and variance of the values of the trees that never saw a row, each of shape (n,).
 
-    A row that every tree has seen is judged by all of them.
+    For a row that every tree has seen, all trees count.
 
     Args:
-        votes: shape (trees, n).
-        seen: whether a tree's bootstrap holds a row, shape (trees, n).
+        votes: value of each tree for each row, shape (trees, n).
+        seen: whether each tree's bootstrap holds each row, shape (trees, n).
     """
     mask = ~seen | seen.all(axis=0)
     count = mask.sum(axis=0)
@@ -133,7 +137,7 @@ def _flat(grown: list[Any]) -> Trees:
         here = np.arange(start, start + tree.node_count)
         parts[2].append(np.where(leaf, here, tree.children_left + start))
         parts[3].append(np.where(leaf, here, tree.children_right + start))
-        # what no row ends in need not be kept
+        # no row ends in an inner node, so its value need not be kept
         parts[4].append(np.where(leaf, tree.value[:, 0, 0], 0.0))
         start += tree.node_count
     return Trees(

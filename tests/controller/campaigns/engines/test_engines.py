@@ -14,6 +14,7 @@ from latfarm_controller.campaigns.engines.offers import ComparedPlatform, choose
 from latfarm_controller.campaigns.kinds import COMPARING, KINDS, make_campaign
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -176,7 +177,7 @@ def test_a_failure_is_a_cell_with_its_reason_and_a_models_own_is_not_repeated() 
 def answer(request: MeasurementRequest, latency_ms: float, at_s: float, **more: Any) -> Measurement:
     return Measurement(
         request.request_id,
-        request.graph.hash,
+        hash_of(request.graph),
         request.platform,
         request.purpose,
         Outcome.OK,

@@ -27,7 +27,9 @@ from latfarm_controller.campaigns.fusion.results import (
 )
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.campaigns.fusion.test_fusion_transfers import Board, detect, quality
@@ -124,7 +126,7 @@ def test_ops_that_may_choose_a_layout_stand_at_the_head_of_all_four_chains() -> 
     }
     shared = ChainCase(OPERATORS["conv"], OPERATORS["relu"], "MaxPool")
     other = ChainCase(OPERATORS["relu"], OPERATORS["conv"], "MaxPool")
-    assert shared.bare.hash == other.bare.hash
+    assert hash_of(shared.bare) == hash_of(other.bare)
     assert [n.op for n in shared.bare.nodes[:3]] == ["MaxPool", "MaxPool", "Conv"]
 
 
@@ -221,7 +223,7 @@ def test_the_branch_that_takes_in_a_join_is_found(kind: str, seed: int, noise: f
 
 def test_a_wide_branch_in_either_place_tells_the_order() -> None:
     order = OrderCase(OPERATORS["add"])
-    assert order.wide_first.hash != order.wide_last.hash
+    assert hash_of(order.wide_first) != hash_of(order.wide_last)
     for graph, narrow in ((order.wide_first, 1), (order.wide_last, 0)):
         assert graph.type_of(graph.inputs[narrow]).shape[2:] == (1, 1)
         assert graph.type_of(graph.inputs[1 - narrow]).shape[2:] == (112, 112)

@@ -21,7 +21,9 @@ from latfarm_controller.campaigns.fusion.decision import (
     work_layers,
 )
 from latfarm_predictors.graph.graph import Node
-from latfarm_predictors.kernels.fusion import GATE, GATED, FusionRules, Verdict, rule_op, split
+from latfarm_predictors.kernels.fusion import FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import GATE, GATED, rule_op
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 

@@ -15,6 +15,7 @@ from latfarm_controller.campaigns.fusion.results import PairResult
 from latfarm_controller.campaigns.fusion.transfers import chains, transfers_of
 from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from benchmarks import simulated_boards
@@ -33,9 +34,9 @@ class Board:
         self._exact: dict[str, float] = {}
 
     def exact_ms(self, graph: Graph) -> float:
-        if graph.hash not in self._exact:
-            self._exact[graph.hash] = exact_latency_ms(graph.to_json(), self.profile)
-        return self._exact[graph.hash]
+        if hash_of(graph) not in self._exact:
+            self._exact[hash_of(graph)] = exact_latency_ms(graph.to_json(), self.profile)
+        return self._exact[hash_of(graph)]
 
     def measure(self, request: MeasurementRequest) -> Measurement:
         exact_ms, draw = self.exact_ms(request.graph), Random(request.request_id)
@@ -49,7 +50,7 @@ class Board:
             layers = exact_layers(request.graph.to_json(), self.profile)
         answer = Measurement(
             request_id=request.request_id,
-            graph_hash=request.graph.hash,
+            graph_hash=hash_of(request.graph),
             platform=request.platform,
             purpose=request.purpose,
             outcome=Outcome.OK,

@@ -16,7 +16,9 @@ from latfarm_controller.campaigns.profiles.profiled_draw import PURPOSE
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused", ("Conv", "BatchNormalization"): "fused"})
@@ -36,8 +38,8 @@ def test_a_head_is_the_first_kernels_and_a_pad() -> None:
     assert found is not None
     kernels = split(found, RULES)
     assert [kernel.type for kernel in kernels] == ["Conv+Relu"] * (STEPS + 2)
-    assert [k.graph.hash for k in kernels[:-1]] == [
-        k.graph.hash for k in split(graph, RULES)[: STEPS + 1]
+    assert [hash_of(k.graph) for k in kernels[:-1]] == [
+        hash_of(k.graph) for k in split(graph, RULES)[: STEPS + 1]
     ]
     assert found.type_of(found.inputs[0]).shape == (1, 3, 64, 64)
     assert [found.type_of(tensor).shape[1] for tensor in found.outputs] == [1]
@@ -72,9 +74,9 @@ def test_heads_are_different_and_the_seed_decides() -> None:
         return list(islice(HeadsCampaign("p", 12, RULES, seed=seed).draw(), 12))
 
     heads = drawn(1)
-    assert len({head.hash for head in heads}) == 12
-    assert [head.hash for head in heads] == [head.hash for head in drawn(1)]
-    assert {head.hash for head in heads}.isdisjoint(head.hash for head in drawn(2))
+    assert len({hash_of(head) for head in heads}) == 12
+    assert [hash_of(head) for head in heads] == [hash_of(head) for head in drawn(1)]
+    assert {hash_of(head) for head in heads}.isdisjoint(hash_of(head) for head in drawn(2))
     windows = {
         node.attrs["kernel_shape"] for head in heads for node in head.nodes[:1] if node.op == "Conv"
     }

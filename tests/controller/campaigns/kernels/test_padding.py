@@ -33,7 +33,10 @@ from latfarm_controller.training.training_set import collect
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import prepare
@@ -66,14 +69,14 @@ class Board:
 
     def measure(self, request: MeasurementRequest) -> Measurement:
         graph = request.graph
-        if graph.hash not in self._exact:
-            self._exact[graph.hash] = exact_latency_ms(graph.to_json(), self._profile)
-        exact = self._exact[graph.hash]
+        if hash_of(graph) not in self._exact:
+            self._exact[hash_of(graph)] = exact_latency_ms(graph.to_json(), self._profile)
+        exact = self._exact[hash_of(graph)]
         factor = max(0.2, Random(request.request_id).gauss(1.0, self._noise))
         bad = self._broken and any(node.op == self._broken for node in graph.nodes)
         answer = Measurement(
             request_id=request.request_id,
-            graph_hash=graph.hash,
+            graph_hash=hash_of(graph),
             platform=request.platform,
             purpose=request.purpose,
             outcome=Outcome.MODEL_ERROR if bad else Outcome.OK,
@@ -161,7 +164,7 @@ def test_padding_only_models_differ_by_one_pad() -> None:
     assert (len(base.inputs), len(base.outputs)) == (1, 1)
     assert (len(fork.inputs), len(fork.outputs)) == (1, 2)
     assert (len(twin.inputs), len(twin.outputs)) == (2, 2)
-    assert base.macs == 2 * 32 * 28 * 28
+    assert macs_of(base) == 2 * 32 * 28 * 28
     assert padded(lums()["conv"]).graph.type_of("input").shape == (1, 1, 28, 28)
 
 
@@ -243,7 +246,7 @@ def test_noisy_kernels_are_measured_more_often_up_to_a_limit() -> None:
     requests = drive(noisy, Board(noise=0.05).measure)
     counts: dict[str, int] = {}
     for request in requests:
-        counts[request.graph.hash] = counts.get(request.graph.hash, 0) + 1
+        counts[hash_of(request.graph)] = counts.get(hash_of(request.graph), 0) + 1
     assert quiet.outcome()["measurements"] == 3 * len(counts)
     assert set(counts.values()) > {5}
     assert max(counts.values()) == 5
@@ -272,12 +275,12 @@ def test_a_layer_that_runs_within_its_pad_or_on_no_pad_is_told() -> None:
 def test_a_layer_faster_than_its_pads_is_rejected() -> None:
     # The board fuses what the rules do not know of: the pads' non-linearity hides the layer.
     board = Board()
-    slow = {padding_only(Pad((1, 32, 28, 28), "float32"), "base").hash}
+    slow = {hash_of(padding_only(Pad((1, 32, 28, 28), "float32"), "base"))}
 
     def measure(request: MeasurementRequest) -> Measurement:
         answer = board.measure(request)
         assert answer.latency_ms is not None
-        if request.graph.hash not in slow:
+        if hash_of(request.graph) not in slow:
             return answer
         data = answer.to_json()
         return Measurement.from_json({**data, "latency_ms": answer.latency_ms * 20})
@@ -333,7 +336,7 @@ def test_samples_are_the_best_there_is_and_hold_no_call_overhead() -> None:
     assert [(s.kernel.kernel_id, s.latency_ms, s.mad_ms, s.insight) for s in again] == [
         (s.kernel.kernel_id, s.latency_ms, s.mad_ms, s.insight) for s in samples
     ]
-    pads = {r.graph.hash for r in requests if r.label == "padding_only"}
+    pads = {hash_of(r.graph) for r in requests if r.label == "padding_only"}
     assert outcome["padding_only_models"] == len(pads)
     assert outcome["board_ms"]["padding_only"] == 3 * 20.0 * outcome["padding_only_models"]
 

@@ -12,7 +12,9 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.graph.builder import GraphBuilder
-from latfarm_predictors.kernels.fusion import FusionRules, split
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -100,17 +102,17 @@ def survey(kernels: list[Kernel], noise: float) -> PaddingCampaign:
 
     def measure(request: MeasurementRequest) -> Measurement:
         graph = request.graph
-        if graph.hash not in exact:
-            exact[graph.hash] = exact_latency_ms(graph.to_json(), NPU)
+        if hash_of(graph) not in exact:
+            exact[hash_of(graph)] = exact_latency_ms(graph.to_json(), NPU)
         factor = max(0.2, Random(request.request_id).gauss(1.0, noise))
         return Measurement(
             request.request_id,
-            graph.hash,
+            hash_of(graph),
             request.platform,
             request.purpose,
             Outcome.OK,
-            latency_ms=exact[graph.hash] * factor,
-            mad_ms=exact[graph.hash] * noise * 0.5,
+            latency_ms=exact[hash_of(graph)] * factor,
+            mad_ms=exact[hash_of(graph)] * noise * 0.5,
             board_ms=20.0,
             settings=request.settings,
         )

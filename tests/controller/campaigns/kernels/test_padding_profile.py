@@ -24,6 +24,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
 from latfarm_controller.campaigns.testing import drive
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
@@ -88,7 +89,7 @@ def survey(
         asked.append(request.graph.name)
         return Measurement(
             request.request_id,
-            request.graph.hash,
+            hash_of(request.graph),
             request.platform,
             request.purpose,
             Outcome.OK,
@@ -101,13 +102,13 @@ def survey(
     models = {}
     for sample in alone:
         model = padded(sample.kernel, images=True)
-        models[model.graph.hash] = sorted(model.own)
+        models[hash_of(model.graph)] = sorted(model.own)
         for separator in ("MaxPool", "AveragePool"):
             model = padded(sample.kernel, separator=separator, images=True)
-            models[model.graph.hash] = sorted(model.own)
+            models[hash_of(model.graph)] = sorted(model.own)
 
     def padding_free(graph: Graph) -> list[str]:
-        return models[graph.hash]
+        return models[hash_of(graph)]
 
     drive(campaign, answer)
     return campaign, asked
@@ -204,7 +205,7 @@ def test_what_no_pad_isolates_is_scaled_as_its_like() -> None:
     assert prepare([known], 0.0).noise[0] == 0.0
     outcome = campaign.outcome()
     assert (outcome["used"], outcome["scaled"], len(outcome["times"])) == (True, 1, 21)
-    graphs = {s.kernel.graph.hash: s.kernel.graph for s in [*alone, lost]}
+    graphs = {hash_of(s.kernel.graph): s.kernel.graph for s in [*alone, lost]}
     told = within_samples({"within_pads": outcome}, graphs.get)
     read = {s.kernel.kernel_id: s for s in told}
     assert read[lost.kernel.kernel_id].latency_ms == scaled.latency_ms
@@ -251,7 +252,7 @@ def test_a_network_tells_what_its_kernels_take_with_all_their_steps() -> None:
         ProfiledLayer("scratch_7", "Mul", 0.5),
         ProfiledLayer(norm_name, "Add", 0.5),
     )
-    m = Measurement("r", graph.hash, "p", "network", Outcome.OK, latency_ms=2.0, layers=layers)
+    m = Measurement("r", hash_of(graph), "p", "network", Outcome.OK, latency_ms=2.0, layers=layers)
     separate = in_context(graph, FusionRules(), m)
     assert [sample.latency_ms for sample in separate] == [1.0, 1.0]
     joined = FusionRules(pairs={("Conv", "BatchNormalization"): "fused"})

@@ -21,6 +21,7 @@ from latfarm_controller.reports import energy as report
 from latfarm_controller.training.energy import collect_energy, fit_energy
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
@@ -40,7 +41,7 @@ def told(size: int = 8, energy_mj: float | None = 2.0, **changes: Any) -> Measur
     known = energy_mj is not None
     made = Measurement(
         f"r{size}",
-        graph_of(size).hash,
+        hash_of(graph_of(size)),
         "p",
         "kernel",
         Outcome.OK,
@@ -202,7 +203,7 @@ def test_a_report_has_a_part_for_energies() -> None:
     far = replace(answer, network="far", energy_mj=4.0, interval_mj=(3.9, 4.1))
     other = told(size=9, energy_source="power_supply:BAT0")
     found = report.energy_rows(
-        {graph_of(8).hash: answer, graph_of(9).hash: far, "unknown": far}, [told(), other]
+        {hash_of(graph_of(8)): answer, hash_of(graph_of(9)): far, "unknown": far}, [told(), other]
     )
     assert [row.network for row in found] == ["net<1>"], "by the same rail alone"
     assert found[0].error == pytest.approx(0.1)

@@ -20,8 +20,9 @@ from latfarm_controller.campaigns.networks.networks import (
 )
 from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.errors import UsageError
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.workload import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome
 
 BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
@@ -36,7 +37,7 @@ def lines(name: str) -> frozenset[str]:
 def test_calibration_networks_are_many_unrelated_and_spread(seed: int) -> None:
     graphs = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
     assert len(graphs) == 20
-    assert len({graph.hash for graph in graphs}) == 20
+    assert len({hash_of(graph) for graph in graphs}) == 20
     assert len({lines(graph.name) for graph in graphs}) >= 6
     assert not any(lines(graph.name) & set(BARRED) for graph in graphs)
     macs = sorted(graph_totals(graph).macs for graph in graphs)
@@ -45,7 +46,7 @@ def test_calibration_networks_are_many_unrelated_and_spread(seed: int) -> None:
     steps = [math.log(b / a) for a, b in pairwise(macs)]
     assert max(steps) < 1.2
     again = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
-    assert [g.hash for g in again] == [g.hash for g in graphs]
+    assert [hash_of(g) for g in again] == [hash_of(g) for g in graphs]
 
 
 def test_too_few_families_are_refused() -> None:
@@ -71,12 +72,12 @@ def test_given_networks_are_measured_in_interleaved_passes() -> None:
     requests = drive(campaign, board.measure)
     assert [r.settings.sessions for r in requests] == [3, 3, 3, 2, 2, 2]
     assert {r.settings.max_ms for r in requests} == {100.0}
-    assert {r.graph.hash for r in requests[:3]} == {g.hash for g in graphs}
+    assert {hash_of(r.graph) for r in requests[:3]} == {hash_of(g) for g in graphs}
     assert len({r.request_id for r in requests}) == 6
-    samples = {s.graph.hash: s for s in campaign.samples()}
+    samples = {hash_of(s.graph): s for s in campaign.samples()}
     for graph in graphs:
         exact = board.exact_ms(graph)
-        assert samples[graph.hash].latency_ms == pytest.approx(exact, rel=0.05)
+        assert samples[hash_of(graph)].latency_ms == pytest.approx(exact, rel=0.05)
     assert [n["name"] for n in campaign.outcome()["networks"]] == [g.name for g in graphs]
     assert campaign.progress().done == 6
 
@@ -85,7 +86,7 @@ def test_each_pass_has_its_say_however_many_sessions_it_took() -> None:
     def timed(*sessions_ms: float) -> Measurement:
         return Measurement(
             request_id=f"r{len(sessions_ms)}",
-            graph_hash=graph.hash,
+            graph_hash=hash_of(graph),
             platform="p",
             purpose="network",
             outcome=Outcome.OK,

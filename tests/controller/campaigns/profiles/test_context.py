@@ -19,8 +19,10 @@ from latfarm_controller.campaigns.testing import SimulatedPlatform, drive
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training_set import collect
-from latfarm_predictors.kernels.fusion import FusionRules, split
-from latfarm_predictors.kernels.workload import graph_totals
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Outcome
 from latfarm_predictors.samples import prepare
 
@@ -58,21 +60,21 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_each_network_is_profiled_once_and_lies_within_bounds() -> None:
     drawn = campaign()
     requests = drive(drawn, profiling().measure)
-    assert len({r.graph.hash for r in requests}) == len(requests) == 6
+    assert len({hash_of(r.graph) for r in requests}) == len(requests) == 6
     assert all(r.profile and r.purpose == "context" for r in requests)
     assert all(MACS[0] <= graph_totals(r.graph).macs <= MACS[1] for r in requests)
     assert drawn.outcome() == {"networks": 6, "failed": {}}
     again = drive(campaign(), profiling().measure)
     assert [r.request_id for r in again] == [r.request_id for r in requests]
     other = drive(campaign(seed=1), profiling().measure)
-    assert not {r.graph.hash for r in other} & {r.graph.hash for r in requests}
+    assert not {hash_of(r.graph) for r in other} & {hash_of(r.graph) for r in requests}
 
 
 @pytest.mark.slow
 def test_what_is_excluded_is_not_measured() -> None:
     first = drive(campaign(), profiling().measure)[0].graph
-    assert first.hash not in {
-        r.graph.hash for r in drive(campaign(exclude=[first.hash]), profiling().measure)
+    assert hash_of(first) not in {
+        hash_of(r.graph) for r in drive(campaign(exclude=[hash_of(first)]), profiling().measure)
     }
     family = next(f for f in zoo.families().values() if first.name.startswith(f.name))
     line = sorted(family.lineage)
@@ -91,7 +93,7 @@ def test_failures_and_silent_profiles_are_told() -> None:
     asked = drive(drawn, profiling(failures=fail).measure)
     assert list(drawn.outcome()["failed"]) == broken[:1]
     assert drawn.outcome()["networks"] == 6, "another took its place"
-    assert len({request.graph.hash for request in asked}) == len(asked) == 7
+    assert len({hash_of(request.graph) for request in asked}) == len(asked) == 7
     silent = campaign()
     assert len(drive(silent, SimulatedPlatform(rules=RULES).measure)) == 6, "no other would tell"
     assert silent.outcome()["networks"] == 0
@@ -112,7 +114,7 @@ def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: 
     requests = drive(whole, board.measure)
     assert "context" in whole.progress().stages
     asked = [r.graph for r in requests if r.purpose == "context"]
-    assert held_out.hash not in {graph.hash for graph in asked}
+    assert hash_of(held_out) not in {hash_of(graph) for graph in asked}
     assert whole.outcome()["context"]["networks"] == len(asked) == 5
     json.dumps(whole.outcome(), allow_nan=False)
 
@@ -121,8 +123,8 @@ def test_a_characterisation_learns_from_them_but_not_of_what_is_held_out(store: 
     store.put_campaign(replace(record, outcome=whole.outcome()))
     data = collect(store, PLATFORM, "c1")
     # none of them calibrates: that is what the six others are for
-    assert {s.graph.hash for s in data.networks}.isdisjoint(graph.hash for graph in asked)
-    inside = [s for s in data.kernels if s.network in {graph.hash for graph in asked}]
+    assert {hash_of(s.graph) for s in data.networks}.isdisjoint(hash_of(graph) for graph in asked)
+    inside = [s for s in data.kernels if s.network in {hash_of(graph) for graph in asked}]
     rules = FusionRules.from_json(whole.outcome()["rules"])
     barred = Excluded.of([held_out], rules)
     assert inside

@@ -14,6 +14,7 @@ from latfarm_controller.campaigns.profiles.fusion_seen import (
 )
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
@@ -31,7 +32,7 @@ def profiled(graph: Graph, *layers: str, outcome: Outcome = Outcome.OK) -> Measu
     names = iter([node.name for node in graph.nodes])
     found = [ProfiledLayer("+".join(next(names) for _ in range(int(n))), "", 1.0) for n in layers]
     return Measurement(
-        "r", graph.hash, "p", "context", outcome, latency_ms=1.0, layers=tuple(found)
+        "r", hash_of(graph), "p", "context", outcome, latency_ms=1.0, layers=tuple(found)
     )
 
 
@@ -82,7 +83,7 @@ def test_a_join_tells_of_the_branch_that_took_it_in() -> None:
     relu, conv, add, pool = (node.name for node in graph.nodes)
     layers = [ProfiledLayer(name, "", 1.0) for name in (relu, f"{conv}+{add}", pool)]
     answer = Measurement(
-        "r", graph.hash, "p", "context", Outcome.OK, latency_ms=1.0, layers=tuple(layers)
+        "r", hash_of(graph), "p", "context", Outcome.OK, latency_ms=1.0, layers=tuple(layers)
     )
     found = seen_in_networks([(graph, answer)])
     assert {pair: (s.fused, s.apart) for pair, s in found.items() if "Add" in pair} == {
@@ -109,7 +110,7 @@ def test_layers_without_names_of_nodes_and_failures_tell_nothing() -> None:
     graph = network(lambda b, x: b.relu(b.conv(x, 4, 3)))
     whole = Measurement(
         "r",
-        graph.hash,
+        hash_of(graph),
         "p",
         "context",
         Outcome.OK,

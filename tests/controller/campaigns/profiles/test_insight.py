@@ -17,6 +17,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
 )
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
@@ -33,7 +34,7 @@ def network() -> Graph:
 def measured(graph: Graph, latency_ms: float, *layers: ProfiledLayer) -> Measurement:
     return Measurement(
         "r",
-        graph.hash,
+        hash_of(graph),
         "p",
         "network",
         Outcome.OK,
@@ -57,7 +58,7 @@ def test_layers_become_kernels_scaled_to_the_latency() -> None:
     assert [s.kernel.type for s in samples] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
     assert [s.latency_ms for s in samples] == pytest.approx([5.0, 3.0, 2.0])
     assert {s.insight for s in samples} == {"profile"}
-    assert {s.network for s in samples} == {graph.hash}
+    assert {s.network for s in samples} == {hash_of(graph)}
     assert samples[0].mad_ms == pytest.approx(0.05)
 
 

@@ -22,6 +22,7 @@ from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import TrainingSet, collect
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
@@ -46,7 +47,7 @@ def measure(request: MeasurementRequest) -> Measurement:
     latency_ms = exact_latency_ms(data, NPU)
     return Measurement(
         request.request_id,
-        request.graph.hash,
+        hash_of(request.graph),
         request.platform,
         request.purpose,
         Outcome.OK,
@@ -203,7 +204,7 @@ def profiled(shown: float) -> list[tuple[Graph, Measurement]]:
         graph = b.build([b.relu(b.input((1, 4, side, side)))])
         layers = (ProfiledLayer("relu", "Relu", shown),)
         found = Measurement(
-            "r", graph.hash, "p", "fusion", Outcome.OK, latency_ms=1.1, layers=layers
+            "r", hash_of(graph), "p", "fusion", Outcome.OK, latency_ms=1.1, layers=layers
         )
         rows.append((graph, found))
     return rows

@@ -8,6 +8,7 @@ from latfarm_controller.campaigns.profiles.layer_names import by_node, with_own_
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, in_context
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
@@ -60,7 +61,7 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
     told = with_own_activations(graph, shown)
     assert told == [*shown[:2], ProfiledLayer(f"{add}+{relu}", "Add", 0.375)]
     measured = Measurement(
-        "r", graph.hash, "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
+        "r", hash_of(graph), "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
     )
     (seen,) = [s for p, s in seen_in_networks([(graph, measured)]).items() if p == ("Add", "Relu")]
     assert (seen.fused, seen.apart) == (1, 0)
@@ -94,7 +95,7 @@ def test_each_kernel_is_paid_its_own_time() -> None:
     layers = profile(graph)[:-1]
     whole_ms = sum(layer.latency_ms for layer in layers)
     measured = Measurement(
-        "r", graph.hash, "p", "network", Outcome.OK, latency_ms=whole_ms, layers=tuple(layers)
+        "r", hash_of(graph), "p", "network", Outcome.OK, latency_ms=whole_ms, layers=tuple(layers)
     )
     samples = in_context(graph, FusionRules(), measured)
     times = {node.op: s.latency_ms for s in samples for node in s.kernel.graph.nodes}

@@ -35,7 +35,7 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.samples import KernelSample
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def kernels() -> list[Kernel]:
 def elder(kernels: list[Kernel], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("elder") / "elder.zip"
     samples = [KernelSample(kernel, board().exact_ms(kernel.graph)) for kernel in kernels]
-    predictor = PlatformPredictor.fit(ELDER, RULES, samples, [])
+    predictor = fit_predictor(PlatformSamples(ELDER, RULES, samples, []))
     save_bundle(predictor, path, {"campaign": "elder"})
     return path
 
@@ -204,7 +204,7 @@ def test_distance_and_doubt_pick_differently(kernels: list[Kernel]) -> None:
     assert np.corrcoef(doubts["variance"], doubts["coverage"])[0, 1] < 0.99
     assert (doubts["both"] >= deviation / deviation.mean() - 1e-9).all()
     own = belief.distance([workload(sample.kernel) for sample in samples])
-    far = replace(workload(kernels[0]), in_h=4000, in_w=4000, in_channels=5000)
+    far = workload(kernels[0])._replace(in_h=4000, in_w=4000, in_channels=5000)
     assert belief.distance([far])[0] > own.max() > 0
 
 

@@ -14,6 +14,9 @@ from latfarm_controller.config import load_config
 from latfarm_controller.training.bundles import next_path
 from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import save_bundle
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import (
@@ -34,7 +37,7 @@ def predictor() -> PlatformPredictor:
     rng = np.random.default_rng(0)
     kernels = random_kernels(rng, {"conv": 20, "eltwise": 10, "fc": 8})
     samples = [BOARD.kernel_sample(kernel, rng) for kernel in kernels]
-    return PlatformPredictor.fit("synthetic-1t", RULES, samples, [])
+    return fit_predictor(PlatformSamples("synthetic-1t", RULES, samples, []))
 
 
 @pytest.fixture
@@ -53,10 +56,10 @@ def test_baselines_stand_beside_the_answer(
     told = json.loads(latfarm("predict", file, *asked, "--json").out)
     assert list(told["baselines"]) == ["operators", "mnn_cost"]
     for name, latency_ms in told["baselines"].items():
-        assert latency_ms == pytest.approx(predictor.predict_baseline(graph, name))
+        assert latency_ms == pytest.approx(baseline_ms(predictor, graph, name))
     assert "baselines" not in json.loads(latfarm("predict", file, "--json").out)
     shown = latfarm("predict", file, "--baseline", "sum").out
-    assert f"by sum: {predictor.predict_baseline(graph, 'sum'):.3f} ms" in shown
+    assert f"by sum: {baseline_ms(predictor, graph, 'sum'):.3f} ms" in shown
 
 
 def test_an_unknown_baseline_is_refused_and_all_are_listed(
@@ -75,12 +78,12 @@ def test_a_vendors_estimate_is_a_row_of_the_benchmark(
     rng = np.random.default_rng(3)
     graphs = [random_network(rng, f"net{i}", depth=2) for i in range(3)]
     truth = [BOARD.network_true_ms(graph) for graph in graphs]
-    vendor = {g.hash: {"vela_estimate": 2.0 * ms} for g, ms in zip(graphs, truth, strict=True)}
+    vendor = {hash_of(g): {"vela_estimate": 2.0 * ms} for g, ms in zip(graphs, truth, strict=True)}
     rows = script.baseline_scores(predictor, graphs, truth, vendor)
     assert list(rows) == [*BASELINES, "vela_estimate"]
     assert rows["vela_estimate"]["mean_ape"] == 100.0
     assert rows["sum"]["mean_ape"] < rows["mnn_cost"]["mean_ape"]
-    vendor[graphs[0].hash] = {}
+    vendor[hash_of(graphs[0])] = {}
     bare = replace(predictor, confidence=None)
     rows = script.baseline_scores(bare, graphs, truth, vendor)
     assert "vela_estimate (2)" in rows

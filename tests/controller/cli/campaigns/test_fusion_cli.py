@@ -109,7 +109,7 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
         (["edit", "{mine}", "--set", "A+B=fused", "-o", "{none}/x.json"], "no such folder"),
         (["compare", "{mine}", "{none}"], "there is no bundle for platform"),
         (["compare", "{mine}", "name@known"], "used or detected"),
-        (["compare", "{broken}", "{mine}"], "no JSON"),
+        (["compare", "{broken}", "{mine}"], "not JSON"),
         (["show", "--rules", "{none}"], "cannot be read"),
         (["show", "--rules", "{mine}", "-p", "toy"], "not both"),
         (["detect", "-p", "toy", "-o", "{none}/rules.json"], "no such folder"),

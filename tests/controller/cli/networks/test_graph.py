@@ -14,8 +14,10 @@ from latfarm_controller.training.bundles import next_path
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.frontends.onnx import read_onnx, read_onnx_weights
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.graph.totals import macs_of
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.testing.onnx_files import write
 from latfarm_predictors.testing.synthetic import RULES, SyntheticBoard, random_kernels
 
@@ -40,7 +42,7 @@ def bundled(home: Path) -> None:
     rng = np.random.default_rng(0)
     kernels = random_kernels(rng, {"conv": 30, "eltwise": 10, "pool": 6, "fc": 6})
     samples = [board.kernel_sample(kernel, rng) for kernel in kernels]
-    predictor = PlatformPredictor.fit(PLATFORM, RULES, samples, [])
+    predictor = fit_predictor(PlatformSamples(PLATFORM, RULES, samples, []))
     folder = load_config().bundles_dir
     folder.mkdir(parents=True)
     save_bundle(predictor, next_path(folder, PLATFORM), {})
@@ -51,7 +53,7 @@ def test_show_prints_layers_and_their_sum(latfarm: Latfarm, tmp_path: Path) -> N
     ended = latfarm("graph", "show", file)
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert lines[0].split() == ["net", net().network_hash]
+    assert lines[0].split() == ["net", network_hash_of(net())]
     assert "input input: float32 1x3x16x16" in lines
     assert [line.split()[1] for line in lines[4:9]] == [
         "Conv",
@@ -66,9 +68,9 @@ def test_show_prints_layers_and_their_sum(latfarm: Latfarm, tmp_path: Path) -> N
 def test_show_as_json_and_folded(latfarm: Latfarm, tmp_path: Path) -> None:
     file = write(net(), tmp_path / "net.onnx")
     data = json.loads(latfarm("graph", "show", file, "--json").out)
-    assert data["hash"] == net().network_hash
+    assert data["hash"] == network_hash_of(net())
     assert data["inputs"] == {"input": {"dtype": "float32", "shape": [1, 3, 16, 16]}}
-    assert sum(layer["macs"] for layer in data["layers"]) == data["total"]["macs"] == net().macs
+    assert sum(layer["macs"] for layer in data["layers"]) == data["total"]["macs"] == macs_of(net())
     assert data["total"]["parameters"] == 8 * 27 + 16 + 90
     assert data["peaks"] is None
     folded = json.loads(latfarm("graph", "show", file, "--fold-batch-norm", "--json").out)
@@ -118,7 +120,7 @@ def test_hash_names_bad_files_and_prints_the_rest(latfarm: Latfarm, tmp_path: Pa
     bad.write_bytes(b"no model")
     ended = latfarm("graph", "hash", bad, good)
     assert ended.code == 2
-    assert ended.line.startswith(f"latfarm: {bad}: is no ONNX model")
+    assert ended.line.startswith(f"latfarm: {bad}: is not an ONNX model")
     assert ended.out.split()[1] == str(good)
     assert latfarm("graph", "hash", bad, "--json").out.strip() == "null"
 

@@ -20,6 +20,8 @@ from latfarm_controller.reports.engines.cost_model import against_mnn
 from latfarm_controller.reports.engines.plot import plot
 from latfarm_controller.reports.pages import svg
 from latfarm_predictors.features.mnn_backends import gpu
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.models.published.mnn_cost import MnnCost
 
@@ -53,7 +55,7 @@ def outcome(hardware: dict[str, str] | None = None, **conditions: str) -> dict[s
     )
 
     def measure(request: MeasurementRequest) -> Measurement:
-        common = (request.request_id, request.graph.hash, request.platform, request.purpose)
+        common = (request.request_id, hash_of(request.graph), request.platform, request.purpose)
         if "ncnn" in request.platform and request.graph.name == "resnet18":
             return Measurement(
                 *common,
@@ -61,7 +63,7 @@ def outcome(hardware: dict[str, str] | None = None, **conditions: str) -> dict[s
                 error_code="MODEL_FAILED",
                 error_message="<it> crashed | twice",
             )
-        latency_ms = request.graph.macs / 1e6 / (2 if request.platform.endswith("-2t") else 1)
+        latency_ms = macs_of(request.graph) / 1e6 / (2 if request.platform.endswith("-2t") else 1)
         return Measurement(
             *common,
             Outcome.OK,

@@ -13,6 +13,7 @@ from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.pages import conduct as html_conduct
 from latfarm_controller.reports.pages import words
 from latfarm_controller.reports.pages.plot_stairs import nice_ticks
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from tests.controller.reports import toy
@@ -94,7 +95,7 @@ def test_padded_and_single_times_are_compared_with_the_profiler() -> None:
         )
         for n, graph in enumerate(graphs)
     ]
-    times = {g.hash: {"latency_ms": 2.0 * (1.0 + n)} for n, g in enumerate(graphs)}
+    times = {hash_of(g): {"latency_ms": 2.0 * (1.0 + n)} for n, g in enumerate(graphs)}
     campaign = toy.campaign(outcome={"padding": {"times": times}})
     record = PlatformRecord("toy", campaign, measured={"kernel": measured})
     padded, single = methods.beside_profile(record)

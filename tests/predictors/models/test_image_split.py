@@ -1,4 +1,4 @@
-"""Convolutions on images: a model of their own where it is surely better, and only there."""
+"""Convolutions on images have a model of their own only where it predicts better."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.learned.kernel_models import KernelModels
-from latfarm_predictors.models import apart
+from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
+from latfarm_predictors.models import image_split
+from latfarm_predictors.models.base import Observations
+from latfarm_predictors.models.image_split import fit_apart, on_image
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.samples import Training, prepare
@@ -25,13 +27,12 @@ WINDOWS = (1, 3, 5, 7, 9)
 
 
 def convolution(rng: np.random.Generator, channels: int | None) -> Workload:
-    """A convolution; with `channels` on a map of so many, as large as an image."""
+    """A convolution; with `channels`, on a map with that many channels and as large as an image."""
     work = workload(random_kernel(rng, "conv"))
     if channels is None:
-        return replace(work, in_channels=16 * int(rng.integers(1, 16)))
+        return work._replace(in_channels=16 * int(rng.integers(1, 16)))
     side, window, out = int(rng.integers(6, 17)) * 16, int(rng.choice(WINDOWS)), work.out_channels
-    return replace(
-        work,
+    return work._replace(
         in_h=side,
         in_w=side,
         in_channels=channels,
@@ -48,13 +49,13 @@ def convolution(rng: np.random.Generator, channels: int | None) -> Workload:
 
 
 def fetched_ms(work: Workload) -> float:
-    """What an image takes where it is fetched anew for each window's part and some channels."""
+    """Latency of a convolution that fetches its image several times, as its window demands."""
     passes = work.out_channels**0.3 * {1: 1.0, 3: 1.1, 5: 3.0, 7: 2.0, 9: 9.0}[work.kernel_h]
     return float(1e-6 * passes * work.in_h**2 * (2.0 + math.sin(work.out_channels / 9.0)))
 
 
 def training() -> Training:
-    """Kernels, those on images under a law of their own."""
+    """Kernels of which those on images follow a law of their own."""
     rng = np.random.default_rng(3)
     works = [convolution(rng, None) for _ in range(OTHERS)]
     works += [convolution(rng, 3) for _ in range(IMAGES)]
@@ -79,14 +80,16 @@ def latency_of(work: Workload) -> float:
 
 
 def fit(given: Training) -> KernelModels:
-    return KernelModels.fit(given, floor_ms=1e-6, seed=0, report=lambda *_: None, forests=False)
+    return KernelModels.fit(
+        given, floor_ms=1e-6, seed=0, on_progress=ignore_progress, forests=False
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_are_enough() -> Iterator[None]:
-    """The real threshold would take minutes."""
+    """Splits groups with few kernels, because a fit with as many as usual would take minutes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apart, "LEAST_ROWS", 40)
+        patch.setattr(image_split, "LEAST_ROWS", 40)
         yield
 
 
@@ -97,7 +100,7 @@ def unlike() -> tuple[KernelModels, Training]:
 
 
 def images(count: int, seed: int) -> tuple[Table, Array]:
-    """Images that no one was trained on, and what they take."""
+    """Convolutions on images that no model was trained on, and their latencies in ms."""
     rng = np.random.default_rng(seed)
     works = [convolution(rng, 3) for _ in range(count)]
     return as_table(works), np.array([fetched_ms(work) for work in works])
@@ -110,16 +113,16 @@ def test_images_have_few_channels_and_a_map() -> None:
         [
             deep,
             image,
-            replace(image, in_channels=5),
-            replace(image, in_channels=1),
-            replace(image, in_h=1, kernel_h=1),
-            replace(image, family="dwconv"),
+            image._replace(in_channels=5),
+            image._replace(in_channels=1),
+            image._replace(in_h=1, kernel_h=1),
+            image._replace(family="dwconv"),
         ]
     )
-    assert apart.on_image(table).tolist() == [1, 3]
+    assert on_image(table).tolist() == [1, 3]
 
 
-def test_images_under_a_law_of_their_own_are_learned_apart(
+def test_images_with_a_law_of_their_own_get_a_model_of_their_own(
     unlike: tuple[KernelModels, Training],
 ) -> None:
     models, given = unlike
@@ -135,7 +138,7 @@ def test_images_under_a_law_of_their_own_are_learned_apart(
     assert (summary.group, summary.rows) == ("conv", OTHERS + IMAGES)
 
 
-def test_each_kind_is_answered_by_its_own_model(unlike: tuple[KernelModels, Training]) -> None:
+def test_each_kind_is_predicted_by_its_own_model(unlike: tuple[KernelModels, Training]) -> None:
     models, given = unlike
     mixed = given.table.take(np.array([0, OTHERS, 1, OTHERS + 1]))
     found = models.predict(mixed)
@@ -148,7 +151,7 @@ def test_each_kind_is_answered_by_its_own_model(unlike: tuple[KernelModels, Trai
     assert np.array_equal(only.latency_ms, models.images["conv"].predict(alone)[0])
 
 
-def test_rows_left_out_are_told_by_models_of_their_kind(
+def test_left_out_rows_are_predicted_by_the_model_of_their_kind(
     unlike: tuple[KernelModels, Training],
 ) -> None:
     models, _ = unlike
@@ -156,7 +159,7 @@ def test_rows_left_out_are_told_by_models_of_their_kind(
     assert np.array_equal(models.unseen_ms[OTHERS:], models.images["conv"].unseen_ms)
 
 
-def test_what_was_learned_apart_reads_back_equal(unlike: tuple[KernelModels, Training]) -> None:
+def test_a_split_reads_back_equal(unlike: tuple[KernelModels, Training]) -> None:
     models, given = unlike
     again = KernelModels.from_state(models.state())
     ours, theirs = models.predict(given.table), again.predict(given.table)
@@ -164,7 +167,7 @@ def test_what_was_learned_apart_reads_back_equal(unlike: tuple[KernelModels, Tra
     assert np.array_equal(ours.sigma, theirs.sigma)
 
 
-def test_a_state_of_before_has_no_models_apart(unlike: tuple[KernelModels, Training]) -> None:
+def test_a_state_of_an_older_version_has_no_split(unlike: tuple[KernelModels, Training]) -> None:
     models, given = unlike
     state = models.state()
     values = {name: value for name, value in state.values.items() if name != "images"}
@@ -174,7 +177,7 @@ def test_a_state_of_before_has_no_models_apart(unlike: tuple[KernelModels, Train
     assert np.array_equal(found, models.stacks["conv"].predict(given.table)[0])
 
 
-def test_a_sibling_knows_what_was_learned_apart(unlike: tuple[KernelModels, Training]) -> None:
+def test_a_sibling_platform_keeps_the_split(unlike: tuple[KernelModels, Training]) -> None:
     models, given = unlike
     sibling = Sibling.from_state(Sibling.of(models).within(given.table).state())
     found = sibling.latency_ms(given.table)
@@ -184,26 +187,26 @@ def test_a_sibling_knows_what_was_learned_apart(unlike: tuple[KernelModels, Trai
         assert np.allclose(told, stacks["conv"].gp.predict(table)[0], rtol=1e-9)
 
 
-def test_kernels_that_one_model_tells_better_stay_together() -> None:
+def test_a_group_is_not_split_if_one_model_predicts_it_better() -> None:
     given = training()
     table, latency, noise, sources = given.table, given.latency_ms, given.noise, given.networks
     known = latency * np.exp(np.resize([0.01, -0.01], len(latency)))
-    assert apart.learn(table, latency, noise, sources, known, seed=0) is None
+    assert fit_apart(Observations(table, latency, noise, sources), known, seed=0) is None
     unknown = latency * np.exp(np.resize([0.5, -0.5], len(latency)))
-    found = apart.learn(table, latency, noise, sources, unknown, seed=0)
+    found = fit_apart(Observations(table, latency, noise, sources), unknown, seed=0)
     assert found is not None
     assert np.array_equal(found.unseen_ms[OTHERS:], found.images.unseen_ms)
     assert np.array_equal(found.unseen_sigma[:OTHERS], found.others.unseen_sigma)
 
 
 @pytest.mark.parametrize("few", ["images", "others"])
-def test_too_few_of_either_kind_stay_together(few: str) -> None:
+def test_a_group_with_few_of_either_kind_is_not_split(few: str) -> None:
     given = training()
-    least = apart.LEAST_ROWS
+    least = image_split.LEAST_ROWS
     others = np.arange(OTHERS if few == "images" else least - 1)
     of_images = np.arange(OTHERS, OTHERS + (least - 1 if few == "images" else IMAGES))
     rows = np.concatenate([others, of_images])
     latency, noise = given.latency_ms[rows], given.noise[rows]
     far = np.full(len(rows), 1e3)
     table, sources = given.table.take(rows), [""] * len(rows)
-    assert apart.learn(table, latency, noise, sources, far, seed=0) is None
+    assert fit_apart(Observations(table, latency, noise, sources), far, seed=0) is None

@@ -1,0 +1,78 @@
+"""Families of kernels: one regressor learns all kernels whose main op is of one family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, FREE_OPS, POOLS, REDUCTIONS
+
+FAMILIES = (
+    "conv",
+    "grouped_conv",
+    "dwconv",
+    "fc",
+    "pool",
+    "global_pool",
+    "eltwise",
+    "concat",
+    "norm",
+    "lrn",
+    "softmax",
+    "reduce",
+    "move",
+    "other",
+)
+"""All families. Their order is part of fitted models: `context.marks_of` stores positions in it."""
+
+FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
+    {
+        "Gemm": "fc",
+        "MatMul": "fc",
+        "Concat": "concat",
+        "LRN": "lrn",
+        "Softmax": "softmax",
+        "LogSoftmax": "softmax",
+        "ArgMax": "reduce",
+        "ArgMin": "reduce",
+        **dict.fromkeys(REDUCTIONS, "reduce"),
+        **dict.fromkeys(POOLS, "pool"),
+        **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), "global_pool"),
+        **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "LpNormalization"), "norm"),
+        **dict.fromkeys(
+            (
+                *("Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "ThresholdedRelu"),
+                *("Sigmoid", "HardSigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Log"),
+                *("Sqrt", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign"),
+                *("Sin", "Cos", "Tan", "Atan", "Not", "Add", "Sub", "Mul", "Div", "Pow", "Mod"),
+                *("Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "Less", "Greater"),
+                *("LessOrEqual", "GreaterOrEqual", "Where", "CumSum"),
+                *("QuantizeLinear", "DequantizeLinear"),
+            ),
+            "eltwise",
+        ),
+        **dict.fromkeys(FREE_OPS, "move"),
+        **dict.fromkeys(
+            (
+                *("Transpose", "Slice", "Split", "Pad", "Resize", "Gather", "Expand", "Tile"),
+                *("Cast", "DepthToSpace", "SpaceToDepth", "Shape"),
+            ),
+            "move",
+        ),
+    }
+)
+"""The family of each op but convolutions, whose family depends on their groups (`family_of`).
+
+An op that is not listed is of the family "other".
+"""
+
+
+def family_of(graph: Graph, node: Node) -> str:
+    """The family of a node; one of FAMILIES."""
+    if node.op not in CONVOLUTIONS:
+        return FAMILY_OF_OP.get(node.op, "other")
+    groups = node.attrs.get("group", 1)
+    if groups == 1:
+        return "conv"
+    return "dwconv" if groups == graph.type_of(node.inputs[0]).shape[1] else "grouped_conv"
