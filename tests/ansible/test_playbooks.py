@@ -192,9 +192,9 @@ def test_command_lines_are_such_as_the_agent_takes(
 ) -> None:
     import shlex
 
-    from latfarm_agent import cli
+    from latfarm_agent.arguments import make_parser
 
-    parser = cli._parser()
+    parser = make_parser()
     for host in hosts.values():
         for unit in ("latfarm-agent", "latfarm-worker", "latfarm-settings"):
             (start,) = directives(host[f"{unit}.service"])["ExecStart"]

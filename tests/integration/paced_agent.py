@@ -1,6 +1,6 @@
-"""An agent whose simulated board measures at the pace of a test; see `paced_runtime`.
+"""An agent whose simulated board measures at the pace of a test: see `paced_runtime`.
 
-Usage: `python paced_agent.py serve ...`, with the options of `latfarm-agent`.
+Usage: `python paced_agent.py serve ...`, the rest as of `latfarm-agent`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.cli import main
 
 RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
-"""The runtime, which the agent's worker imports from the folder of this file."""
+"""The runtime as the agent's worker imports it, from this file's folder."""
 
 
 def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
     """The bench of the board whose profile the command line names."""
     options = BenchOptions(
-        board_name=args.name,
-        hardware=args.hardware,
-        work_dir=work_dir,
-        runtimes=RUNTIMES,
-        search_path=[Path(__file__).parent],
+        args.name, args.hardware, work_dir, runtimes=RUNTIMES, search_path=[Path(__file__).parent]
     )
     return simulated_bench(options, args.simulate)
 

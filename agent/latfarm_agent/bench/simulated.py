@@ -52,7 +52,9 @@ class SimulatedBoard:
         self.energy = EnergyMeter(root, options.config.power)
         wanted_runtimes(options)  # a configuration with an unknown runtime is refused here too
         self.configured: Mapping[str, RuntimeConfig] = options.config.runtimes
-        self.references: Mapping[str, str] = enabled({RUNTIME: REFERENCE}, self.configured)
+        self.references: Mapping[str, str] = enabled(
+            options.runtimes or {RUNTIME: REFERENCE}, self.configured
+        )
         profiled = RuntimeConfig(options={"profile": str(path)})
         self.configured = {**self.configured, RUNTIME: profiled}
         self.limits = replace(with_memory_bound(options.limits, self.sensors), nice=0)
