@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             name = f"{options.name}-{protocol}"
             started = client.start("engines", options.platforms, config, name)
             campaign = follow(client, started.campaign_id)
-            found[protocol] = json.loads(campaign.outcome_json)
+            found[protocol] = campaign.outcome
             print(
                 f"{protocol}: {campaign.measurements} measurements, {campaign.failures} failures, "
                 f"{campaign.board_ms / 1e3:.0f} s of board time, {campaign.wall_ms / 1e3:.0f} s"

@@ -25,7 +25,7 @@ from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.tls import ControllerTlsFiles
 
-from benchmarks.fuzz_ports import started, wait_for
+from benchmarks.fuzzing.processes import started, wait_for
 
 MEMORY_LIMIT_BYTES = 60 << 20
 """Most memory of an idle agent."""

@@ -1,20 +1,20 @@
-"""Networks that a platform's predictor has never seen: ours beside every baseline, and coverage.
+"""Accuracy on networks that a platform's predictor has never seen, and coverage of its intervals.
 
     make bench-networks BENCH_FLAGS="-p local-onnxruntime1.31-fp32-1t -p local-litert2.3-int8-1t"
     python -m benchmarks.networks -p vela5.2-ethosu65-256-int8 --simulate npu --write
 
-For each platform: characterise it (at most 1,500 kernel measurements, 20 calibration networks),
-measure 120 variants of twelve families and the onnx package's light graphs twice, predict them,
-and compare. No exact kernel of a judged network is among the measured ones. Two passes of the same
-networks tell the host's noise: the ceiling that no predictor can pass.
+Each platform is characterised (at most 1,500 kernel measurements, 20 calibration networks). Then
+120 variants of twelve families and the light graphs of the onnx package are measured twice and
+predicted. No kernel with exactly the sizes of a kernel in these networks is among the measured
+ones. The difference between the two passes is the noise of the host: no predictor can be better.
 
-Coverage: from the judged networks, 20 drawn at random recalibrate the network correction, the
-others judge its 90 % intervals; 200 times. Beside it the paper's convolution of independent layer
-errors, uncalibrated.
+To judge coverage, 20 of these networks, drawn at random, recalibrate the network correction, and
+the others judge its 90 % intervals. This is repeated 200 times. The smart padding paper's
+convolution of independent layer errors, which is not calibrated, is shown beside it.
 
-Everything is kept under --home (LATFARM_HOME), so that the same command goes on where it stopped;
-`--retrain` fits the predictor anew to what that run measured, as after a change of its models;
-`--write` keeps the figures in `networks.json` beside this file, a platform at a time.
+Everything is kept in --home (LATFARM_HOME), so the same command continues where it stopped.
+`--retrain` fits the predictor again to the measurements of an earlier run, for use after a change
+of its models. `--write` keeps the results of each platform in `networks.json` beside this file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from typing import Any
 import numpy as np
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.cli.campaigns.demo import held_out_networks
-from latfarm_controller.cli.shell.connect import ControllerClient, controller
+from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
 from latfarm_controller.reports.networks import vendor_baselines
@@ -60,15 +61,18 @@ from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fi
 from benchmarks.recalibration import coverage
 
 FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
-"""nn-Meter's twelve (Table 2), without its cells."""
+"""The twelve families of nn-Meter (Table 2), without its NAS cells."""
 MACS = (3e7, 2e9)
+"""Smallest and largest number of multiply-adds of a network that judges."""
 PASSES = 2
+"""How often each of these networks is measured."""
 
+# Options that a process of its own for each platform gets, too.
 HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home", "retrain")
 
 
 def judged_networks(per_family: int, seed: int) -> list[Graph]:
-    """Variants of each family within `MACS`, then the light graphs."""
+    """Variants of each family whose multiply-adds are within `MACS`, then the light graphs."""
     found: list[Graph] = []
     for name in FAMILIES:
         number, kept = seed * 1000, 0
@@ -85,11 +89,11 @@ def judged_networks(per_family: int, seed: int) -> list[Graph]:
 
 
 def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], options: Any) -> Any:
-    """Characterise, then measure the judged networks.
+    """Characterise a platform, then measure the networks that judge it.
 
     Returns:
-        The campaign, what was measured of the judged networks, and what the vendor's compiler
-        estimated of a graph by the name of the estimate (of Vela, where it compiled for the board).
+        The campaign; the measurements of these networks; and for each graph the latency that the
+        vendor's compiler estimates, by the name of the estimate (Vela, for boards it compiles for).
     """
     encoded = [graph.to_json() for graph in graphs]
     config = {
@@ -119,7 +123,7 @@ def measure(client: ControllerClient, platform: str, graphs: Sequence[Graph], op
 
 
 def times_of(answers: Sequence[Measurement], bundle: Path) -> dict[str, list[float]]:
-    """Latencies in ms by graph and pass, a slow core taken out of them as for the predictor."""
+    """Latencies in milliseconds by graph and pass, corrected for a slow core like the predictor."""
     slow_core = SlowCore.from_json(read_provenance(bundle).get("slow_core"))
     times: dict[str, list[float]] = defaultdict(list)
     for found in map(slow_core.settled, answers):
@@ -129,7 +133,7 @@ def times_of(answers: Sequence[Measurement], bundle: Path) -> dict[str, list[flo
 
 
 def retrained(platform: str, campaign_id: str) -> Path:
-    """A bundle fitted now to what a campaign measured; the campaign's own stays as it is."""
+    """A new bundle from the measurements of a campaign; the campaign's own one is unchanged."""
     config = load_config()
     path = config.home / f"retrained-{platform}.zip"
     with closing(DuckDBStore(config.store_file)) as store:
@@ -138,12 +142,12 @@ def retrained(platform: str, campaign_id: str) -> Path:
 
 
 def family_of(graph: Graph) -> str:
-    """A judged network's family; the light graphs are one of their own."""
+    """The family of a network; the light graphs are a family of their own."""
     return graph.name.rpartition("-")[0] if graph.name.rpartition("-")[2].isdigit() else "light"
 
 
 def scores(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
-    """The figures of nn-Meter's Table 8 and Fig. 9, in percent."""
+    """The scores of nn-Meter's Table 8 and Fig. 9, in per cent."""
     errors = np.array(predicted) / np.array(measured) - 1.0
     return {
         "rmspe": round(100 * float(np.sqrt(np.mean(errors**2))), 2),
@@ -159,16 +163,16 @@ def baseline_scores(
     measured: Sequence[float],
     vendor: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """A row of the table for each baseline, and for a vendor's estimate where there is one.
+    """The scores of each baseline, and of a vendor's estimates where there are any.
 
-    An estimate that some networks lack is judged on the others, and its row tells how many.
+    If some networks have no estimate, it is judged on the others, and its name tells their number.
     """
     rows = {}
     for name in BASELINES:
         try:
             rows[name] = scores([baseline_ms(predictor, g, name) for g in graphs], measured)
         except NoBaselineError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
+            print(f"baseline {name} is left out: {error}", file=sys.stderr)
     for name in sorted({name for told in vendor.values() for name in told}):
         pairs = [
             (vendor[hash_of(graph)][name], truth)
@@ -187,7 +191,14 @@ def judge(
     times: dict[str, list[float]],
     vendor: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """All figures of a platform."""
+    """All results of a platform, as plain JSON types.
+
+    Args:
+        predictor: the predictor to judge.
+        graphs: the networks that judge it.
+        times: their latencies in milliseconds by graph and pass.
+        vendor: latencies that a vendor's compiler estimates, by graph and name.
+    """
     known = [graph for graph in graphs if times.get(hash_of(graph))]
     measured = [median(times[hash_of(graph)]) for graph in known]
     answers = predictor.predict_many(known)
@@ -197,58 +208,63 @@ def judge(
         "latfarm": scores(ours, measured),
         **baseline_scores(predictor, known, measured, vendor or {}),
     }
+    single_ms, per_s = _speed(predictor, known)
     twice = [times[hash_of(g)] for g in known if len(times[hash_of(g)]) >= 2]
-    by_family = {
+    inside = [
+        answer.interval_ms[0] <= truth <= answer.interval_ms[1]
+        for answer, truth in zip(answers, measured, strict=True)
+    ]
+    return {
+        "networks": len(known),
+        "families": len(set(families)),
+        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
+        "table": table,
+        "by_family": _by_family(families, ours, measured),
+        "ceiling": scores([a for a, *_ in twice], [b for _, b, *_ in twice]) if twice else None,
+        "inside_percent": round(100 * float(np.mean(inside)), 1),
+        "coverage": coverage([predictor.figures(g) for g in known], measured, families),
+        "predict_single_ms": round(single_ms, 2),
+        "predict_per_s": round(per_s),
+        "worst": _worst([graph.name for graph in known], ours, measured),
+    }
+
+
+def _by_family(
+    families: Sequence[str], ours: Sequence[float], measured: Sequence[float]
+) -> dict[str, dict[str, float]]:
+    """The scores of each family."""
+    return {
         name: scores(
             [a for a, f in zip(ours, families, strict=True) if f == name],
             [m for m, f in zip(measured, families, strict=True) if f == name],
         )
         for name in sorted(set(families))
     }
-    began = time.perf_counter()
-    for graph in known[:20]:
+
+
+def _speed(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> tuple[float, float]:
+    """Milliseconds for a single prediction, and predictions per second of many at once."""
+    few = graphs[:20]
+    began_s = time.perf_counter()
+    for graph in few:
         predictor.predict(graph)
-    single_ms = 1e3 * (time.perf_counter() - began) / len(known[:20])
-    began = time.perf_counter()
-    predictor.predict_many(known)
-    per_s = len(known) / (time.perf_counter() - began)
-    return {
-        "networks": len(known),
-        "families": len(set(families)),
-        "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
-        "table": table,
-        "by_family": by_family,
-        "ceiling": scores([a for a, *_ in twice], [b for _, b, *_ in twice]) if twice else None,
-        "inside_percent": round(
-            100
-            * float(
-                np.mean(
-                    [
-                        a.interval_ms[0] <= m <= a.interval_ms[1]
-                        for a, m in zip(answers, measured, strict=True)
-                    ]
-                )
-            ),
-            1,
-        ),
-        "coverage": coverage([predictor.figures(g) for g in known], measured, families),
-        "predict_single_ms": round(single_ms, 2),
-        "predict_per_s": round(per_s),
-        "worst": [
-            [graph.name, round(m, 4), round(o, 4)]
-            for _, graph, m, o in sorted(
-                (
-                    (-abs(np.log(o / m)), g, m, o)
-                    for g, m, o in zip(known, measured, ours, strict=True)
-                ),
-                key=lambda row: row[0],
-            )[:10]
-        ],
-    }
+    single_ms = 1e3 * (time.perf_counter() - began_s) / len(few)
+    began_s = time.perf_counter()
+    predictor.predict_many(graphs)
+    return single_ms, len(graphs) / (time.perf_counter() - began_s)
+
+
+def _worst(
+    names: Sequence[str], ours: Sequence[float], measured: Sequence[float], most: int = 10
+) -> list[list[Any]]:
+    """The networks with the largest errors: name, measured and predicted milliseconds."""
+    rows = zip(names, measured, ours, strict=True)
+    worst = sorted(rows, key=lambda row: -abs(np.log(row[2] / row[1])))[:most]
+    return [[name, round(truth, 4), round(predicted, 4)] for name, truth, predicted in worst]
 
 
 def show(platform: str, found: dict[str, Any]) -> None:
-    """Print a platform's table."""
+    """Print the results of a platform."""
     print(f"\n{platform}: {found['networks']} networks of {found['families']} families")
     print(f"{'':<20} {'RMSPE':>7} {'MAPE':>7} {'+-5 %':>7} {'+-10 %':>7}")
     rows = dict(found["table"])
@@ -270,7 +286,7 @@ def show(platform: str, found: dict[str, Any]) -> None:
 
 @contextmanager
 def simulated(kinds: Sequence[str], noise: float, seed: int) -> Iterator[list[str]]:
-    """Agents of simulated boards, entered in the inventory while the block runs."""
+    """Run agents of simulated boards; they are in the inventory while the block runs."""
     config = load_config()
     config.make_dirs()
     registry = Registry(config.boards_file)
@@ -294,17 +310,23 @@ def simulated(kinds: Sequence[str], noise: float, seed: int) -> Iterator[list[st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-p", "--platform", action="append", default=[])
-    parser.add_argument("--simulate", action="append", default=[], help="npu, gpu, cpu or drawn")
-    parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
-    parser.add_argument("--kernels", type=int, default=500, help="each is measured in two passes")
-    parser.add_argument("--networks", type=int, default=20)
-    parser.add_argument("--per-family", type=int, default=10)
-    parser.add_argument("--sampler", default="latfarm")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--home", type=Path, default=Path(".cache/bench-networks"))
-    parser.add_argument("--retrain", action="store_true", help="fit anew to what was measured")
-    parser.add_argument("--write", action="store_true", help="keep the figures beside this file")
+    add = parser.add_argument
+    add("-p", "--platform", action="append", default=[], help="platform to judge; repeatable")
+    add(
+        "--simulate",
+        action="append",
+        default=[],
+        help="judge a simulated board: npu, gpu, cpu or drawn; repeatable",
+    )
+    add("--noise", type=float, default=simulated_boards.NOISE, help="noise of simulated boards")
+    add("--kernels", type=int, default=500, help="kernels to measure, each in two passes")
+    add("--networks", type=int, default=20, help="calibration networks to measure")
+    add("--per-family", type=int, default=10, help="networks of each family that judge")
+    add("--sampler", default="latfarm", help="how kernels are chosen; see latfarm characterize")
+    add("--seed", type=int, default=0, help="random seed of kernels and networks")
+    add("--home", type=Path, default=Path(".cache/bench-networks"), help="folder of all state")
+    add("--retrain", action="store_true", help="fit again to what was measured before")
+    add("--write", action="store_true", help="keep the results in the file beside this one")
     options = parser.parse_args(arguments)
     os.environ.setdefault("LATFARM_HOME", str(options.home.absolute()))
     chosen = chosen_platforms(options)
@@ -324,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 else bundles.choose(load_config().bundles_dir, platform)
             )
             found = judge(bundles.load(bundle), graphs, times_of(answers, bundle), vendor)
-            outcome = json.loads(campaign.outcome_json)
+            outcome = campaign.outcome
             found = {
                 "kernels": outcome["kernels_measured"],
                 "calibration_networks": outcome["networks_measured"],

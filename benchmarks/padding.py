@@ -31,12 +31,13 @@ from typing import Any
 
 import numpy as np
 from latfarm_controller import zoo
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.campaigns.kernels.padding_results import padded_sample
 from latfarm_controller.campaigns.pads.bounds import Interval
 from latfarm_controller.campaigns.profiles.insight import Insight, transfer_beside_pads
 from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
-from latfarm_controller.cli.shell.connect import ControllerClient, controller
+from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
@@ -197,7 +198,7 @@ def measure(
     """All figures of a platform."""
     name = f"padding-{options.seed}"
     fusion = follow(client, client.start("fusion", platform, {}, name).campaign_id)
-    rules = FusionRules.from_json(json.loads(fusion.outcome_json)["rules"])
+    rules = FusionRules.from_json(fusion.outcome["rules"])
     graphs = networks(most_gmacs, options.per_family, options.seed)
     barred = Excluded.of(graphs, rules, ())
     task = SamplingTask(options.kernels, rules, barred, seed=options.seed)
@@ -210,10 +211,10 @@ def measure(
         "most_repeats": options.most_repeats,
     }
     survey = follow(client, client.start("padding", platform, config, name).campaign_id)
-    outcome = json.loads(survey.outcome_json)
+    outcome = survey.outcome
     encoded = [graph.to_json() for graph in graphs]
     judged = client.start("networks", platform, {"graphs": encoded, "seed": options.seed}, name)
-    took = json.loads(follow(client, judged.campaign_id).outcome_json)
+    took = follow(client, judged.campaign_id).outcome
     measured = {row["hash"]: row["latency_ms"] for row in took["networks"]}
     samples = labels(outcome, kernels)
     overhead_ms = outcome["call_overhead_ms"]
@@ -242,7 +243,7 @@ def measure(
         "board_s": {k: round(v / 1e3, 1) for k, v in outcome["board_ms"].items()},
         "against_profiler": against_profiler(outcome, samples) if samples["profile"] else None,
         "transfer_ms_per_mb": {n: round(p.transfer_ms_per_mb, 5) for n, p in trained.items()},
-        "fusion": json.loads(fusion.outcome_json)["black_box"],
+        "fusion": fusion.outcome["black_box"],
         "seed": options.seed,
     }
 

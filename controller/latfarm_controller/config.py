@@ -1,6 +1,8 @@
-"""Settings of the controller: defaults < latfarm.toml < environment LATFARM_* < flags.
+"""Settings of the controller.
 
-All state lies under one home directory, so that removing it removes everything.
+A value comes from the command line, else from an environment variable LATFARM_*, else from the file
+latfarm.toml, else it is the default. All state lies in one home directory, so that removing it
+removes everything.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from latfarm_controller.errors import UsageError
 
 CONFIG_FILE = "latfarm.toml"
+"""Name of the configuration file in the home."""
 PREFIX = "LATFARM_"
+"""Prefix of environment variables that are settings."""
 LONGEST_SOCKET = 107
-"""Bytes that the path of a Unix socket can have."""
-# Ray's sockets lie up to 64 characters below its temporary folder.
+"""Longest path of a Unix socket in bytes; Linux has 108 with the zero byte at the end."""
 LONGEST_RAY_DIR = LONGEST_SOCKET - 64
+"""Longest path of Ray's temporary folder in bytes: its sockets lie up to 64 bytes below it."""
 
 
 def _absolute(path: Path) -> Path:
@@ -35,47 +39,42 @@ AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class ControllerConfig(BaseModel):
-    """What can be set. Times in milliseconds; every path is absolute."""
+    """All settings. Times are in milliseconds, and every path is absolute."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     home: AbsolutePath
-    """Where all state lies."""
+    """Folder of all state."""
     lock_wait_ms: float = Field(default=0.0, ge=0.0)
     """How long a command waits for another process that holds the store."""
     lease_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
-    """How long a board stays ours after the controller is gone."""
+    """How long a board stays leased to a controller that was killed."""
     local_agent: bool = True
     """Whether this machine is a board too, named `local`."""
     local_cpu: int | None = Field(default=None, ge=0)
-    """The core that the local agent measures on; none: it chooses."""
+    """The core that the local agent measures on; None: the agent chooses one."""
     local_threads: str = Field(default="", pattern=r"^(\d+(,\d+)*)?$")
-    """Thread counts that the local agent offers, as 1,2,4; empty: its configuration's, or 1."""
+    """Thread counts that the local agent offers, as 1,2,4; empty: as its own configuration says."""
     local_config: AbsolutePath | None = None
     """The local agent's configuration file; see `latfarm-agent serve --help`."""
     start_timeout_ms: float = Field(default=60_000.0, gt=0.0)
-    """How long the local agent may take to be ready."""
+    """Longest time that the local agent may take to start."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where `latfarm serve` answers Prometheus on loopback; 0: any free port; none: nowhere."""
+    """Port of 127.0.0.1 with the metrics of `latfarm serve`; 0: any free port; None: no metrics."""
     controller: str = Field(default="", pattern=r"^(\S+:\d{1,5})?$")
-    """Where a controller of another machine answers, host:port; empty: the one of this home."""
+    """Address of a controller on another machine, host:port; empty: the controller of this home."""
     controller_name: str = ""
-    """The name in that controller's certificate, where its address is another."""
+    """The name in that controller's certificate; empty: the host of its address."""
     tls_ca: AbsolutePath | None = None
-    """The farm's CA, for speaking to that controller; none: `tls/ca.crt` of the home."""
+    """Certificate of the farm's authority, to prove that controller; None: `tls/ca.crt`."""
     tls_cert: AbsolutePath | None = None
-    """A viewer's or operator's certificate; none: `tls/client.crt` of the home."""
+    """Certificate of a viewer or operator, for that controller; None: `tls/client.crt`."""
     tls_key: AbsolutePath | None = None
-    """Its key; none: `tls/client.key` of the home."""
+    """Private key of that certificate; None: `tls/client.key`."""
     ray_address: str = ""
-    """A cluster to join; empty: one of our own on this machine."""
+    """Address of a Ray cluster to join; empty: Ray is started on this machine."""
     ray_cpus: int | None = Field(default=None, ge=1)
-    """Cores for Ray's tasks; none: all but the measuring one."""
-
-    @property
-    def config_file(self) -> Path:
-        """The configuration file, which need not exist."""
-        return self.home / CONFIG_FILE
+    """Number of cores for Ray's tasks; None: all but the one that measures."""
 
     @property
     def store_file(self) -> Path:
@@ -84,12 +83,12 @@ class ControllerConfig(BaseModel):
 
     @property
     def lock_file(self) -> Path:
-        """Held by the one controller of this home; says who that is and where it answers."""
+        """The lock that the one controller of this home holds; it names the process and address."""
         return self.home / "controller.lock"
 
     @property
     def socket_file(self) -> Path:
-        """The Unix socket of the running controller; a path that sockets can have."""
+        """The Unix socket of the running controller; its path is short enough for a socket."""
         inside = self.home / "controller.sock"
         fits = len(os.fsencode(inside)) <= LONGEST_SOCKET
         return inside if fits else self._short_dir / inside.name
@@ -101,22 +100,22 @@ class ControllerConfig(BaseModel):
 
     @property
     def tls_dir(self) -> Path:
-        """Certificates: the farm's CA, ours, and who is revoked."""
+        """Certificates: the farm's authority, our own ones, and the list of revoked ones."""
         return self.home / "tls"
 
     @property
     def bundles_dir(self) -> Path:
-        """Trained predictors, a folder a platform."""
+        """Bundles, in a folder for each platform."""
         return self.home / "bundles"
 
     @property
     def reports_dir(self) -> Path:
-        """Reports to look at in a browser."""
+        """Reports as HTML files."""
         return self.home / "reports"
 
     @property
     def agents_dir(self) -> Path:
-        """State of the agents that were started here."""
+        """State of the agents that were started on this machine."""
         return self.home / "agents"
 
     @property
@@ -126,22 +125,22 @@ class ControllerConfig(BaseModel):
 
     @property
     def ray_dir(self) -> Path:
-        """Ray's temporary folder; a path that leaves room for its sockets."""
+        """Ray's temporary folder; its path is short enough for the sockets below it."""
         inside = self.home / "ray"
         fits = len(os.fsencode(inside)) <= LONGEST_RAY_DIR
         return inside if fits else self._short_dir / inside.name
 
     @property
     def _short_dir(self) -> Path:
-        """A folder of this user and home with a short path, for what cannot lie deep."""
+        """A folder with a short path for this user and home, used where the home's is too long."""
         mark = hashlib.blake2b(os.fsencode(self.home), digest_size=4).hexdigest()
         return Path(tempfile.gettempdir()) / f"latfarm-{os.getuid()}-{mark}"
 
     def make_dirs(self) -> None:
-        """Make the folders, readable by their owner alone; existing ones stay.
+        """Make the folders, which only their owner may read; folders that exist are unchanged.
 
         Raises:
-            UsageError: one cannot be made, or is somebody else's.
+            UsageError: a folder cannot be made, or belongs to another user.
         """
         folders = [
             self.home,
@@ -156,12 +155,12 @@ class ControllerConfig(BaseModel):
         for path in folders:
             try:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Where everybody may write, somebody else may have been first.
+                # It lies where everybody may write, so another user may have made it first.
                 foreign = path == self._short_dir and path.lstat().st_uid != os.getuid()
             except OSError as error:
                 raise UsageError(
-                    f"{path}: cannot be made ({error.strerror}); "
-                    f"set {PREFIX}HOME to a folder you may write"
+                    f"the folder {path} cannot be made ({error.strerror}); "
+                    f"set {PREFIX}HOME to a folder that you may write"
                 ) from error
             if foreign:
                 raise UsageError(
@@ -172,15 +171,16 @@ class ControllerConfig(BaseModel):
 def load_config(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> ControllerConfig:
-    """Put the settings together; a flag that is None was not given.
+    """Read the settings from all their sources.
 
     Args:
-        flags: by field name, as the command line gave them.
-        environ: the environment; this process's by default. Names that are no setting are left
-            alone: other programs may use the prefix.
+        flags: values of the command line, by the name of their field. A value of None was not
+            given.
+        environ: the environment; None: that of this process. Variables that are not settings are
+            ignored, because other programs may use the same prefix.
 
     Raises:
-        UsageError: a value is wrong or a name unknown; says where it was set and what is known.
+        UsageError: a value is wrong, or a name is not known. The message says where it was set.
     """
     environ = os.environ if environ is None else environ
     given = {name: value for name, value in (flags or {}).items() if value is not None}
@@ -217,13 +217,15 @@ def _read_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except NotADirectoryError as error:
-        raise UsageError(f"{path.parent} is no folder; set {PREFIX}HOME to one") from error
+        raise UsageError(f"{path.parent} is not a folder; set {PREFIX}HOME to a folder") from error
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: is no TOML: {error}") from error
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     if "home" in values:
-        raise UsageError(f"{path}: home cannot be set inside itself; set {PREFIX}HOME")
+        raise UsageError(
+            f"{path}: this file lies in the home and cannot set it; set {PREFIX}HOME instead"
+        )
     return values
 
 
@@ -234,9 +236,9 @@ def _refuse_unknown(names: Iterable[str], origin: str) -> None:
             known = (
                 f"did you mean {near[0]}?"
                 if near
-                else f"known: {', '.join(ControllerConfig.model_fields)}"
+                else f"known settings: {', '.join(ControllerConfig.model_fields)}"
             )
-            raise UsageError(f"{origin}: no setting {name!r}; {known}")
+            raise UsageError(f"{origin}: there is no setting {name!r}; {known}")
 
 
 def _story(fault: Mapping[str, Any], origins: Mapping[str, str]) -> str:

@@ -1,16 +1,16 @@
-"""What can go wrong in the controller. Each error knows the exit code of the command line.
+"""The errors of the controller. Each class says with which exit code a command ends.
 
 ```
 ControllerError (exit 1)
-├── UsageError (exit 2)            wrong input: unknown platform, campaign, board or configuration
+├── UsageError (exit 2)            wrong input: an unknown platform, campaign, board or setting
 ├── BuildError (exit 1)            a graph cannot be expressed in a platform's model format
 ├── AgentError (exit 1)            a board answered with an error, or not at all
-│   ├── AgentLostError                 unreachable, or it went away during a call
-│   ├── CertificateError               it is not who it must be, or does not accept us
-│   ├── DiskFullError                  it has no room for a model
-│   └── LeaseError                     somebody else holds the board, or our lease expired
+│   ├── AgentLostError                 it is unreachable, or the connection broke
+│   ├── CertificateError               its certificate or ours is not accepted
+│   ├── DiskFullError                  it has no disk space for a model
+│   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
-│   └── StoreBusyError                 another process holds it: names the process
+│   └── StoreBusyError                 another process holds it
 ├── WheelError (exit 1)            wheels for a board cannot be built or fetched
 └── FarmError (exit 1)             no board can run it, or Ray cannot be started
 ```
@@ -20,19 +20,19 @@ from __future__ import annotations
 
 
 class ControllerError(Exception):
-    """Root of all errors raised on purpose by this distribution."""
+    """Root of all errors that this distribution raises on purpose."""
 
     exit_code = 1
 
 
 class UsageError(ControllerError):
-    """Wrong input: says what was given, what is known, and the remedy."""
+    """The input is wrong. The message says what was given, what is known, and the remedy."""
 
     exit_code = 2
 
 
 class BuildError(ControllerError):
-    """A graph cannot be expressed in a model format; names the node and the op."""
+    """A graph cannot be expressed in a model format. The message names the node and the op."""
 
 
 class AgentError(ControllerError):
@@ -40,15 +40,15 @@ class AgentError(ControllerError):
 
 
 class AgentLostError(AgentError):
-    """The board is unreachable, or went away during a call."""
+    """The board is unreachable, or the connection broke during a call."""
 
 
 class CertificateError(AgentError):
-    """The board's certificate, or ours, is missing, wrong, expired or revoked; says which."""
+    """The board's certificate or ours is missing, wrong, expired or revoked."""
 
 
 class DiskFullError(AgentError):
-    """The board has no room for a model; how much is missing stands in the message."""
+    """The board has no disk space for a model. The message says how much is missing."""
 
 
 class LeaseError(AgentError):
@@ -64,7 +64,7 @@ class StoreBusyError(StoreError):
 
 
 class WheelError(ControllerError):
-    """pip could not build or fetch a wheel; the message ends with its words."""
+    """pip could not build or fetch a wheel. The message ends with the last words of pip."""
 
 
 class FarmError(ControllerError):

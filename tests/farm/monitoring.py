@@ -27,7 +27,7 @@ from typing import Any
 
 import grpc
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.cli.shell.connect import ControllerClient
+from latfarm_controller.api.client import ControllerClient
 
 from tests.monitoring.rendering import ANSIBLE, DASHBOARD, render
 from tests.ports import free_port

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from latfarm_controller.cli.shell.connect import ControllerClient
+from latfarm_controller.api.client import ControllerClient
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules

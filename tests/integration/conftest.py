@@ -1,4 +1,4 @@
-"""The `latfarm` command as people run it: processes of its own, against simulated boards."""
+"""Runs `latfarm` as people do, as processes of its own, with simulated boards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROFILE = {
     "fused_pairs": [["Conv", "Relu"], ["Conv", "BatchNormalization"]],
 }
 GIVE_UP_S = 60.0
-# One of the interpreter's own: a process without it obeys the permissions of files, even root's.
+# A Linux capability. A process without it obeys file permissions, even if it is root's.
 WITHOUT_CAPABILITIES = (
     "import ctypes, os, sys\n"
     "for capability in (1, 2):\n"
@@ -58,7 +58,7 @@ WITH_SMALL_FILES = (
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    """Ask again and again until it holds."""
+    """Wait until a condition holds."""
     deadline_s = time.monotonic() + GIVE_UP_S
     while not condition():
         assert time.monotonic() < deadline_s, f"waited in vain: {what}"
@@ -67,7 +67,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command: its exit code and output."""
 
     code: int
     out: str
@@ -75,7 +75,7 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """What a command that ended well printed."""
+        """The JSON that a command printed, which must have succeeded."""
         assert self.code == 0, self
         return json.loads(self.out)
 
@@ -88,40 +88,40 @@ class Shell:
     env: dict[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Of the command: nothing of ours but what the test says."""
+        """The environment of a command: without our own variables, but with those of the test."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("LATFARM_", "GRPC_"))}
         own = {"LATFARM_HOME": str(self.home), "LATFARM_LOCAL_AGENT": "false"}
-        own["LATFARM_RAY_CPUS"] = "1"  # it starts a process for each, and starts them all at once
+        own["LATFARM_RAY_CPUS"] = "1"  # Ray starts a process for each core, all at once
         return plain | own | {"OMP_NUM_THREADS": "1"} | self.env
 
     def run(self, *arguments: str | Path, prefix: list[str] | None = None) -> Ended:
-        """A command to its end."""
+        """Run a command until it ends."""
         done = subprocess.run(
             [*(prefix or []), *LATFARM, *(str(argument) for argument in arguments)],
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=300,  # a busy host takes its time to start Ray and characterise
+            timeout=300,  # starting Ray and characterising take long on a busy host
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def as_nobody_special(self, *arguments: str | Path) -> Ended:
-        """A command that file permissions hold for, whoever runs the tests."""
+        """A command that obeys file permissions, even if root runs the tests."""
         return self.run(*arguments, prefix=[sys.executable, "-c", WITHOUT_CAPABILITIES])
 
     def with_small_files(self, size_bytes: int, *arguments: str | Path) -> Ended:
-        """A command that can write no file larger than this, as on a full disk."""
+        """A command that cannot write larger files than this, as on a full disk."""
         prefix = [sys.executable, "-c", WITH_SMALL_FILES, str(size_bytes)]
         return self.run(*arguments, prefix=prefix)
 
     @contextmanager
     def start(self, *arguments: str | Path, alone: bool = True) -> Iterator[Running]:
-        """A command in the background, in a process group of its own.
+        """Start a command in the background, in a process group of its own.
 
         Args:
-            arguments: of the command.
-            alone: nothing of this home must be left when it has ended.
+            arguments: the arguments of the command.
+            alone: whether no process of this home may be left when it has ended.
         """
         process = subprocess.Popen(
             [*LATFARM, *(str(argument) for argument in arguments)],
@@ -141,7 +141,7 @@ class Shell:
                 until(lambda: not self.processes(), "the end of all processes")
 
     def processes(self) -> dict[int, str]:
-        """What runs for this home, by process id: its command."""
+        """The processes of this home: their commands by process id."""
         mark = str(self.home)
         found = {}
         for process in psutil.process_iter():
@@ -165,21 +165,21 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the command."""
         return self.process.pid
 
     def signal(self, number: signal.Signals) -> Ended:
-        """Send a signal to it and all in its process group, as a terminal does; how it ended."""
+        """Send a signal to the process group, as a terminal does, and wait for the end."""
         os.killpg(self.pid, number)
         return self.wait()
 
     def wait(self) -> Ended:
-        """Its end."""
+        """Wait until the command has ended."""
         out, err = self.process.communicate(timeout=GIVE_UP_S)
         return Ended(self.process.returncode, out, err)
 
     def line(self) -> str:
-        """The next line on its standard error."""
+        """Read the next line on its standard error."""
         assert self.process.stderr is not None
         return self.process.stderr.readline()
 
@@ -213,7 +213,7 @@ class Board:
             write_number(allowed, before + more)
 
     def count(self, metric: str) -> float:
-        """A counter of the agent, summed over its labels."""
+        """The sum of a counter of the agent over all its labels."""
         found = re.search(r"answers (http://\S+)", self.agent.log_tail())
         assert found is not None
         with urllib.request.urlopen(found[1], timeout=10) as answer:
@@ -222,12 +222,12 @@ class Board:
 
     @property
     def measured(self) -> int:
-        """How many measurements it took."""
+        """Number of measurements that the board has taken."""
         return int(self.count("latfarm_agent_measurements_total"))
 
 
 class Farm:
-    """Homes and boards, ended with the tests."""
+    """Makes homes and boards, which end with the tests."""
 
     platform = PLATFORM
 
@@ -236,7 +236,7 @@ class Farm:
         self._stack = stack
 
     def board(self, name: str, **changes: object) -> Board:
-        """A running simulated board."""
+        """Start a simulated board."""
         folder = self.folder / name
         folder.mkdir()
         profile = folder / "profile.json"
@@ -247,7 +247,7 @@ class Farm:
         return Board(name, self._stack.enter_context(LocalAgent(options)), folder)
 
     def shell(self, name: str, *boards: Board, **env: str) -> Shell:
-        """A fresh home that knows the boards."""
+        """Make a new home that knows these boards."""
         home = self.folder / name
         home.mkdir()
         for board in boards:
@@ -258,13 +258,13 @@ class Farm:
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A place for homes and boards."""
+    """Homes and boards for these tests."""
     with ExitStack() as stack:
         yield Farm(tmp_path_factory.mktemp("farm"), stack)
 
 
 def remove_short_folder(home: Path) -> None:
-    """What a killed command of exactly this home left where socket paths are short."""
+    """Remove what a killed command of this home left in the folder with short paths."""
     ray_dir = ControllerConfig(home=home).ray_dir
     if not ray_dir.is_relative_to(home):
         shutil.rmtree(ray_dir.parent, ignore_errors=True)
@@ -283,7 +283,7 @@ class Characterized:
 
 @pytest.fixture(scope="session")
 def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characterized]:
-    """The one characterisation that many tests look at: 20 kernels, 9 networks."""
+    """The characterisation that many tests read: 20 kernels and 9 networks."""
     command = ("characterize", "-p", PLATFORM, "--budget", "20", "--networks", "9", "--json")
     with ExitStack() as stack:
         farm = Farm(tmp_path_factory.mktemp("characterized"), stack)
@@ -299,7 +299,7 @@ def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characte
 
 
 def write_model(path: Path, channels: int) -> None:
-    """A small ONNX model with real weights; another number gives another model."""
+    """A small ONNX model with real weights; each number gives another model."""
     info = helper.make_tensor_value_info
     weight = np.ones((channels, 3, 3, 3), np.float32)
     nodes = [
@@ -318,7 +318,7 @@ def write_model(path: Path, channels: int) -> None:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a folder with that many models."""
+    """Make a folder with this number of models."""
 
     def make(count: int, first: int = 1) -> Path:
         folder = tmp_path / f"models{first}"
@@ -343,9 +343,9 @@ def quick() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker for all tests that start Ray or share the characterised home.
+    """Run all tests that start Ray or share the characterised home in one worker process.
 
-    Whoever asks for that home first waits until it is made.
+    The first of them waits until that home is made.
     """
     here = Path(__file__).parent
     for item in items:

@@ -14,7 +14,7 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 
 @pytest.fixture(scope="module")
 def shell(characterized: Any, farm: Any) -> Any:
-    """A copy of the characterised home with a board of its own: other tests count measurements."""
+    """A copy of the characterised home with its own board: other tests count measurements."""
     shell = farm.shell("cover", farm.board("cover-board"))
     shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
     shutil.copy(characterized.shell.home / "store.duckdb", shell.home)
@@ -23,7 +23,7 @@ def shell(characterized: Any, farm: Any) -> Any:
 
 @pytest.fixture
 def model(models: Callable[..., Path]) -> Path:
-    """A network that no kernel of the survey is like."""
+    """A network with kernels that are unlike all measured ones."""
     return next(models(1).glob("*.onnx"))
 
 
@@ -65,7 +65,7 @@ def test_the_remedy_that_explain_names_covers_the_layer(shell: Any, farm: Any, m
     assert now["campaign"] == ended["campaign_id"]
     again = shell.run(*shlex.split(layer["remedy"])[1:])
     assert again.code == 0
-    assert "nothing to measure" in again.out
+    assert "there is nothing to measure" in again.out
 
 
 def test_explain_tells_people_what_to_do(shell: Any, farm: Any, models: Any) -> None:
@@ -119,7 +119,7 @@ def test_what_does_not_exist_is_named(
 def test_a_model_is_a_file_or_of_the_zoo(shell: Any, farm: Any) -> None:
     ended = shell.run("cover", "no-such-net", "-p", farm.platform)
     assert ended.code == 2
-    assert "no-such-net: no such file, and no zoo family 'no-such-net'" in ended.err
+    assert "no-such-net: there is no such file, and no zoo family 'no-such-net'" in ended.err
     planned = shell.run("cover", "vit-tiny", "-p", farm.platform, "--dry-run", "--json").json
     assert planned["badly_covered"] >= len(planned["kernels"]) > 0
     assert "new_bundle" not in planned

@@ -1,4 +1,4 @@
-"""Commands that are stopped or killed leave nothing behind, and go on where they were."""
+"""Commands that are stopped or killed leave nothing behind, and can be continued."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COUNT = 80
 
 @pytest.fixture(scope="module")
 def board(farm: Any) -> Any:
-    """A board that is another one than those of other tests."""
+    """A board of these tests alone."""
     return farm.board("slow", measure_ms=100)
 
 
 def test_killed_interrupted_and_resumed(
     farm: Any, board: Any, models: Callable[..., Path], quick: str
 ) -> None:
-    # A killed controller's lease must run out before the board can be had again.
+    # The lease of a killed controller must end before the board can be used again.
     shell = farm.shell("home", board, LATFARM_LEASE_MS="2000")
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
     command += ("--model", models(COUNT), "--config", quick, "--name", "c", "--json")
@@ -37,7 +37,7 @@ def test_killed_interrupted_and_resumed(
             assert running.process.poll() is None
         running.process.kill()
         assert running.wait().code == -signal.SIGKILL
-    # Leaving the block waited until no agent, Ray or worker process was left.
+    # At the end of the block the test waited until no agent, Ray or worker process was left.
     assert shell.processes() == {}
     assert board.agent.alive
     killed = board.measured
@@ -53,7 +53,7 @@ def test_killed_interrupted_and_resumed(
     assert ended.out == ""
     (listed,) = shell.run("campaign", "list", "--json").json
     name = listed["campaign_id"]
-    remedy = f"latfarm campaign resume {name} goes on where it stopped"
+    remedy = f"to continue where it stopped: latfarm campaign resume {name}"
     assert ended.err == f"latfarm: interrupted; {remedy}\n"
     assert listed["state"] == "interrupted"
     assert killed <= listed["measurements"] < COUNT
@@ -65,7 +65,7 @@ def test_killed_interrupted_and_resumed(
     assert (done["measurements"], done["failures"]) == (COUNT, 0)
     names = [network["name"] for network in done["outcome"]["networks"]]
     assert sorted(names) == sorted(f"net{number}" for number in range(1, COUNT + 1))
-    # Each stop may cost what ran at that moment; the spool keeps what was answered to nobody.
+    # Each stop may cost the measurement that ran; the spool keeps results that nobody has got.
     assert COUNT <= board.measured <= COUNT + 4
     stored = shell.run("results", "--limit", "0", "--json").json
     assert len({m["request_id"] for m in stored}) == len(stored) == COUNT
@@ -98,7 +98,7 @@ def test_terminated_while_it_starts(farm: Any, board: Any, models: Callable[...,
     shell = farm.shell("starting", board)
     path = models(1) / "net001.onnx"
     with shell.start("query", path, "-p", farm.platform) as running:
-        assert "measuring on" in running.line()  # Ray is being started
+        assert "is being measured on" in running.line()  # Ray is still being started
         ended = running.signal(signal.SIGTERM)
     assert ended.code == 130
     assert ended.err == "latfarm: interrupted\n"
@@ -117,7 +117,7 @@ def test_a_killed_serve_leaves_a_home_that_works(
         assert listed[0]["platforms"]
         assert any("latfarm_agent" in command for command in shell.processes().values())
         with shell.start("query", path, "-p", farm.platform) as client:
-            assert "measuring on" in client.line()
+            assert "is being measured on" in client.line()
             serve.process.kill()
             serve.wait()
             ended = client.wait()

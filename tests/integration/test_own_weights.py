@@ -1,4 +1,4 @@
-"""The user's own weights: read from a file, built into another, they compute the same."""
+"""Models keep their own weights: a file in another format computes the same values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {"torchscript_11_pools_open": (2, 3, 17, 13), "dynamo_18_causal_open": (
 
 
 def with_random_weights(model: Any) -> Any:
-    """What stands as ConstantOfShape in the texts becomes an initializer, as it was exported."""
+    """Replace each ConstantOfShape of the text by an initializer, as exporters write it."""
     rng = np.random.default_rng(0)
     graph = model.graph
     shapes = {p.name: onnx.numpy_helper.to_array(p) for p in graph.initializer}
@@ -28,7 +28,7 @@ def with_random_weights(model: Any) -> Any:
         if node.op_type == "ConstantOfShape" and node.input[0] == f"{node.output[0]}_shape":
             shape = shapes[node.input[0]].tolist()
             array = (0.5 * rng.standard_normal(shape)).astype(np.float32)
-            # Variances, where a name says so, are positive.
+            # Tensors that are named as variances must be positive.
             array = np.abs(array) + 0.5 if "var" in node.output[0] else array
             graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
         else:
@@ -90,7 +90,7 @@ MASK = np.arange(54).reshape(6, 9) % 7 > 0
 POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [8, 7, 6, 5, 4, 3]])
 Weights = dict[str, Any]
 
-# Forms that the exporters' files lack: opset, input, weights (a shape: random floats), nodes.
+# Forms that files of exporters lack: opset, input, weights (random for a shape), nodes.
 FORMS: dict[str, tuple[int, str, Weights, str]] = {
     "gemm": (
         13,
@@ -220,7 +220,7 @@ def test_large_weights_are_views_of_the_file(tmp_path: Path) -> None:
     assert (found == array.T).all()
     assert not found.flags.owndata
     assert not found.flags.writeable
-    assert weights[name] is not found  # none of it is kept
+    assert weights[name] is not found  # nothing of it is kept
 
 
 def test_weights_that_the_file_cuts_short(tmp_path: Path) -> None:

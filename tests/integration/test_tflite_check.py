@@ -1,4 +1,4 @@
-"""What the agent's look at a TFLite file says of the files that our builder writes."""
+"""The agent's check of TFLite files accepts the files that our builder writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from latfarm_controller import builders, zoo
 
 pytest.importorskip("ai_edge_litert", reason="the builder needs the schema that ships with it")
 
-# Convolutions of all kinds, branches, detectors, attention; each in both types.
+# Networks with all kinds of convolutions, branches, detectors and attention, in both types.
 NETWORKS = (
     "squeezenet",
     "mobilenet-v3-small",

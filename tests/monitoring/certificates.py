@@ -1,4 +1,4 @@
-"""An authority for tests, by openssl."""
+"""A certificate authority for tests, made with openssl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from latfarm_protos.trust.contexts import Files
 
 
 class Authority:
-    """An authority in a folder, and what it signs."""
+    """A certificate authority in a folder, with the certificates that it signs."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:
@@ -25,7 +25,7 @@ class Authority:
         )
 
     def issue(self, name: str, role: str = "", days: int = 2) -> Files:
-        """A certificate for loopback with a role, or none."""
+        """Make a certificate for loopback, with a role or without one."""
         key, ask, cert, ext = (
             self.folder / f"{name}.{end}" for end in ("key", "csr", "crt", "ext")
         )
@@ -42,7 +42,7 @@ class Authority:
         return Files(cert, key, self.cert)
 
     def ends(self, cert: Path) -> str:
-        """When a certificate ends, as openssl says it."""
+        """When a certificate expires, as openssl prints it."""
         return self._openssl("x509", "-in", cert, "-noout", "-enddate").strip()[len("notAfter=") :]
 
     def _openssl(self, *words: str | Path) -> str:

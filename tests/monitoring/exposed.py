@@ -21,7 +21,7 @@ _NAME = re.compile(r"\b(?:latfarm[a-z_]*:[a-z_]+:[a-z0-9_]+|latfarm_[a-z_0-9]+|u
 
 
 def names_in(expression: str) -> set[str]:
-    """The metrics that an expression uses; label values are no names."""
+    """The metrics that an expression uses, without the values of its labels."""
     plain = re.sub(
         r'\{__name__=~"latfarm_\(agent\|controller\)(\w+)"\}',
         r"latfarm_agent\1 latfarm_controller\1",
@@ -46,7 +46,7 @@ def metrics() -> set[str]:
 
 
 def names_of(registry: CollectorRegistry) -> set[str]:
-    """The names of the series of a registry's families, whether they have samples yet or not."""
+    """The names of all series of a registry, even of those without a sample yet."""
     found: set[str] = set()
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
     for family in registry.collect():
@@ -55,16 +55,16 @@ def names_of(registry: CollectorRegistry) -> set[str]:
 
 
 def rules(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """All rules of files."""
+    """All rules in these files."""
     files = [yaml.safe_load(path.read_text()) for path in paths]
     return [rule for file in files for group in file["groups"] for rule in group["rules"]]
 
 
 def expressions_of_rules(paths: Iterable[Path]) -> list[str]:
-    """What rules compute."""
+    """The expressions of the rules."""
     return [rule["expr"] for rule in rules(paths)]
 
 
 def records(paths: Iterable[Path]) -> set[str]:
-    """Names that recording rules make."""
+    """The names of the series that recording rules make."""
     return {rule["record"] for rule in rules(paths) if "record" in rule}

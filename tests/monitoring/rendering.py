@@ -14,7 +14,7 @@ DASHBOARD = ANSIBLE / "monitoring" / "dashboard.json"
 
 
 def render(name: str, values: Mapping[str, object] | None = None) -> str:
-    """A template of monitoring with its role's defaults, and these values instead of some."""
+    """A template of the monitoring role with the role's defaults, some replaced by these values."""
     import jinja2
 
     path = ANSIBLE / "monitoring" / name

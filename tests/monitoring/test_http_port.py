@@ -1,4 +1,4 @@
-"""The port for metrics: who gets in, what it answers, and that certificates may change."""
+"""The port for metrics: who may read it, what it answers, and changes of certificates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class Door:
-    """A port with certificates, and the reasons of its refusals."""
+    """A port with certificates, which keeps the reasons of its refusals."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -37,14 +37,14 @@ class Door:
         self.port = HttpPort("127.0.0.1", 0, PAGES, files, self.refused.append)
 
     def refuses(self, *reasons: str) -> bool:
-        """Whether it refused for these, in order; the last may be told after it was felt."""
+        """Whether it refused for these reasons, in this order; the last one may come late."""
         give_up_s = time.monotonic() + 30.0
         while len(self.refused) < len(reasons) and time.monotonic() < give_up_s:
             time.sleep(0.01)
         return self.refused == list(reasons)
 
     def read(self, files: Files | None, path: str = "/metrics") -> str:
-        """What somebody with these files reads."""
+        """The page that a client with these files reads."""
         context = ssl.create_default_context(cafile=str(self.files.ca))
         if files is not None:
             context = client_context(files)
@@ -62,14 +62,16 @@ def door(authority: Authority) -> Iterator[Door]:
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "controller"])
-def test_readers_read(door: Door, authority: Authority, role: str) -> None:
+def test_certificates_with_a_reading_role_may_read(
+    door: Door, authority: Authority, role: str
+) -> None:
     assert door.port.scheme == "https"
     assert door.read(authority.issue(role, role)) == "a 1\n"
     assert door.refused == []
 
 
 @pytest.mark.parametrize(("name", "reason"), [("agent", "wrong_role"), ("", "wrong_role")])
-def test_others_of_the_farm_do_not(
+def test_other_roles_of_the_farm_may_not_read(
     door: Door, authority: Authority, name: str, reason: str
 ) -> None:
     with pytest.raises(OSError, match=r"(?i)ssl|reset|closed"):
@@ -77,7 +79,7 @@ def test_others_of_the_farm_do_not(
     assert door.refuses(reason), door.refused
 
 
-def test_strangers_do_not(door: Door, tmp_path: Path) -> None:
+def test_clients_without_our_certificate_may_not_read(door: Door, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"(?i)ssl|reset|closed"):
         door.read(None)
     stranger = Authority(tmp_path / "other").issue("viewer", "viewer")
@@ -154,7 +156,7 @@ def test_the_idle_do_not_keep_all_threads() -> None:
 
 
 def test_ends_are_those_that_openssl_reads(authority: Authority) -> None:
-    for days in (1, 400, 20_000):  # beyond 2049 a certificate tells its time in another form
+    for days in (1, 400, 20_000):  # after 2049 a certificate has its time in another format
         cert = authority.issue("long", days=days).cert
         assert expires_at_s(cert) == ssl.cert_time_to_seconds(authority.ends(cert))
     assert expires_at_s(authority.cert) == ssl.cert_time_to_seconds(authority.ends(authority.cert))

@@ -1,4 +1,4 @@
-"""Rules and alerts: what they say over time, by promtool, and that what they name exists."""
+"""Rules and alerts: promtool checks them over time, and all their metrics exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rules(tmp_path: Path) -> Path:
 
 
 def promtool(folder: Path, *words: str) -> None:
-    """Run it in a folder; what it complains of fails the test."""
+    """Run promtool in a folder; an error of it fails the test."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not here: apt-get install prometheus")
     done = subprocess.run(

@@ -7,23 +7,25 @@ import contextlib
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from latfarm_controller.api import roles
+from latfarm_controller.api.client import ControllerClient
+from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.server import ControllerServer
-from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.store.base import BoardEvent
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.identity import OPERATOR, VIEWER
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from benchmarks.fuzz_ports import PREFACE, request
+from benchmarks.fuzzing.frames import PREFACE, request
 from tests.security.conftest import Home, channel
 
 pytestmark = pytest.mark.timeout(120)
@@ -37,7 +39,7 @@ def test_every_method_has_a_role() -> None:
 
 
 def test_a_path_that_is_no_text_leaves_the_controller_well(home: Home) -> None:
-    """gRPC's asynchronous server would end its main loop; see `outside.py`."""
+    """Such a path would end the main loop of gRPC's asynchronous server; see `outside.py`."""
     ada = home.client("ada", OPERATOR)
 
     def look(server: ControllerServer) -> None:
@@ -63,7 +65,7 @@ def test_what_has_no_role_is_nobodys() -> None:
 
 
 def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
-    """What `look` finds, in a thread beside the serving loop."""
+    """Run `look` in a thread beside the controller, and return its result."""
 
     async def play() -> Any:
         async with home.serving() as server:
@@ -73,7 +75,7 @@ def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
 
 
 def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
-    """How a call without content ends; OK for one that is answered."""
+    """The status of a call without content; OK if it is answered."""
     stub = controller_pb2_grpc.ControllerServiceStub(opened)
     request = getattr(pb, method.input_type.name)()
     try:
@@ -106,7 +108,7 @@ def test_boards_and_controllers_have_no_business_here(
     home: Home, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def look(server: ControllerServer) -> set[grpc.StatusCode]:
-        # An agent's certificate is for serving alone; OpenSSL refuses it in the handshake.
+        # An agent's certificate may only be used to serve; OpenSSL refuses it in the handshake.
         with channel(server, home.client(f"a-{role}", role)) as opened:
             return {code_of(opened, method) for method in METHODS}
 
@@ -185,7 +187,7 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
             with pytest.raises(UsageError, match="no board 'toys'; there are: toy"):
                 client.drain_board("toys", "")
 
-    def resume(server: ControllerServer) -> list[pb.BoardEvent]:
+    def resume(server: ControllerServer) -> list[BoardEvent]:
         with channel(server, ada) as opened:
             client = ControllerClient(opened)
             (status,) = client.boards()
@@ -201,6 +203,17 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
     ]
 
 
+@contextlib.contextmanager
+def opened_gate(home: Home, server: ControllerServer) -> Iterator[Outside]:
+    """A second gate to the same controller, whose inner socket a test may look at."""
+    gate = Outside(home.config.tls_dir, server.address, "127.0.0.1:0")
+    try:
+        gate.start()
+        yield gate
+    finally:
+        gate.close()
+
+
 def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
     async def play() -> None:
         async with home.serving() as server:
@@ -213,29 +226,29 @@ def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
                 await asyncio.to_thread(client.resume_board, "toy", "", False)
                 events = await asyncio.to_thread(client.board_events, "toy")
                 assert {event.actor for event in events[:2]} == {"local"}
-            assert server._outside is not None
-            for path in (home.config.home / "tls", server._outside.inner.parent):
-                assert stat.S_IMODE(path.stat().st_mode) == 0o700
+            with opened_gate(home, server) as gate:
+                for path in (home.config.home / "tls", gate.inner.parent):
+                    assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
     asyncio.run(play())
 
 
 def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
-    """The inner socket lies in a folder of its owner's; even so, only the gate is listened to."""
+    """The inner socket only answers the gate, although others of its owner can open it."""
 
     async def play() -> grpc.StatusCode:
         async with home.serving() as server:
-            assert server._outside is not None
-            # A connection with a name of its own, as the gate gives them, that it does not know.
-            relay = Relay(server._outside.inner, server._outside.inner.parent / "stranger")
-            with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
-                return await asyncio.to_thread(code_of, opened, METHODS[0])
+            with opened_gate(home, server) as gate:
+                # The relay connects under a name, as the gate does, but the gate did not give it.
+                relay = Relay(gate.inner, gate.inner.parent / "stranger")
+                with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
+                    return await asyncio.to_thread(code_of, opened, METHODS[0])
 
     assert asyncio.run(play()) is grpc.StatusCode.UNAUTHENTICATED
 
 
 class Relay:
-    """Carries bytes between a port and a Unix socket, from a name of its own."""
+    """Carries bytes between a port and a Unix socket, and connects under a name of its own."""
 
     def __init__(self, inner: Path, name: Path) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -281,5 +294,5 @@ def test_listening_for_others_needs_certificates(tmp_path: Path) -> None:
     for address in ("0.0.0.0:0", "127.0.0.1:0"):
         with pytest.raises(UsageError, match="latfarm certs init"):
             asyncio.run(ControllerServer.open(config, listen=address))
-    with pytest.raises(UsageError, match="no HOST:PORT"):
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
         asyncio.run(ControllerServer.open(Home(tmp_path / "other").config, listen="nowhere"))

@@ -1,5 +1,4 @@
-"""A question answered by a board behind TLS, with all logs on: nothing secret in them, and nothing
-of it listens beyond loopback."""
+"""A query to a board behind TLS: no secret gets into a log, and nothing listens beyond loopback."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles
 
-from benchmarks.fuzz_ports import PROFILE, started, wait_for
+from benchmarks.fuzzing.processes import PROFILE, started, wait_for
 from tests.integration.conftest import write_model
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("command")]
 
 
 class Played:
-    """What was seen while the question was answered."""
+    """What was seen while the query was answered."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -33,7 +32,7 @@ class Played:
         self.answer: dict[str, object] = {}
 
     def look(self) -> None:
-        """At all processes of this home: where they listen, and Ray's token."""
+        """Look at all processes of this home: their ports, and Ray's token."""
         for process in psutil.process_iter():
             try:
                 environment = process.environ()

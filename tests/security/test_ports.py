@@ -1,4 +1,4 @@
-"""The ports under malformed frames and messages: 2,000 of them; `make fuzz-ports` sends 100,000."""
+"""The ports survive 2,000 malformed frames and messages; `make fuzz-ports` sends 100,000."""
 
 from __future__ import annotations
 

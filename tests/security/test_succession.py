@@ -1,10 +1,12 @@
-"""One authority takes over from another: who has what was handed out in time is never kept out."""
+"""One authority replaces another: nobody with up-to-date files is ever refused."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,9 +18,9 @@ import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.ca_rotation import CaRotation, RotationStep
 from latfarm_controller.agents.tls import ControllerTlsFiles, meet_board
+from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.main import run
-from latfarm_controller.cli.shell.connect import ControllerClient
 from latfarm_controller.errors import CertificateError, ControllerError, UsageError
 from latfarm_protos.trust.gate import Gate
 from latfarm_protos.trust.identity import CONTROLLER
@@ -27,7 +29,7 @@ from tests.security.conftest import Home, channel
 
 
 def outsider(folder: Path, home: Home, name: str, role: str) -> ControllerTlsFiles:
-    """Somebody on another machine: a folder with a certificate, its key and the authority."""
+    """The files of another machine: a certificate, its key, and the authority."""
     folder.mkdir()
     files = ControllerTlsFiles(
         folder / "ca.crt", folder / "own.crt", folder / "own.key", server_name=name
@@ -49,7 +51,7 @@ def give_authority(files: ControllerTlsFiles, home: Home) -> None:
 
 @asynccontextmanager
 async def board_behind_gate(files: ControllerTlsFiles) -> AsyncIterator[str]:
-    """Where an agent would answer: a gate before a server that has nothing to offer."""
+    """A gate as an agent has it, in front of a server without methods."""
     gate = Gate(files.files, (CONTROLLER,))
     server = grpc.aio.server()
     server.add_insecure_port(f"unix:{gate.inner}")
@@ -65,7 +67,7 @@ async def board_behind_gate(files: ControllerTlsFiles) -> AsyncIterator[str]:
 
 @dataclass
 class Farm:
-    """A controller and a board that both serve all the time, and a viewer."""
+    """A controller and a board, which serve all the time, and a viewer."""
 
     home: Home
     server: ControllerServer
@@ -75,7 +77,7 @@ class Farm:
     stations: list[str] = field(default_factory=list)
 
     async def step(self, name: str, does: Callable[[], object] | None = None) -> None:
-        """Do it; then the viewer reads and the controller meets its board as ever."""
+        """Do a step; afterwards the viewer can read, and the controller can reach its board."""
         if does is not None:
             does()
         await asyncio.to_thread(self.read, self.viewer)
@@ -83,7 +85,7 @@ class Farm:
         self.stations.append(name)
 
     def read(self, files: ControllerTlsFiles) -> None:
-        """What a viewer does, with the certificate in these files."""
+        """Read as a viewer does, with the certificate in these files."""
         config = self.home.config.model_copy(
             update={"tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca}
         )
@@ -91,7 +93,7 @@ class Farm:
             ControllerClient(opened).campaigns()
 
     async def meet(self) -> None:
-        """What the controller does before it calls a board."""
+        """Connect as the controller does before it calls a board."""
         tls = self.home.config.tls_dir
         ours = (tls / "ca.crt", tls / "controller.crt", tls / "controller.key")
         await meet_board(self.address, ControllerTlsFiles(*ours, server_name="board-7"))
@@ -123,7 +125,7 @@ def test_nobody_is_kept_out_while_the_authority_changes(own_home: Home, tmp_path
             await farm.step(
                 "new to the viewer", lambda: give_certificate(viewer, own_home, "ada", "viewer")
             )
-            await asyncio.to_thread(farm.read, late)  # the old one is trusted until the end
+            await asyncio.to_thread(farm.read, late)  # the old authority is trusted until the end
             await farm.step("finished", succession.finish)
             for files in (board, viewer):
                 await farm.step("told", partial(give_authority, files, own_home))
@@ -164,20 +166,27 @@ def test_the_old_authority_signs_until_the_switch(authority: Authority) -> None:
     assert succession.left_behind() == ["ada"]
     assert (authority.folder / "ca.key").stat().st_mode & 0o777 == 0o600
     assert not (authority.folder / "ca-next.key").exists()
-    # Whoever is shut out, or whose time is over, is left behind by nobody.
+    # Revoked and expired certificates do not count as left behind.
     authority.revoke("ada")
     assert succession.left_behind() == []
     succession.finish()
     assert [one.fingerprint for one in succession.trusted()] == [second.fingerprint]
 
 
+def names_in(cert: Path) -> set[str]:
+    """The host names and addresses in a certificate, as openssl prints them."""
+    command = ["openssl", "x509", "-noout", "-ext", "subjectAltName", "-in", str(cert)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"(?:DNS|IP Address):([^,\s]+)", printed))
+
+
 def test_this_machines_own_certificate_keeps_its_names(authority: Authority) -> None:
     succession = CaRotation(authority)
-    before = set(succession._names(authority.folder / "controller.crt"))
+    before = names_in(authority.folder / "controller.crt")
     assert {"farm.example.org", "192.0.2.1", "localhost"} <= before
     succession.begin()
     succession.switch()
-    assert set(succession._names(authority.folder / "controller.crt")) == before
+    assert names_in(authority.folder / "controller.crt") == before
 
 
 def test_steps_are_taken_in_turn(authority: Authority, tmp_path: Path) -> None:
@@ -202,7 +211,7 @@ def test_an_interrupted_switch_is_done_again(authority: Authority) -> None:
     old = authority.key.read_bytes()
     succession.switch()
     signing = succession.trusted()[0]
-    # As it was between its two halves: the new order of certificates, the keys of before.
+    # The state between its two halves: the new order of certificates with the old keys.
     (authority.folder / "ca-next.key").write_bytes(key)
     authority.key.write_bytes(old)
     assert succession.step is RotationStep.BEGUN
@@ -231,7 +240,7 @@ def test_the_commands(
         assert run([*words, verb]) == 0
         steps.append(step())
     assert run([*words, "show"]) == 0
-    assert "not signed by the first: ada" in capsys.readouterr().err
+    assert "not signed by the first authority: ada" in capsys.readouterr().err
     assert run([*words, "finish"]) == 2
     assert "still signed by the old authority: ada" in capsys.readouterr().err
     assert run([*words, "finish", "--force"]) == 0

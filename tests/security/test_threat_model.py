@@ -29,6 +29,6 @@ def test_every_threat_has_a_defence_and_a_test() -> None:
         assert named[2] in named_in(ROOT / named[1]), line
 
 
-def test_all_reasons_are_told() -> None:
+def test_the_document_lists_all_reasons_of_refusals() -> None:
     table = TEXT.partition("\n## Reasons in the log\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"`(\w+)`", table.partition("|---|")[2])) >= set(REASONS) - {"latfarm"}

@@ -1,4 +1,4 @@
-"""What a board takes for a model: formats that run code are turned away at the first bytes."""
+"""Uploads of models: formats that can run code are refused after their first bytes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_only_what_is_listed_is_refused(head: bytes) -> None:
 
 
 def test_the_agent_has_no_way_to_run_what_it_loads() -> None:
-    """No pickle, no marshal, no eval: protocols 0 and 1 of pickle have no magic, and no reader."""
+    """The agent uses no pickle, marshal or eval: first bytes do not reveal old pickles."""
     forbidden = {"pickle", "cPickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
     for path in Path(latfarm_agent.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

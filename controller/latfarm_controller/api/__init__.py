@@ -1,1 +1,1 @@
-"""The gRPC service of the controller, who may call it, and the process that serves it."""
+"""The gRPC service of the controller: its server, its client, and who may call what."""

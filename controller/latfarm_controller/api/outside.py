@@ -1,10 +1,10 @@
-"""The API for other machines: a gate, and a front that lets known calls through to the service.
+"""The API for other machines: a gate that ends TLS, and a front that forwards calls.
 
-The service itself is asynchronous, and gRPC's asynchronous server ends its main loop when a
-request's path is not UTF-8: one call of anybody with a certificate would silence the controller
-(found by `make fuzz-ports`). So what comes from outside meets a synchronous server, which knows the
-methods of `roles.METHODS` alone, asks for the caller's role, reads each message once to see that it
-is one, and hands it on through the home's own socket, with the caller's name beside it.
+The service itself is asynchronous, and gRPC's asynchronous server ends its main loop when the path
+of a request is not UTF-8. One such call by anybody with a certificate would stop the controller
+(found by `make fuzz-ports`). So calls from other machines reach a synchronous server first. It only
+knows the methods of `roles.METHODS`, checks the caller's role, checks that each request is a valid
+message, and forwards the call through the home's own socket with the caller's name as metadata.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller.api import roles
-from latfarm_controller.api.service import ACTOR_KEY, ERROR_KEY, MESSAGE_OPTIONS
+from latfarm_controller.api.error_codes import ERROR_KEY
+from latfarm_controller.api.messages import MESSAGE_OPTIONS
+from latfarm_controller.api.service import ACTOR_KEY
 from latfarm_controller.errors import UsageError
 
 MAX_CALLS = 64
-"""Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
+"""Most calls at the same time, those that watch campaigns included. gRPC ends each further call
+with RESOURCE_EXHAUSTED."""
 OPTIONS = (
     *MESSAGE_OPTIONS,
     ("grpc.so_reuseport", 0),
@@ -39,9 +42,10 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+"""Options of the server for other machines; its limits are stricter than those of the socket."""
 
 LONGEST_S = 1e7
-"""A deadline beyond this is none: gRPC tells of a missing one as infinity."""
+"""Seconds. A longer deadline counts as no deadline, which gRPC reports as infinity."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +54,12 @@ class Outside:
     """Serves other machines until `close`.
 
     Args:
-        folder: of the certificates: `controller.crt`, `controller.key`, `ca.crt`, `revoked.json`.
+        folder: the folder of `controller.crt`, `controller.key`, `ca.crt` and `revoked.json`.
         service: address of the service's own socket.
-        listen: `host:port` to listen on; port 0: any free one.
+        listen: `host:port` to listen on; port 0: any free port.
 
     Raises:
-        UsageError: the files cannot be used, or the port cannot be had.
+        UsageError: the certificates or the port cannot be used.
     """
 
     def __init__(self, folder: Path, service: str, listen: str) -> None:
@@ -76,7 +80,9 @@ class Outside:
         except (OSError, RuntimeError) as error:
             self.close()
             why = getattr(error, "strerror", "") or error
-            raise UsageError(f"cannot listen on {listen}: {why}") from error
+            raise UsageError(
+                f"the controller cannot listen on {listen}: {why}; give another --listen"
+            ) from error
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
@@ -85,19 +91,19 @@ class Outside:
         return self._gate.inner
 
     def start(self) -> None:
-        """Let people in."""
+        """Start to accept calls."""
         self._server.start()
         self._gate.start()
 
     def close(self) -> None:
-        """End all calls, and give the port back; blocks for a moment."""
+        """End all calls and release the port. This blocks for a moment."""
         self._gate.close()
         self._server.stop(None).wait()
         self._channel.close()
         self._pool.shutdown()
 
     def refusal(self, peer: str, method: str) -> Refusal | None:
-        """Why a call is refused; None: it is not."""
+        """Why a call is refused; None if it is not. Each refusal is logged."""
         admission, refusal = peer_refusal(self._gate, peer)
         if admission is not None and refusal is None:
             refusal = roles.refusal(admission.identity.role, method)
@@ -119,8 +125,7 @@ def _open_gate(folder: Path) -> Gate:
         return Gate(files, roles.ALLOWED)
     except (TlsFileError, RevokedError) as error:
         raise UsageError(
-            f"--listen lets in whoever shows a certificate, and {error}; "
-            "make them with `latfarm certs init`"
+            f"--listen needs certificates, but {error}; make them with `latfarm certs init`"
         ) from error
 
 
@@ -128,16 +133,16 @@ def split_listen(listen: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as its two parts.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has another form.
     """
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--listen {listen!r} is no HOST:PORT; give for example 0.0.0.0:7450")
+        raise UsageError(f"--listen {listen!r} is not HOST:PORT; give for example 0.0.0.0:7450")
     return host.strip("[]"), int(port)
 
 
 def _handlers(channel: grpc.Channel, name_of: Callable[[str], str]) -> Any:
-    """A handler for each method that the table knows; messages stay bytes on their way."""
+    """A handler for each method that `roles.METHODS` lists; it forwards messages as bytes."""
     described = pb.DESCRIPTOR.services_by_name["ControllerService"]
     made = {}
     for method in described.methods:
@@ -167,7 +172,7 @@ def _answer(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> An
         except grpc.RpcError as error:
             _hand_on(error, context)
         except grpc.FutureCancelledError:
-            context.abort(grpc.StatusCode.CANCELLED, "the caller went away")
+            context.abort(grpc.StatusCode.CANCELLED, "the caller cancelled the call")
 
     return answer
 
@@ -187,21 +192,23 @@ def _stream(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> An
 
 
 def _left_s(context: grpc.ServicerContext) -> float | None:
-    """What the caller's deadline leaves; None: they set none."""
+    """Seconds until the caller's deadline; None if there is none."""
     left_s = context.time_remaining()
     return left_s if left_s is not None and left_s < LONGEST_S else None
 
 
 def _check(request: bytes, kind: type[Message], context: grpc.ServicerContext) -> None:
-    """Let nothing through that is no message."""
+    """End the call if its request is not a valid message."""
     try:
         kind.FromString(request)
     except DecodeError:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of this method")
+        context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "the request is not a valid message of this method"
+        )
 
 
 def _hand_on(error: grpc.RpcError, context: grpc.ServicerContext) -> None:
-    """End the call as the service ended it."""
+    """End the call with the same error with which the service ended it."""
     names = [pair for pair in error.trailing_metadata() or () if pair[0] == ERROR_KEY]
     context.set_trailing_metadata(tuple(names))
     context.abort(error.code(), error.details())

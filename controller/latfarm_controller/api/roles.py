@@ -1,8 +1,8 @@
-"""Who may call what on the controller's API: a line for each method, and none by default.
+"""Which role may call which method of the controller's API.
 
-The role stands in the caller's certificate (`urn:latfarm:role:viewer`). A viewer reads; an operator
-does all that a viewer does, and acts. Whoever comes through the Unix socket of the home is its
-owner, and an operator.
+The role is in the caller's certificate (`urn:latfarm:role:viewer`). A viewer may read; an operator
+may also act. A caller through the Unix socket of the home is its owner, and counts as an operator.
+Nobody may call a method that the table does not list.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from latfarm_protos.trust.identity import OPERATOR, VIEWER, WRONG_ROLE, Refusal
 
 SERVICE = "latfarm_protos.v1.ControllerService"
+"""Full name of the service."""
 METHODS: Mapping[str, str] = {
     "ListBoards": VIEWER,
     "ListPlatforms": VIEWER,
@@ -31,9 +32,9 @@ METHODS: Mapping[str, str] = {
     "ResumeCampaign": OPERATOR,
     "CancelCampaign": OPERATOR,
 }
-"""The least role that each method takes."""
+"""The role that each method needs at least."""
 ALLOWED = (VIEWER, OPERATOR)
-"""Roles that the API lets in at all."""
+"""Roles that may call the API at all."""
 _MAY: Mapping[str, frozenset[str]] = {
     VIEWER: frozenset({VIEWER}),
     OPERATOR: frozenset({VIEWER, OPERATOR}),
@@ -41,11 +42,11 @@ _MAY: Mapping[str, frozenset[str]] = {
 
 
 def refusal(role: str, method: str) -> Refusal | None:
-    """Why a role may not call a method; None: it may.
+    """Why a role may not call a method; None if it may.
 
     Args:
-        role: of the caller's certificate.
-        method: full name as gRPC gives it, `/package.Service/Method`.
+        role: the role in the caller's certificate.
+        method: full name of the method as gRPC gives it, `/package.Service/Method`.
     """
     service, _, name = method.lstrip("/").partition("/")
     needed = METHODS.get(name) if service == SERVICE else None
@@ -53,4 +54,6 @@ def refusal(role: str, method: str) -> Refusal | None:
         return Refusal(WRONG_ROLE, f"nobody may call {method}")
     if needed in _MAY.get(role, frozenset()):
         return None
-    return Refusal(WRONG_ROLE, f"{name} needs the role {needed}, your certificate's is {role}")
+    return Refusal(
+        WRONG_ROLE, f"{name} needs the role {needed}, but your certificate has the role {role}"
+    )

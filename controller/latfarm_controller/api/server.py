@@ -1,4 +1,4 @@
-"""The composition root: store, boards, farm and controller put together behind a Unix socket."""
+"""The composition root: puts store, boards, farm and controller behind a Unix socket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import grpc
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.outside import Outside
-from latfarm_controller.api.service import MESSAGE_OPTIONS, ControllerService
+from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
@@ -28,12 +29,14 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 
 LOOK_S = 0.2
+"""Pause between two attempts to take the lock, in seconds."""
 MAX_CALLS = 512
-"""Under way at once, watchers of campaigns included; one more is RESOURCE_EXHAUSTED."""
+"""Most calls at the same time, those that watch campaigns included. gRPC ends each further call
+with RESOURCE_EXHAUSTED."""
 
 
 class ControllerServer:
-    """A controller behind its gRPC service on a Unix socket; holds the store's lock."""
+    """A controller behind its gRPC service on a Unix socket. It holds the store's lock."""
 
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
@@ -54,17 +57,19 @@ class ControllerServer:
         public: bool = False,
         listen: str = "",
     ) -> ControllerServer:
-        """Take the store and serve.
+        """Take the store's lock and start to serve.
 
         Args:
-            config: where everything lies.
-            wait_s: how long to wait for another process that holds the store.
+            config: the settings.
+            wait_s: seconds to wait for another process that holds the store.
             public: whether other commands of this home shall find this server.
-            listen: `host:port` for other machines too, whose people show a certificate.
+            listen: `host:port` on which other machines are served, too; empty: they are not. Their
+                users need a certificate.
 
         Raises:
             StoreBusyError: another process holds the store; the message names it.
             StoreError: the store cannot be opened.
+            UsageError: the address or port to serve on cannot be used.
         """
         config.make_dirs()
         server = cls(config)
@@ -77,7 +82,7 @@ class ControllerServer:
 
     async def _open(self, wait_s: float, public: bool, listen: str) -> None:
         await self._take_lock(max(wait_s, self._config.lock_wait_ms / 1000.0))
-        self._config.make_dirs()  # whom we waited for may have removed some
+        self._config.make_dirs()  # the process that we waited for may have removed some
         self._store = store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
         holder = f"latfarm-{os.getpid()}"
         fleet = Fleet(self._config, holder)
@@ -101,7 +106,9 @@ class ControllerServer:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise ControllerError(f"{socket}: cannot listen there; set LATFARM_HOME elsewhere")
+            raise ControllerError(
+                f"the controller cannot listen on {socket}; set LATFARM_HOME to another folder"
+            )
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
         await self._server.start()
@@ -118,16 +125,16 @@ class ControllerServer:
 
     @property
     def outside(self) -> str:
-        """`host:port` for other machines; empty: this one alone."""
+        """`host:port` on which other machines are served; empty: they are not."""
         return "" if self._outside is None else self._outside.address
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus scrapes; empty: nowhere."""
+        """The address of the metrics for Prometheus; empty: there is none."""
         return "" if self._metrics_port is None else self._metrics_port.url
 
     async def _take_lock(self, wait_s: float) -> None:
-        """Try again and again: a thread that waits could not be called back."""
+        """Take the lock, with short attempts, because a thread that waits cannot be cancelled."""
         deadline_s = time.monotonic() + wait_s
         while True:
             try:
@@ -140,7 +147,7 @@ class ControllerServer:
                 return
 
     async def close(self) -> None:
-        """Stop campaigns where they are and give the store back; a second time is no change."""
+        """Stop campaigns where they are and release the store. Closing again does nothing."""
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
         store, self._store = self._store, None
@@ -167,8 +174,8 @@ class ControllerServer:
                     self._lock.release()
 
     def _remove_short_dirs(self) -> None:
-        """What lies outside the home, because its path is too long, does not outlive us."""
+        """Remove the folders that lie outside the home because its path is too long for sockets."""
         for folder in (self._config.ray_dir, self._config.ray_dir.parent):
             if not folder.is_relative_to(self._config.home):
-                with suppress(OSError):  # still in use
+                with suppress(OSError):  # another process still uses it
                     folder.rmdir()

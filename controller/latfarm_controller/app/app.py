@@ -1,15 +1,16 @@
-"""The controller: campaigns run, questions answered, boards and platforms listed."""
+"""The controller: runs campaigns, answers questions, and lists boards and platforms."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
-from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
@@ -17,6 +18,7 @@ from latfarm_controller.app.board_control import BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
+from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -26,9 +28,22 @@ from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
 
+UNREACHABLE = "unreachable"
+"""State of a board whose agent does not answer."""
+
 
 class Controller:
-    """Runs campaigns on boards, keeps what they find, answers questions. One event loop's."""
+    """Runs campaigns on boards, keeps what they find, and answers questions.
+
+    All its methods belong to one event loop: call them there alone.
+
+    Args:
+        config: the settings, which name the folders of bundles and reports.
+        store: what was measured and decided before.
+        fleet: the boards of the inventory.
+        farm: runs requests on boards; it is started when a board is first needed.
+        watch: is told what happens, for metrics; None: nobody is told.
+    """
 
     def __init__(
         self,
@@ -52,54 +67,33 @@ class Controller:
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
         self.questions = Questions(store, driver, self._pools)
 
-    async def boards(self) -> list[pb.BoardStatus]:
+    async def boards(self) -> list[BoardSummary]:
         """All boards of the inventory, reachable or not."""
-        found = [_board_status(view) for view in await self._fleet.views()]
-        for status in found:
-            self.control.add_standing(status)
-        return found
+        views = await self._fleet.views()
+        return [self.control.with_standing(_board_summary(view)) for view in views]
 
-    async def platforms(self) -> list[pb.PlatformStatus]:
+    async def platforms(self) -> list[PlatformSummary]:
         """All platforms that the boards offer, then the runtimes that they lack."""
         known = bundles.newest(self._bundles_dir)
-        found: dict[str, pb.PlatformStatus] = {}
-        missing: list[pb.PlatformStatus] = []
-        for view in await self._fleet.views():
-            for runtime in view.info.runtimes if view.info else ():
-                for platform in runtime.platforms if runtime.available else ():
-                    status = found.setdefault(
-                        platform.name,
-                        pb.PlatformStatus(
-                            name=platform.name,
-                            runtime=runtime.name,
-                            model_format=platform.model_format,
-                            available=True,
-                            bundle=known[platform.name].stem if platform.name in known else "",
-                            fingerprint=platform.fingerprint,
-                        ),
-                    )
-                    status.boards.append(view.entry.name)
-                if runtime.missing:
-                    missing.append(
-                        pb.PlatformStatus(
-                            runtime=runtime.name, boards=[view.entry.name], missing=runtime.missing
-                        )
-                    )
-        for name, path in known.items():  # characterised once, its board is away
-            if name not in found:
-                found[name] = pb.PlatformStatus(
-                    name=name, bundle=path.stem, missing="no board that is reachable offers it"
-                )
-        return [*(found[name] for name in sorted(found)), *missing]
+        return _platform_summaries(await self._fleet.views(), known)
 
     async def predict(
         self, graph: Graph, platform: str, coverage: float, energy: bool = False
     ) -> tuple[Answer, EnergyAnswer | None]:
-        """From the newest bundle of the platform alone; with `energy` its millijoules too.
+        """Predict a latency from the newest bundle of a platform.
+
+        Args:
+            graph: the network.
+            platform: the platform.
+            coverage: share of cases in which the true latency shall lie in the interval.
+            energy: whether to predict the energy, too.
+
+        Returns:
+            The latency, and the energy if it is asked for.
 
         Raises:
             UsageError: there is no bundle.
-            NoEnergyError: it tells no energies.
+            NoEnergyError: the bundle predicts no energies.
         """
 
         def answer() -> tuple[Answer, EnergyAnswer | None]:
@@ -118,7 +112,11 @@ class Controller:
     async def results(
         self, *, platform: str, campaign_id: str, purpose: str, limit: int
     ) -> AsyncIterator[Measurement]:
-        """Stored measurements, newest first."""
+        """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
+
+        Raises:
+            UsageError: there is no such campaign.
+        """
         if campaign_id:
             campaign_id = (await self.campaigns.get(campaign_id)).campaign_id
 
@@ -133,10 +131,14 @@ class Controller:
             yield measurement
 
     async def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
-        """All that is known of a platform, as plain JSON types.
+        """All facts of a platform's report, as plain JSON types.
+
+        Args:
+            platform: the platform.
+            campaign_id: id or name of the campaign to report on; empty: the newest one.
 
         Raises:
-            UsageError: nothing is known of it, or it has no such campaign.
+            UsageError: nothing is known about the platform, or it has no such campaign.
         """
         return await asyncio.to_thread(
             reporting.report,
@@ -148,7 +150,7 @@ class Controller:
         )
 
     async def close(self) -> None:
-        """Stop campaigns where they are, then the farm, then the local agent."""
+        """Stop all campaigns where they are, then the farm, then the local agent."""
         try:
             await asyncio.gather(self.campaigns.close(), self.questions.close())
         finally:
@@ -159,20 +161,57 @@ class Controller:
                 await self._fleet.close()
 
 
-def _board_status(view: BoardView) -> pb.BoardStatus:
+def _board_summary(view: BoardView) -> BoardSummary:
     info = view.info
     if info is None:
-        return pb.BoardStatus(
+        return BoardSummary(
             name=view.entry.name,
             address=view.entry.address,
-            state="unreachable",
+            state=UNREACHABLE,
             detail=view.error,
         )
-    return pb.BoardStatus(
+    return BoardSummary(
         board_id=info.board_id,
         name=view.entry.name,
         address=view.entry.address,
         state=info.state,
-        platforms=[platform.name for platform in info.platforms],
+        platforms=tuple(platform.name for platform in info.platforms),
         hardware=dict(info.hardware),
     )
+
+
+def _platform_summaries(
+    views: Sequence[BoardView], known: Mapping[str, Path]
+) -> list[PlatformSummary]:
+    """The platforms by name, then the runtimes that boards lack.
+
+    Args:
+        views: all boards.
+        known: the newest bundle of each platform. A platform whose boards are all away is told
+            too, if it has a bundle.
+    """
+    found: dict[str, PlatformSummary] = {}
+    missing: list[PlatformSummary] = []
+    for view in views:
+        board = view.entry.name
+        for runtime in view.info.runtimes if view.info else ():
+            for platform in runtime.platforms if runtime.available else ():
+                summary = found.get(platform.name) or PlatformSummary(
+                    name=platform.name,
+                    runtime=runtime.name,
+                    model_format=platform.model_format,
+                    available=True,
+                    bundle=known[platform.name].stem if platform.name in known else "",
+                    fingerprint=platform.fingerprint,
+                )
+                found[platform.name] = replace(summary, boards=(*summary.boards, board))
+            if runtime.missing:
+                missing.append(
+                    PlatformSummary(runtime=runtime.name, boards=(board,), missing=runtime.missing)
+                )
+    for name, path in known.items():
+        if name not in found:
+            found[name] = PlatformSummary(
+                name=name, bundle=path.stem, missing="no board that is reachable offers it"
+            )
+    return [*(found[name] for name in sorted(found)), *missing]

@@ -1,15 +1,15 @@
-"""What is done about single boards: drained, put aside, let work again, watched."""
+"""What operators do about single boards: drain, quarantine, resume and watch them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-
-from latfarm_protos.v1 import controller_pb2 as pb
+from dataclasses import replace
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app.pools import LOOK_S, Pools
+from latfarm_controller.app.summaries import BoardSummary
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.driving.driver import Driver
@@ -20,17 +20,20 @@ from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.farm.supervision.sentinel_history import SentinelReference
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
+DRAINED = "drained"
+"""Standing of a draining board on which nothing runs any more."""
+
 
 class BoardControl:
-    """Carries out what is asked about a board by its name.
+    """Carries out what operators ask about a board, which they name as the inventory does.
 
     Args:
-        store: of the sentinels' graphs and the decisions.
-        fleet: the inventory.
-        farm: what runs where.
-        driver: measures the sentinel of a board that shall work again.
-        desk: decides, and remembers.
-        pools: have the farm connected to a board.
+        store: holds the sentinels' graphs and the decisions about boards.
+        fleet: the boards of the inventory.
+        farm: knows how many requests each board has.
+        driver: measures the sentinel of a board before the board may work again.
+        desk: decides about boards, and remembers the decisions.
+        pools: connects the farm to a board.
     """
 
     def __init__(
@@ -49,8 +52,8 @@ class BoardControl:
         self._desk = desk
         self._pools = pools
 
-    async def drain(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Give a board no new work; what it runs is finished.
+    async def drain(self, name: str, reason: str, actor: str) -> BoardSummary:
+        """Give a board no new work; it finishes the work that it has.
 
         Raises:
             UsageError: there is no such board.
@@ -59,8 +62,8 @@ class BoardControl:
         await self._desk.drain(name, reason, actor)
         return self._standing_of(name)
 
-    async def quarantine(self, name: str, reason: str, actor: str) -> pb.BoardStatus:
-        """Stop a board, and use no more what it measured since its last good sentinel.
+    async def quarantine(self, name: str, reason: str, actor: str) -> BoardSummary:
+        """Stop a board, and discard what it measured since its last good sentinel.
 
         Raises:
             UsageError: there is no such board.
@@ -71,15 +74,16 @@ class BoardControl:
 
     async def resume(
         self, name: str, reason: str, actor: str, *, new_reference: bool
-    ) -> pb.BoardStatus:
-        """Let a board work again, once its sentinel is as it was.
+    ) -> BoardSummary:
+        """Let a board work again if its sentinel takes as long as it used to.
 
-        Where no reference is known (too few sentinels, or a changed platform), or with
-        `new_reference`, it works at once.
+        The board works at once, without a measurement, where no reference latency is known (it
+        measured too few sentinels, or its platform has changed) and with `new_reference`.
 
         Raises:
             UsageError: there is no such board.
-            FarmError: its sentinel cannot be measured, or is still off: it stays as it is.
+            FarmError: the sentinel cannot be measured, or its latency is still off; the board's
+                standing does not change.
         """
         self._fleet.address(name)
         if self._desk.standing(name) is Standing.WORKING:
@@ -92,14 +96,14 @@ class BoardControl:
         await self._desk.resume(name, reason, actor, new_reference=new_reference)
         return self._standing_of(name)
 
-    async def watch(self, name: str) -> AsyncIterator[pb.BoardStatus]:
+    async def watch(self, name: str) -> AsyncIterator[BoardSummary]:
         """A board's standing now and at each change, until nothing runs on it.
 
         Raises:
             UsageError: there is no such board.
         """
         self._fleet.address(name)
-        told: pb.BoardStatus | None = None
+        told: BoardSummary | None = None
         while True:
             status = self._standing_of(name)
             if status != told:
@@ -110,31 +114,44 @@ class BoardControl:
             await asyncio.sleep(LOOK_S)
 
     async def events(self, name: str) -> list[BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
+        """What was decided about a board, newest first; about all boards where `name` is empty."""
         return await asyncio.to_thread(self._store.board_events, name)
 
-    def add_standing(self, status: pb.BoardStatus) -> None:
-        """Whether a board works, and why it does not."""
-        status.under_way = self._farm.under_way(status.name)
-        why = self._desk.why(status.name)
-        status.standing = self._desk.standing(status.name)
-        if why is not None:
-            status.standing_reason, status.standing_since_s = why.reason, why.at_s
-            if status.standing == Standing.DRAINING and not status.under_way:
-                status.standing = "drained"
+    def with_standing(self, board: BoardSummary) -> BoardSummary:
+        """The same board, with whether it may work, and why it may not."""
+        under_way = self._farm.under_way(board.name)
+        standing = str(self._desk.standing(board.name))
+        why = self._desk.why(board.name)
+        if why is None:
+            return replace(board, under_way=under_way, standing=standing)
+        if standing == Standing.DRAINING and not under_way:
+            standing = DRAINED
+        return replace(
+            board,
+            under_way=under_way,
+            standing=standing,
+            standing_reason=why.reason,
+            standing_since_s=why.at_s,
+        )
 
     async def _reference_of(self, name: str) -> tuple[SentinelReference, str] | None:
-        """The newest reference of a sentinel that the board still offers to measure, and its id.
+        """The newest reference latency that the board can still be compared with, and its board id.
+
+        Returns:
+            None, if there is no reference of a platform that the board offers unchanged.
 
         Raises:
-            FarmError: it has references, and does not answer.
+            FarmError: there are references, but the board does not answer.
         """
         references = await self._desk.references(name)
         if not references:
             return None
         (view,) = [view for view in await self._fleet.views() if view.entry.name == name]
         if view.info is None:
-            raise FarmError(f"board {name} cannot prove itself: {view.error}")
+            raise FarmError(
+                f"the sentinel of board {name} cannot be measured, because its agent does not "
+                f"answer: {view.error}"
+            )
         for reference in references:
             offered = view.info.platform(reference.platform)
             if offered is not None and offered.fingerprint == reference.fingerprint:
@@ -144,14 +161,20 @@ class BoardControl:
     async def _check(
         self, name: str, reference: SentinelReference, board_id: str, actor: str
     ) -> str:
-        """Measure a held board's sentinel; what was found, if it is as it was.
+        """Measure the sentinel of a board that may not work, and compare it with its reference.
+
+        Returns:
+            A sentence about the latency, if the board may work again.
 
         Raises:
-            FarmError: it is not.
+            FarmError: the latency is off, or the sentinel cannot be measured.
         """
         graph = await asyncio.to_thread(self._store.get_graph, reference.graph_hash)
         if graph is None:
-            raise FarmError(f"the sentinel of {name} is not in the store any more")
+            raise FarmError(
+                f"the network of the sentinel of {name} is missing from the store; to let the "
+                f"board work without a comparison: latfarm boards resume {name} --new-reference"
+            )
         campaign = CheckCampaign(graph, reference.platform, reference.settings, board_id)
         scope = CampaignScope((reference.platform,), board_id)
         await self._pools.open(scope, asyncio.Event())
@@ -174,15 +197,14 @@ class BoardControl:
         if not reference.accepts(campaign.latency_ms):
             await self._desk.check_failed(name, told, actor)
             raise FarmError(
-                f"board {name} stays {self._desk.standing(name)}: {told}; look at cooling, clocks "
-                "and what else runs there, or take the sentinel as it is now for the new normal: "
-                f"latfarm boards resume {name} --new-reference"
+                f"board {name} stays {self._desk.standing(name)}: {told}; check its cooling, its "
+                "clocks and its other processes, or accept the present latency as the new normal "
+                f"one: latfarm boards resume {name} --new-reference"
             )
         return told
 
-    def _standing_of(self, name: str) -> pb.BoardStatus:
-        status = pb.BoardStatus(
-            name=name, address=self._fleet.address(name), board_id=self._farm.board_id(name)
+    def _standing_of(self, name: str) -> BoardSummary:
+        board_id = self._farm.board_id(name)
+        return self.with_standing(
+            BoardSummary(name=name, address=self._fleet.address(name), board_id=board_id)
         )
-        self.add_standing(status)
-        return status

@@ -1,4 +1,4 @@
-"""Campaigns of all kinds: started once each, watched, cancelled, resumed, then trained from."""
+"""Runs campaigns of all kinds: starts, watches, cancels and resumes them, and trains bundles."""
 
 from __future__ import annotations
 
@@ -34,28 +34,31 @@ RUNNING = "running"
 CANCELLED = "cancelled"
 INTERRUPTED = "interrupted"
 CLOSE_S = 30.0
+"""Longest wait for campaigns to stop when the controller stops, in seconds."""
 
 
 class _StoppedError(ControllerError):
-    """Training was told to stop."""
+    """The training was stopped by a user."""
 
 
 def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) -> str:
-    """The same kind, platform, configuration and name are the same campaign."""
+    """The id of a campaign; it is equal for equal kind, platform, configuration and name."""
     text = json.dumps([kind, platform, config, name], sort_keys=True)
     return f"{kind}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 class CampaignRuns:
-    """Runs campaigns on boards and keeps what they find. One event loop's.
+    """Runs campaigns on boards and keeps what they find.
+
+    All its methods belong to one event loop: call them there alone.
 
     Args:
-        store: of records and measurements.
-        fleet: the inventory.
+        store: holds records and measurements.
+        fleet: the boards of the inventory.
         driver: runs one campaign.
-        pools: have the farm connected to a campaign's boards.
-        bundles_dir: where predictors are kept.
-        watch: told of each that was trained.
+        pools: connects the farm to a campaign's boards.
+        bundles_dir: the folder of all bundles.
+        watch: is told about each predictor that is trained; None: nobody is told.
     """
 
     def __init__(
@@ -81,18 +84,20 @@ class CampaignRuns:
         self._tellers: set[asyncio.Future[None]] = set()
         self._closing = False
         for record in store.campaigns():
-            if record.state == RUNNING:  # its process is gone: we hold the lock
+            if (
+                record.state == RUNNING
+            ):  # the process that ran it is gone, because this one holds the lock
                 store.put_campaign(replace(record, state=INTERRUPTED))
 
     async def start(
         self, kind: str, platform: str, config: Mapping[str, Any], name: str
     ) -> CampaignRecord:
-        """Start a campaign, or go on with the same one; a finished one is returned as it is.
+        """Start a campaign, or continue the same one; a finished one is returned as it is.
 
         Raises:
-            UsageError: unknown kind or platform, or a wrong configuration.
+            UsageError: the kind or platform is not known, or the configuration is wrong.
         """
-        await asyncio.to_thread(make_campaign, kind, platform, config)  # complains early
+        await asyncio.to_thread(make_campaign, kind, platform, config)  # raises an error early
         key = campaign_id(kind, platform, config, name)
         if kind in COMPARING:
             config = comparison.compared(platform, config, await self._fleet.views())
@@ -112,7 +117,7 @@ class CampaignRuns:
         return self._launch(record)
 
     async def all(self) -> list[CampaignRecord]:
-        """All campaigns, newest first; questions are none."""
+        """All campaigns, newest first, without those that only answer one question."""
         stored = await asyncio.to_thread(self._store.campaigns)
         found = {record.campaign_id: record for record in stored} | self._records
         hidden = (QueryCampaign.kind, CheckCampaign.kind)
@@ -123,12 +128,12 @@ class CampaignRuns:
         """One campaign by id or name.
 
         Raises:
-            UsageError: there is none; lists some.
+            UsageError: there is none; the message names the newest ones.
         """
         record = self._known(name)
         if record is None:
             some = ", ".join(r.campaign_id for r in (await self.all())[:8]) or "none yet"
-            raise UsageError(f"no campaign {name!r}; the newest are: {some}")
+            raise UsageError(f"there is no campaign {name!r}; the newest are: {some}")
         return record
 
     async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
@@ -139,7 +144,8 @@ class CampaignRuns:
         """
         key = (await self.get(name)).campaign_id
         while True:
-            # Both at one moment: what ends between them would be told as if it still ran.
+            # Read both at the same moment: a campaign that ended between two reads would be shown
+            # as if it still ran.
             record, ended = await self.get(key), key not in self._tasks
             yield replace(record, config={})
             if ended:
@@ -152,10 +158,10 @@ class CampaignRuns:
             await self._changed.wait_for(lambda: self._known(key) != seen or key not in self._tasks)
 
     async def resume(self, name: str) -> CampaignRecord:
-        """Go on with a campaign that was stopped.
+        """Continue a campaign that was stopped.
 
         Raises:
-            UsageError: there is none, or its platform is not to be had.
+            UsageError: there is no such campaign, or no board offers its platform.
         """
         record = await self.get(name)
         if record.state == "done":
@@ -167,7 +173,7 @@ class CampaignRuns:
         """Stop a campaign after the measurement that is running.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such campaign.
         """
         record = await self.get(name)
         task = self._tasks.get(record.campaign_id)
@@ -190,12 +196,12 @@ class CampaignRuns:
         return max(named, key=lambda record: record.started_at_s, default=None)
 
     def _launch(self, record: CampaignRecord) -> CampaignRecord:
-        """Have a campaign run, once: nothing is awaited between the look and the start."""
+        """Start a campaign unless it runs. Nothing is awaited in between, so it starts once."""
         key = record.campaign_id
         if key in self._tasks:
             return self._records[key]
         if self._closing:
-            raise ControllerError("the controller is stopping")
+            raise ControllerError("the controller is stopping; start the campaign again later")
         record = replace(record, state=RUNNING, error="", finished_at_s=0.0)
         self._records[key] = record
         self._cancels[key] = asyncio.Event()
@@ -223,7 +229,7 @@ class CampaignRuns:
         record = replace(record, finished_at_s=time.time())
         try:
             await asyncio.to_thread(self._store.put_campaign, record)
-        except ControllerError as error:  # whoever watches must hear of the end all the same
+        except ControllerError as error:  # those who watch must be told about the end in any case
             record = replace(record, state="failed", error=record.error or str(error))
         del self._tasks[key]
         del self._cancels[key]
@@ -254,7 +260,7 @@ class CampaignRuns:
         return await self._driver.run(campaign, record, progress, self._cancels[key], scope=scope)
 
     def remaining_ms(self, campaign_id: str) -> float:
-        """Estimate for the stage that a campaign is in; 0: unknown."""
+        """How long a campaign's present stage still takes, in milliseconds; 0: not known."""
         return 1000.0 * self._remaining_s.get(campaign_id, 0.0)
 
     async def _train(self, record: CampaignRecord) -> CampaignRecord:
@@ -265,8 +271,8 @@ class CampaignRuns:
         cancel = self._cancels[record.campaign_id]
 
         def progress(stage: str, done: int, total: int) -> None:
-            if cancel.is_set():  # a thread cannot be cancelled, but it reports
-                raise _StoppedError("stopped while training; what was measured is kept")
+            if cancel.is_set():  # a thread cannot be cancelled, but it reports its progress here
+                raise _StoppedError("the training was stopped; the measurements are kept")
             changed = replace(
                 record, stage=f"training: {stage}", stage_done=done, stage_total=total
             )
@@ -294,7 +300,7 @@ class CampaignRuns:
         task.add_done_callback(self._tellers.discard)
 
     async def close(self) -> None:
-        """Stop campaigns where they are; they are interrupted, and can go on."""
+        """Stop all campaigns where they are; they become interrupted and can be resumed."""
         self._closing = True
         for event in self._cancels.values():
             event.set()
@@ -307,7 +313,7 @@ class CampaignRuns:
 
 
 def _scope(record: CampaignRecord) -> CampaignScope:
-    """Where a campaign measures."""
+    """The platforms, and the board if only one counts, that a campaign measures on."""
     if record.kind not in COMPARING:
         return CampaignScope((record.platform,))
     names = tuple(found["name"] for found in record.config["offers"])

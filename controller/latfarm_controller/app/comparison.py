@@ -1,4 +1,4 @@
-"""Which board and which of its platforms a comparing campaign takes, fixed when it starts."""
+"""The board and the platforms that a campaign compares, chosen when the campaign starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 
 SIMULATED = "simulated"
-"""The runtime of simulated boards: a real board lacks it, and nobody misses it there."""
+"""The runtime of simulated boards. A real board need not have it."""
 
 
 def offers_of(info: BoardInfo) -> Iterator[ComparedPlatform]:
-    """All platforms of a board."""
+    """All platforms that a board offers."""
     for runtime in info.runtimes:
         for platform in runtime.platforms if runtime.available else ():
             yield offer(
@@ -33,15 +33,15 @@ def offers_of(info: BoardInfo) -> Iterator[ComparedPlatform]:
 
 
 def compared(pattern: str, config: Mapping[str, Any], views: Sequence[BoardView]) -> dict[str, Any]:
-    """The configuration with what it measures filled in: a board and its platforms as of now.
+    """Add the board and its present platforms to the configuration of a comparing campaign.
 
     Args:
-        pattern: shell pattern of platforms' names, as "*" or "local-*-fp32-*".
-        config: of a comparing campaign, see `EngineOptions`.
-        views: the boards.
+        pattern: shell pattern of platforms' names, for example "*" or "local-*-fp32-*".
+        config: the configuration, see `EngineOptions`.
+        views: the boards of the inventory.
 
     Raises:
-        UsageError: no board offers such platforms, or several do and none is named.
+        UsageError: no board offers such platforms, or several do and the configuration names none.
     """
     options = read_options(EngineOptions, "engines", config)
     found: list[tuple[BoardView, BoardInfo, list[ComparedPlatform]]] = []
@@ -58,10 +58,12 @@ def compared(pattern: str, config: Mapping[str, Any], views: Sequence[BoardView]
         if offers:
             found.append((view, view.info, offers))
     if not found:
-        raise UsageError(f"nothing to compare: {unknown_platform(pattern, views)}")
+        raise UsageError(f"there is nothing to compare: {unknown_platform(pattern, views)}")
     if len(found) > 1:
         names = ", ".join(view.entry.name for view, *_ in found)
-        raise UsageError(f"several boards offer {pattern!r}: {names}; name one of them as board")
+        raise UsageError(
+            f"several boards offer {pattern!r}: {names}; choose one of them with board"
+        )
     view, info, offers = found[0]
     return {
         **config,

@@ -1,4 +1,4 @@
-"""The boards that a campaign needs, connected: the farm started once, its members leased."""
+"""Pools: finds the boards that a campaign needs, and connects the farm to them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 60.0
-"""How long a board that answers may take to join, beyond the lease that a dead controller left."""
+"""Longest wait for a board that answers to join the farm, in seconds.
+
+The lease that a controller left when it was killed is waited for in addition.
+"""
 LOOK_S = 0.2
+"""Pause between two looks at a state that changes by itself, in seconds."""
 
 
 class Pools:
-    """Finds the boards of a scope and has the farm work with them.
+    """Finds the boards that a campaign may use, and connects the farm to them.
 
     Args:
-        fleet: the inventory.
-        farm: not started yet; started when boards are first needed.
+        fleet: the boards of the inventory.
+        farm: a farm that is not started yet; it is started when boards are first needed.
         desk: knows which boards may work.
-        lease_ms: how long a dead controller's lease may last.
+        lease_ms: how long the lease of a controller that was killed may last, in milliseconds.
     """
 
     def __init__(self, fleet: Fleet, farm: Farm, desk: BoardSupervisor, lease_ms: float) -> None:
@@ -39,23 +43,29 @@ class Pools:
         self._runs = False
 
     async def boards_of(self, scope: CampaignScope) -> list[BoardView]:
-        """The reachable boards of a campaign.
+        """The reachable boards that a campaign may use.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or none of them may work.
         """
         if not scope.board_id:
             return self._working(scope.platforms[0], await self._fleet.offering(scope.platforms[0]))
         views = await self._fleet.views()
         found = [view for view in views if view.info and view.info.board_id == scope.board_id]
         if not found:
-            raise UsageError(f"no reachable board has the id {scope.board_id}: latfarm boards")
+            raise UsageError(
+                f"no reachable board has the id {scope.board_id}; latfarm boards lists all boards"
+            )
         return found
 
     async def open(self, scope: CampaignScope, cancel: asyncio.Event) -> None:
-        """Have the farm connected to all boards of the scope, and one of them joined.
+        """Connect the farm to all boards of the scope, and wait until one of them has joined.
 
-        A board may still be leased to a controller that was killed: its lease runs out.
+        A board may still be leased to a controller that was killed. It joins when that lease ends.
+
+        Args:
+            scope: the boards and platforms of the campaign.
+            cancel: ends the waiting when it is set.
 
         Raises:
             UsageError: no board offers the platform.
@@ -78,7 +88,10 @@ class Pools:
             states = [status for status in self._farm.boards() if status.name in names]
             story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
             if time.monotonic() > deadline_s:
-                raise FarmError(f"no board of {named} joined within {self._wait_s:.0f} s: {story}")
+                raise FarmError(
+                    f"no board of {named} joined within {self._wait_s:.0f} s: {story}; "
+                    "latfarm boards shows the state of each board"
+                )
             if story != told:
                 logger.info("waiting for a board of %s: %s", named, story)
                 told = story
@@ -93,12 +106,13 @@ class Pools:
         return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)
 
     def _working(self, platform: str, views: list[BoardView]) -> list[BoardView]:
-        """The boards of a platform, if one of them may work; held ones may be let go later."""
+        """The boards of a platform, if one of them may work; the others may work again later."""
         names = [view.entry.name for view in views]
         held = [name for name in names if self._desk.standing(name) is not Standing.WORKING]
         if len(held) == len(names):
             story = "; ".join(f"{name} is {self._desk.standing(name)}" for name in held)
             raise UsageError(
-                f"no board of {platform} takes work: {story}; latfarm boards resume {held[0]}"
+                f"no board of {platform} may work: {story}; to let one work again: "
+                f"latfarm boards resume {held[0]}"
             )
         return views

@@ -1,4 +1,4 @@
-"""One network's latency, asked for: from the store, else from a board at once."""
+"""Questions about the latency of one network: answered from the store, else by a board."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
 
 _Question = tuple[str, str, str, bool, bool]
-"""Network, platform, tier, whether to measure anew, whether with its energy."""
+"""Hash of the network, platform, tier, whether to measure again, whether to measure energy."""
 
 
 class Questions:
-    """Answers each question once, however many ask it at the same time.
+    """Answers each question once, however many callers ask it at the same time.
 
     Args:
-        store: of what was measured before.
-        driver: has a board measure.
-        pools: have the farm connected to one.
+        store: holds earlier measurements.
+        driver: runs the campaign that measures one network.
+        pools: connects the farm to a board of the platform.
     """
 
     def __init__(self, store: Store, driver: Driver, pools: Pools) -> None:
@@ -50,18 +50,29 @@ class Questions:
     async def ask(
         self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool = False
     ) -> AsyncIterator[str | tuple[Measurement, bool]]:
-        """Progress as text, then the measurement and whether the store knew it.
+        """Find the true latency of a network.
 
-        The same question asked twice at once is measured once. Exports of one network are one
-        question: `graph_hash` of the measurement says which of them was measured. With `energy`
-        only a measurement that tells what an inference costs is known; the new one may still lack
-        it, and says why in its conditions.
+        A question that is asked twice at the same time is measured once. Different exports of one
+        network are the same question; `graph_hash` of the measurement says which export was
+        measured. With `energy`, the store only answers with a measurement that has an energy. A new
+        measurement may still lack it; its conditions then say why.
+
+        Args:
+            graph: the network.
+            platform: the platform to answer for.
+            tier: `survey`, or `publish`, which measures longer; empty: `survey`.
+            refresh: measure even if the store has an answer.
+            energy: measure the energy of an inference, too.
+
+        Yields:
+            Texts about the progress, then the measurement and whether the store had it.
 
         Raises:
-            UsageError: an unknown tier or platform.
+            UsageError: the tier or platform is not known.
+            FarmError: no board could measure the network.
         """
         if tier not in {"", "survey", "publish"}:
-            raise UsageError(f"unknown tier {tier!r}: survey or publish")
+            raise UsageError(f"there is no tier {tier!r}; give survey or publish")
         settings = PUBLISH if tier == "publish" else NETWORK
         if energy:
             longer_ms = PUBLISH_ENERGY_MS if tier == "publish" else ENERGY_MS
@@ -70,25 +81,25 @@ class Questions:
         task = self._asked.get(key)
         if task is None:
             if self._closing:
-                raise ControllerError("the controller is stopping")
+                raise ControllerError("the controller is stopping; ask again when it is back")
             task = asyncio.create_task(self._find(graph, platform, settings, refresh))
             self._asked[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
-        # At once where the store knows it; else say what takes its time.
+        # The store answers at once. If it does not, say why this takes longer.
         done, _ = await asyncio.wait({task}, timeout=LOOK_S)
         if not done:
-            yield f"{graph.name}: measuring on {platform}"
+            yield f"{graph.name} is being measured on {platform}"
         yield await asyncio.shield(task)
 
     def _forget(self, key: _Question, task: asyncio.Task[tuple[Measurement, bool]]) -> None:
         del self._asked[key]
         if not task.cancelled():
-            task.exception()  # seen: whoever asked was told, or left
+            task.exception()  # marks the error as seen: each caller got it, or has left
 
     async def _find(
         self, graph: Graph, platform: str, settings: Settings, refresh: bool
     ) -> tuple[Measurement, bool]:
-        """Look into the store, then ask a board: one task, so that nobody asks in between."""
+        """Look into the store, then ask a board. One task does both, so nobody asks in between."""
         if not refresh:
             known = await asyncio.to_thread(self._latest, graph, platform, settings)
             if known is not None:
@@ -96,7 +107,7 @@ class Questions:
         return await self._ask_board(QueryCampaign(graph, platform, settings)), False
 
     def _latest(self, graph: Graph, platform: str, settings: Settings) -> Measurement | None:
-        # What was measured to be published answers the lesser question too.
+        # A measurement for publication answers the question for a survey, too.
         tier = settings.tier if settings.tier == PUBLISH.tier else ""
         found = [
             self._store.latest(
@@ -126,11 +137,13 @@ class Questions:
         )
         record = await self._driver.run(campaign, record, priority=QUERY_PRIORITY)
         if campaign.answer is None:
-            raise FarmError(record.error or "the query ended without a measurement")
+            raise FarmError(
+                record.error or "the board ended the query without a measurement; ask again"
+            )
         return campaign.answer
 
     async def close(self) -> None:
-        """Leave what is asked."""
+        """Cancel all questions that are not answered yet."""
         self._closing = True
         tasks = list(self._asked.values())
         for task in tasks:

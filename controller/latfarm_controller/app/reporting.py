@@ -1,4 +1,4 @@
-"""Store and bundles -> what a platform's report tells."""
+"""The facts of a platform's report, read from the store and the bundles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
-from latfarm_controller.training.cover import bases, gather
+from latfarm_controller.training.gather import bases, gather
 from latfarm_controller.training.training_set import TrainingSet
 
 
@@ -36,18 +36,19 @@ def report(
 ) -> dict[str, Any]:
     """All facts of a platform's report, as plain JSON types; see `reports.platform_report`.
 
-    Blocks for seconds: baselines are fitted anew, without what they are judged on. What was told
-    before is told again where neither measurements nor bundle have changed since.
+    This blocks for seconds, because baselines are fitted without the networks that judge them.
+    Facts that were reported before are used again as long as neither measurements nor bundle have
+    changed.
 
     Args:
-        store: where measurements are.
-        bundles_dir: where bundles are.
-        platform: whose report.
-        campaign: id or name of the campaign to tell of; the newest characterisation where empty.
-        kept: where facts are kept; nowhere if None.
+        store: holds the measurements.
+        bundles_dir: the folder of all bundles.
+        platform: the platform to report on.
+        campaign: id or name of the campaign to report on; empty: the newest characterisation.
+        kept: keeps facts that were reported before; None: they are not kept.
 
     Raises:
-        UsageError: nothing at all is known of the platform, or it has no such campaign.
+        UsageError: nothing is known about the platform, or it has no such campaign.
         StoreError: the measurements cannot be read.
     """
     inputs = ""
@@ -58,21 +59,23 @@ def report(
             return told
     facts = _facts(store, bundles_dir, platform, campaign)
     if kept is not None:
-        # as of before they were gathered: what came meanwhile makes the next report a new one
+        # `inputs` was read before the facts: if something has changed meanwhile, the next report
+        # gathers its facts again.
         kept.put(platform, campaign, inputs, facts)
     return facts
 
 
 def _inputs(store: Store, bundles_dir: Path, platform: str) -> str:
-    """Changes with anything that the platform's report is made of."""
+    """A text that changes whenever the measurements or the bundle of the platform change."""
     path = bundles.newest(bundles_dir).get(platform)
     bundle = "" if path is None else f"{path.name} {bundles.digest(path)}"
     return f"{store.revision(platform)} {bundle}"
 
 
 def _facts(store: Store, bundles_dir: Path, platform: str, campaign: str) -> dict[str, Any]:
-    # Many small fits: a thread for every core of a busy host would only wait for the others.
-    import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
+    # There are many small fits: more threads would wait for each other on a busy host.
+    # Both libraries are imported first, because the limit only reaches libraries that are loaded.
+    import lightgbm  # noqa: F401
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -82,22 +85,30 @@ def _facts(store: Store, bundles_dir: Path, platform: str, campaign: str) -> dic
 
 
 def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -> PlatformRecord:
-    """What store and bundles hold of a platform; errors as `report`.
+    """What the store and the bundles hold about a platform.
 
-    A bundle that cannot be read, or a campaign that gives nothing to learn from, is told and not an
-    error: a report of failures alone is a report.
+    A bundle that cannot be read, or a campaign that gives nothing to learn from, is not an error:
+    the report says so.
+
+    Raises:
+        UsageError: nothing is known about the platform, or it has no such campaign.
+        StoreError: the measurements cannot be read.
     """
     told: list[str] = []
     path = bundles.newest(bundles_dir).get(platform)
     predictor, provenance = _bundle(path, told)
     chain = _chain(store, platform, campaign, str(provenance.get("campaign", "")))
     if campaign and not chain:
-        raise UsageError(f"no campaign {campaign!r} of {platform}; `latfarm campaign list`")
+        raise UsageError(
+            f"there is no campaign {campaign!r} of {platform}; `latfarm campaign list` names "
+            "them all"
+        )
     if not chain and path is None:
         others = sorted({c.platform for c in store.campaigns()} | set(bundles.newest(bundles_dir)))
         raise UsageError(
-            f"nothing is known of platform {platform!r}; known: {', '.join(others) or 'none yet'}; "
-            f"latfarm characterize --platform {platform} begins"
+            f"nothing is known about platform {platform!r}; known platforms: "
+            f"{', '.join(others) or 'none yet'}; to characterise it, run: "
+            f"latfarm characterize --platform {platform}"
         )
     measured: dict[str, list[Measurement]] = {}
     for each in reversed(chain):
@@ -130,9 +141,16 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
 
 
 def _chain(store: Store, platform: str, campaign: str, made_from: str) -> list[CampaignRecord]:
-    """The campaign that is asked for, and those that it adds to; the characterisation is last.
+    """The campaign to report on and those that it adds to; the characterisation comes last.
 
-    Without one asked for it is what the bundle was made from, else the newest characterisation.
+    If no campaign is asked for, it is the one that the bundle was made from, else the newest
+    characterisation.
+
+    Args:
+        store: holds the campaigns.
+        platform: the platform to report on.
+        campaign: id or name of the campaign that is asked for; empty: none.
+        made_from: id of the campaign that the newest bundle was made from; empty: none.
     """
     known = newest_campaign(store, platform, campaign or made_from)
     if known is None and not campaign:
@@ -148,14 +166,16 @@ def _chain(store: Store, platform: str, campaign: str, made_from: str) -> list[C
 def _training(
     store: Store, platform: str, chain: Sequence[CampaignRecord], told: list[str]
 ) -> TrainingSet | None:
-    """What the campaigns give to learn from; None, and a story, where that is nothing."""
+    """What a predictor can learn from the campaigns; None, with a note in `told`, if nothing."""
     if not chain:
-        told.append("No campaign of this platform is stored: the bundle came from elsewhere.")
+        told.append(
+            "The store has no campaign of this platform, because the bundle was made elsewhere."
+        )
         return None
     for each in chain:
         if each.state != "done":
             reason = f": {each.error}" if each.error else ""
-            told.append(f"Campaign {each.name} is {each.state}{reason}")
+            told.append(f"Campaign {each.name} is {each.state}{reason}.")
     try:
         return gather(store, platform, chain[0].campaign_id)
     except UsageError as error:
@@ -164,9 +184,9 @@ def _training(
 
 
 def _bundle(path: Path | None, told: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The newest predictor and its provenance; (None, {}) and a story where there is none."""
+    """The newest predictor and its provenance; (None, {}), with a note in `told`, if none."""
     if path is None:
-        told.append("There is no predictor yet: the report tells what was measured.")
+        told.append("There is no predictor yet, so the report only shows what was measured.")
         return None, {}
     from latfarm_predictors.bundle import read_provenance
 

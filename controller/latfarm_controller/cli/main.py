@@ -1,6 +1,6 @@
-"""Entry point of `latfarm`: commands, exit codes, signals.
+"""Entry point of `latfarm`: its commands, exit codes and signals.
 
-Exit codes: 0 done, 1 failed, 2 bad usage or input, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ app = typer.Typer(
     """,
 )
 
+# Modules of this package in the order in which `latfarm --help` lists their commands.
 COMMANDS = (
     "campaigns.demo",
     "farm.doctor",
@@ -64,13 +65,16 @@ COMMANDS = (
 @app.callback()
 def options(
     verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="log more: -v info, -vv debug")
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Log more: -v information, -vv debugging."
+        ),
     ] = 0,
     home: Annotated[
-        str, typer.Option("--home", envvar="LATFARM_HOME", help="where all state lives")
+        str, typer.Option("--home", envvar="LATFARM_HOME", help="Folder of all state of latfarm.")
     ] = "",
 ) -> None:
-    """Options of every command."""
+    """Apply the options that all commands share."""
     if home:
         os.environ["LATFARM_HOME"] = home
     output.set_verbosity(verbose)
@@ -81,21 +85,26 @@ for _name in COMMANDS:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal must not break the orderly stop that the first one began.
+    # A second signal must not disturb the orderly stop that the first one began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. Errors become one line on standard error."""
+    """Run one command and return its exit code. Errors become one line on standard error.
+
+    Args:
+        arguments: the command line without the program's name; None: that of this process.
+    """
     signal.signal(signal.SIGTERM, _terminate)
-    # Ray starts its processes by fork and exec, and would hang in gRPC's handlers for mere forks.
+    # Ray starts processes by fork and exec. It would hang in the handlers that gRPC installs for
+    # processes that fork without exec.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
     except TyperException as error:
-        usage: Any = error  # its base class does not tell what all its kinds have
+        usage: Any = error  # the base class does not declare what its subclasses have
         usage.show()
         return int(usage.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -106,23 +115,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except PredictorsError as error:
         output.error(str(error))
         return 1 if isinstance(error, BundleError) else 2
-    except SystemExit as stop:  # the parser's own, for a reader of our output that left
+    except SystemExit as stop:  # typer raises it when the reader of our output has gone
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a full disk, a file that may not be written
+    except OSError as error:  # for example a full disk, or a file that may not be written
         where = f"{error.filename}: " if error.filename else ""
         output.error(f"{where}{error.strerror or error}")
         return 1
-    # The parser too makes an exit code of the signal. Who has more to say raises `Interrupted`.
+    # typer too turns the signal into this exit code. Commands that have more to say raise
+    # `Interrupted`.
     if code == INTERRUPTED:
         output.error("interrupted")
     return int(code or 0)
 
 
 def main() -> NoReturn:
-    """Console script."""
+    """Run the console script `latfarm`."""
     sys.exit(run())
 
 

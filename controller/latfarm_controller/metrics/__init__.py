@@ -1,1 +1,1 @@
-"""What the controller tells Prometheus."""
+"""Metrics of the controller for Prometheus."""

@@ -1,12 +1,13 @@
-"""How right predictions are: each measured network is predicted too, when there is time for it.
+"""Metrics of accuracy: each measured network is also predicted, and the two are compared.
 
-A campaign's first networks are measured before there is a bundle to predict them with: once one is
-trained from them, it tells how it does on each of them while that one is left out of its fit.
+Predictions come from the newest bundle of the platform at that time, so that the metrics follow
+both a new bundle and a board that changes. A campaign's first networks are measured before there is
+a bundle. Once a bundle is trained from them, it is judged on each of them as if that network had
+been left out of the fit.
 
-What is predicted comes from the newest bundle of the platform at that time, so that the figures
-follow both a new bundle and a board that changes. Networks that the bundle was calibrated on count
-as well when they are measured again: `purpose` tells a campaign's networks from people's questions,
-and from those that a bundle's own fit left out.
+Networks that a bundle was calibrated on count as well when they are measured again. The label
+`purpose` separates networks of campaigns, networks that people asked about, and networks that were
+left out of a fit.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 MOST_WAITING = 256
+"""Most networks that wait for a comparison; further ones are skipped."""
 MOST_PREDICTORS = 2
+"""Most predictors that are kept in memory; each takes some tens of megabytes."""
 COVERAGE = 0.9
-"""What an interval promises, and what the covered share is to be compared with."""
+"""Coverage of the intervals; the share of covered networks should be close to it."""
 ERROR_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+"""Upper bounds of the histogram of relative errors."""
 LEFT_OUT = "left_out"
+"""Purpose of networks that a bundle's own fit left out."""
 PURPOSES = ("network", "query", LEFT_OUT)
 SKIPPED = ("no_bundle", "failed", "too_many")
 
@@ -42,7 +47,14 @@ logger = logging.getLogger(__name__)
 
 
 class Accuracy:
-    """Compares networks with their predictions. `note` is quick; `settle` computes."""
+    """Compares measured networks with their predictions.
+
+    `note` only remembers a network, so it is quick; `settle` computes the predictions.
+
+    Args:
+        registry: the registry of the metrics.
+        label: limits the number of different platforms.
+    """
 
     def __init__(self, registry: CollectorRegistry, label: Callable[[str], str]) -> None:
         prefix = "latfarm_controller_prediction"
@@ -74,11 +86,11 @@ class Accuracy:
 
     @property
     def waiting(self) -> int:
-        """How many networks are still to be compared."""
+        """Number of networks that wait for a comparison."""
         return len(self._waiting)
 
     def expect(self, platform: str) -> None:
-        """Begin a platform's series at 0: a rate shows only what rises while it is looked at."""
+        """Start the series of a platform at 0, because a rate only shows increases after that."""
         name = self._label(platform)
         if name not in self._expected:
             self._expected.add(name)
@@ -87,20 +99,21 @@ class Accuracy:
                 self._covered.labels(name, purpose)
 
     def trained(self, predictor: PlatformPredictor) -> None:
-        """A new bundle: how it does on each network of its own, that one left out."""
+        """Count how a new bundle does on each of its own networks, as if that one were left out."""
         from latfarm_predictors.intervals import widened_quantile
 
         labels = self._label(predictor.platform), LEFT_OUT
         residuals: list[float] = predictor.correction.residuals.tolist()
         scores: list[float] = predictor.correction.scores.tolist()
         for place, (residual, score) in enumerate(zip(residuals, scores, strict=True)):
-            # Residuals are logs of measured over predicted; scores, those over their sigma.
+            # A residual is the logarithm of measured over predicted latency; a score is a residual
+            # divided by its standard deviation.
             self._errors.labels(*labels).observe(abs(expm1(-residual)))
             factor, _ = widened_quantile(scores[:place] + scores[place + 1 :], COVERAGE)
             self._covered.labels(*labels).inc(score <= factor)
 
     def note(self, graph: Graph, measurement: Measurement) -> None:
-        """A network was measured; failures are not compared."""
+        """Remember that a network was measured; failures are not compared."""
         if not measurement.ok or not measurement.latency_ms:
             return
         if len(self._waiting) >= MOST_WAITING:
@@ -109,7 +122,14 @@ class Accuracy:
         self._waiting.append((graph, measurement))
 
     def settle(self, bundles_dir: Path) -> int:
-        """Compare all that wait; how many were. For one thread at a time."""
+        """Compare all networks that wait. Only one thread at a time may call this.
+
+        Args:
+            bundles_dir: the folder of all bundles.
+
+        Returns:
+            The number of networks that were compared.
+        """
         compared = 0
         newest = bundles.newest(bundles_dir)
         while self._waiting:
@@ -122,7 +142,11 @@ class Accuracy:
                 self._compare(self._predictor(path), graph, measurement)
                 compared += 1
             except (PredictorsError, ControllerError, OSError, ValueError) as error:
-                logger.info("%s was not compared: %s", measurement.request_id, error)
+                logger.info(
+                    "request %s was not compared with a prediction: %s",
+                    measurement.request_id,
+                    error,
+                )
                 self._skipped.labels("failed").inc()
         return compared
 

@@ -1,9 +1,10 @@
-"""What Prometheus may know of the controller: counted as it happens, read when it is scraped.
+"""The controller's metrics for Prometheus.
 
-Counting costs microseconds an event and is always on; a port is opened by `latfarm serve
---metrics-port` alone. Names follow Prometheus' conventions: seconds and bytes, where the project's
-own interfaces speak of milliseconds. Labels are bounded: what comes from outside, as platforms,
-boards and error codes, has a series of its own up to a limit and is `other` beyond it.
+Events are counted when they happen, which costs microseconds, and states are read when Prometheus
+scrapes. Counting is always on; only `latfarm serve --metrics-port` opens a port. Names follow the
+conventions of Prometheus, so they use seconds where the project's own interfaces use milliseconds.
+Labels are bounded: platforms, boards and error codes come from outside, so after a limit all new
+values become `other`.
 """
 
 from __future__ import annotations
@@ -27,36 +28,40 @@ from prometheus_client import (
 
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.metrics.accuracy import Accuracy
-from latfarm_controller.metrics.births import Births
-from latfarm_controller.metrics.labels import OTHER, Few
+from latfarm_controller.metrics.counters import CounterFromZero
+from latfarm_controller.metrics.labels import OTHER, BoundedLabel
 from latfarm_controller.metrics.state import FarmCollector
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
+# Stages of a request, from the campaign to the store.
 STAGES = ("queue", "build", "board", "store")
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 MOST_SENTINELS = 200
+"""Most pairs of a board and a sentinel that are followed."""
 MOST_CAMPAIGNS = 20
-"""The newest ones; an older one's series ends, as a campaign does."""
+"""Most campaigns that have series; the series of the oldest one is removed for a new one."""
 QUERY = "query"
+"""Label for the campaigns that answer single questions."""
 SENTINELS = ("sentinel", "check")
-"""Purposes: of a campaign's, and of those by which a board that was put aside proves itself."""
+"""Purposes of sentinels: those within a campaign, and those before a board may work again."""
 FIRST_SENTINELS = 5
+"""Number of a board's first sentinels whose median is its normal latency."""
 LAST_SENTINELS = 3
-"""Of a board's sentinels: the first ones are what the median of the last ones is compared with."""
+"""Number of its last sentinels whose median is compared with that."""
 
 
 class ControllerMetrics(FarmObserver):
     """The metrics of one controller, in a registry of their own.
 
-    One event loop counts; any thread may read.
+    Only one event loop may count; any thread may read.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._platform, self._board, self._code = Few(), Few(), Few()
+        self._platform, self._board, self._code = BoundedLabel(), BoundedLabel(), BoundedLabel()
         self._campaigns: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
         info = self._gauge("build_info", "Always 1; the labels tell versions.", "version", "python")
         info.labels(version("latfarm-controller"), host.python_version()).set(1)
@@ -92,7 +97,7 @@ class ControllerMetrics(FarmObserver):
         self._retries = self._counter(
             "retries", "Requests that come again, as their failure was not their own.", "platform"
         )
-        self._quarantines = self._counter("quarantines", "Times a board was put aside.", "board")
+        self._quarantines = self._counter("quarantines", "Times a board was quarantined.", "board")
         self._predictions = self._counter(
             "predictions", "Predictions that were asked for.", "platform", "outcome"
         )
@@ -106,31 +111,31 @@ class ControllerMetrics(FarmObserver):
         self.registry.register(self.farm)
         self.accuracy = Accuracy(self.registry, self._platform)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Births:
-        return Births(self.registry, f"latfarm_controller_{name}", text, labels)
+    def _counter(self, name: str, text: str, *labels: str) -> CounterFromZero:
+        return CounterFromZero(self.registry, f"latfarm_controller_{name}", text, labels)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"latfarm_controller_{name}", text, labels, registry=self.registry)
 
     def text(self) -> str:
-        """All metrics in Prometheus' text format."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry).decode()
 
-    # What the farm tells
+    # The methods below are called by the farm; see `FarmObserver`.
 
     def built(self, models: int, failed: int, took_s: float) -> None:
-        """A task built so many models."""
+        """A task built models; `failed` of them could not be built."""
         self._stages.labels("build").observe(took_s)
         self._models.inc("ok", by=models - failed)
         self._models.inc("failed", by=failed)
 
     def dispatched(self, platform: str, waited_s: float) -> None:
-        """A request went to a board."""
+        """A request was given to a board after `waited_s` seconds."""
         del platform
         self._stages.labels("queue").observe(waited_s)
 
     def measured(self, board: str, measurement: Measurement, busy_s: float) -> None:
-        """A board answered."""
+        """A board answered a request after `busy_s` seconds."""
         name = self._platform(measurement.platform)
         board = self._board(board)
         code = self._code(measurement.error_code)
@@ -142,15 +147,15 @@ class ControllerMetrics(FarmObserver):
             self._compare(name, board, measurement.graph_hash, measurement.latency_ms)
 
     def retried(self, platform: str) -> None:
-        """A request comes again."""
+        """A request will be measured again, because its failure was not its own fault."""
         self._retries.inc(self._platform(platform))
 
     def quarantined(self, board: str) -> None:
-        """A board was put aside."""
+        """A board was quarantined."""
         self._quarantines.inc(self._board(board))
 
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
-        """A campaign got an answer."""
+        """A campaign was told a measurement."""
         if campaign_id.startswith(f"{QUERY}-"):
             campaign_id = QUERY
         platform, outcome = self._platform(measurement.platform), measurement.outcome.value
@@ -163,21 +168,21 @@ class ControllerMetrics(FarmObserver):
                 self._campaign.remove(oldest, *labels)
 
     def stored(self, measurements: int, took_s: float) -> None:
-        """Answers were written."""
+        """Measurements were written to the store, which took `took_s` seconds."""
         self._stages.labels("store").observe(took_s)
         self._stored.inc(measurements)
 
     def network_measured(self, graph: Graph, measurement: Measurement) -> None:
-        """A network was measured: it is compared with what was predicted, later."""
+        """A network was measured; it is compared with its prediction later."""
         self.accuracy.note(graph, measurement)
 
     def trained(self, predictor: PlatformPredictor) -> None:
-        """A campaign ended with a bundle."""
+        """A predictor was trained from a campaign."""
         self.accuracy.trained(predictor)
 
     def predicted(self, platform: str, *, ok: bool) -> None:
-        """A prediction was asked for."""
-        # Of an unknown platform anybody may ask: it gets no series of its own.
+        """A prediction was asked for, and made if `ok`."""
+        # Anybody may ask about any platform: an unknown one must not get a series of its own.
         name = self._platform(platform) if ok else OTHER
         self._predictions.inc(name, "ok" if ok else "failed")
 

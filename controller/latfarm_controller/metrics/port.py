@@ -1,6 +1,6 @@
-"""The port behind `latfarm serve --metrics-port`, on loopback: /metrics and /-/healthy.
+"""The HTTP port of `latfarm serve --metrics-port`: /metrics and /-/healthy on 127.0.0.1.
 
-Prometheus runs beside the controller, so that nothing of this leaves the machine.
+Prometheus runs on the same machine, so nothing of this leaves the machine.
 """
 
 from __future__ import annotations
@@ -23,36 +23,44 @@ from latfarm_controller.metrics.state import ControllerCertificateCollector, Sto
 
 LOOPBACK = "127.0.0.1"
 LOOK_S = 2.0
+"""Pause between two looks at the farm, in seconds."""
 COUNT_EVERY = 5
-"""Looks between two counts of the store's rows."""
+"""The store's rows are counted at each fifth look, because counting is slower than looking."""
 
 logger = logging.getLogger(__name__)
 
 
 class WatchedFarm(Protocol):
-    """What is looked at of a farm."""
+    """The part of a farm that metrics need."""
 
     def state(self) -> FarmState:
-        """Queues and boards now."""
+        """The state of the queues and boards now."""
         ...
 
     def timing_here(self) -> bool:
-        """Whether a board measures that shares this host, and needs it quiet."""
+        """Whether a board on this host measures now, so that the host must be quiet."""
         ...
 
 
 class CountedStore(Protocol):
-    """What is looked at of a store."""
+    """The part of a store that metrics need."""
 
     path: Path
 
     def counts(self) -> Mapping[str, int]:
-        """Rows by table."""
+        """Number of rows of each table."""
         ...
 
 
 class Observer:
-    """Looks at farm and store now and then, and compares predictions while no board here times."""
+    """Reads farm and store regularly; compares predictions while no board on this host measures.
+
+    Args:
+        config: the settings, which name the folder of bundles.
+        metrics: the metrics to update.
+        farm: the farm.
+        store: the store.
+    """
 
     def __init__(
         self,
@@ -70,7 +78,7 @@ class Observer:
         metrics.registry.register(ControllerCertificateCollector(config))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         looks = 0
         while True:
             self._metrics.farm.saw(self._farm.state())
@@ -85,17 +93,17 @@ class Observer:
         try:
             self._rows.saw(await asyncio.to_thread(self._store.counts))
         except StoreError as error:
-            logger.warning("the store's rows cannot be counted: %s", error)
+            logger.warning("the rows of the store cannot be counted: %s", error)
 
 
 class MetricsPort:
-    """Serves the metrics from `open` to `close`; the observer looks as long.
+    """Serves the metrics from `open` to `close`; the observer runs during that time.
 
     Args:
-        port: 0: any free one.
-        metrics: what is served.
-        observer: keeps it fresh.
-        healthy: what /-/healthy says: 200 or 503.
+        port: the port; 0: any free port.
+        metrics: the metrics to serve.
+        observer: keeps the metrics up to date.
+        healthy: whether /-/healthy answers 200; else it answers 503.
     """
 
     def __init__(
@@ -110,14 +118,14 @@ class MetricsPort:
 
     @property
     def url(self) -> str:
-        """Where Prometheus scrapes."""
+        """The address that Prometheus scrapes."""
         return f"http://{LOOPBACK}:{self._server.port if self._server else 0}/metrics"
 
     def open(self) -> None:
-        """Listen. Called in the controller's event loop.
+        """Start to listen. Call this in the controller's event loop.
 
         Raises:
-            UsageError: the port cannot be had.
+            UsageError: the port cannot be used.
         """
         pages = {"/metrics": self._page, "/-/healthy": self._health}
         try:
@@ -131,7 +139,7 @@ class MetricsPort:
         self._task.add_done_callback(_tell)
 
     async def close(self) -> None:
-        """Free the port; a second time is no change."""
+        """Stop listening. Closing again does nothing."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -150,4 +158,6 @@ class MetricsPort:
 
 def _tell(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        logger.error("metrics are not kept fresh any more", exc_info=task.exception())
+        logger.error(
+            "metrics are not updated any more, because of an error", exc_info=task.exception()
+        )

@@ -1,4 +1,4 @@
-"""What is read rather than counted: the farm's queues and boards, the store, disk, certificates."""
+"""Metrics that are read when they are scraped: queues, boards, store, disk and certificates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.farm.observer import BOARD_STATES, FarmState, QueueState
-from latfarm_controller.metrics.labels import OTHER, Few
+from latfarm_controller.metrics.labels import OTHER, BoundedLabel
 
 PREFIX = "latfarm_controller"
 
@@ -24,18 +24,18 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class FarmCollector(Collector):
-    """Queues and boards as last seen; what is gone has no series any more."""
+    """Queues and boards as last seen. A queue or board that is gone has no series any more."""
 
     def __init__(self) -> None:
         self._state = FarmState()
-        self._platform, self._board = Few(), Few()
+        self._platform, self._board = BoundedLabel(), BoundedLabel()
 
     def saw(self, state: FarmState) -> None:
-        """The farm is like this now."""
+        """Remember the farm's present state."""
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Three gauges a platform, one for each state a board."""
+        """Three gauges for each platform, and one for each state of each board."""
         state = self._state
         waiting = _gauge("queue_length", "Requests that wait for a board.", "platform")
         at_boards = _gauge("requests_at_boards", "Requests given to a board.", "platform")
@@ -70,18 +70,18 @@ class FarmCollector(Collector):
 
 
 class StoreCollector(Collector):
-    """Size of the store's file, its rows as last counted, and room on its disk."""
+    """Size of the store's file, its rows as last counted, and the free space of its disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows: Mapping[str, int] = {}
 
     def saw(self, rows: Mapping[str, int]) -> None:
-        """The store's tables have so many rows now."""
+        """Remember how many rows each table has."""
         self._rows = dict(rows)
 
     def collect(self) -> Iterator[Metric]:
-        """Read from the file system now."""
+        """The sizes, read from the file system now, and the rows."""
         size = _gauge("store_size_bytes", "The store on disk, its log of late writes included.")
         found = [self._path, self._path.with_name(self._path.name + ".wal")]
         size.add_metric([], sum(path.stat().st_size for path in found if path.exists()))
@@ -102,13 +102,13 @@ class StoreCollector(Collector):
 
 
 class ControllerCertificateCollector(Collector):
-    """When the controller's certificates end, read from their files."""
+    """When the controller's certificates expire, read from their files."""
 
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge for each kind: the earliest of its files."""
+        """One gauge for each kind of certificate: the first expiry of its files."""
         family = _gauge(
             "certificate_expiry_timestamp_seconds",
             "When a certificate of the controller ends: of several of one kind, the first.",
@@ -130,7 +130,7 @@ class ControllerCertificateCollector(Collector):
         found = {("controller", folder / "controller.crt"), ("authority", folder / "ca.crt")}
         try:
             entries = Registry(self._config.boards_file).list()
-        except ControllerError:  # a broken inventory is told by whoever uses it
+        except ControllerError:  # commands that use the inventory report that it is damaged
             return found
         for entry in entries:
             if entry.tls is not None:

@@ -1,4 +1,4 @@
-"""The energies of a report: what inferences cost, predicted and measured."""
+"""Energies in the report on unseen networks: what an inference takes, predicted and measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from latfarm_controller.reports.pages import page
 
 @dataclass(frozen=True)
 class EnergyRow:
-    """One network; millijoules of an inference, above what the board takes at rest.
+    """The energy of one network, predicted and measured.
 
-    `spread_mj`: standard deviation of the measured one.
+    Energies are in millijoules for one inference, without what the board takes at rest.
+
+    Attributes:
+        network: its name.
+        measured_mj: the measured energy.
+        spread_mj: the standard deviation of the measured energy.
+        answer: the prediction.
     """
 
     network: str
@@ -26,7 +32,7 @@ class EnergyRow:
 
     @property
     def error(self) -> float:
-        """Signed share: (predicted - measured) / measured."""
+        """Relative error with its sign: (predicted - measured) / measured."""
         return self.answer.energy_mj / self.measured_mj - 1.0
 
     @property
@@ -39,11 +45,11 @@ class EnergyRow:
 def energy_rows(
     answers: Mapping[str, EnergyAnswer], measured: Sequence[Measurement]
 ) -> list[EnergyRow]:
-    """Rows of the networks whose energy was measured by the rail that the predictor learned from.
+    """The networks whose energy was measured at the rail that the predictor learned from.
 
     Args:
-        answers: by the network's graph hash, in the order to show.
-        measured: of any graphs; several of one are pooled by their median.
+        answers: predictions by the hash of their graph, in the order to show them.
+        measured: measurements of any graphs; the median counts where a graph has several.
     """
     rows = []
     for graph_hash, answer in answers.items():
@@ -62,7 +68,7 @@ def energy_rows(
 
 
 def section(rows: Sequence[EnergyRow]) -> str:
-    """Measured against predicted, as a part of a page; empty without rows."""
+    """The section of the page on energies; empty without rows."""
     if not rows:
         return ""
     coverage = rows[0].answer.coverage

@@ -1,4 +1,4 @@
-"""The report of a platform: how well predictions of unseen networks met their measurements."""
+"""The report on unseen networks: how close predictions came to measurements."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from latfarm_controller.reports import energy
 from latfarm_controller.reports.pages import page, svg
 
 VELA_ESTIMATE = "vela_estimate"
+"""Baseline: the latency that the compiler Vela estimates."""
 _CONDITION_MS = {VELA_ESTIMATE: "vela_estimate_ms"}
+"""Conditions of measurements, in milliseconds, that hold a vendor's estimate, by baseline."""
 
 
 def vendor_baselines(measurements: Sequence[Measurement]) -> dict[str, float]:
-    """What a vendor's compiler estimated of a network in ms, by the name of the baseline.
+    """The latency of a network in milliseconds as a vendor's compiler estimates it, by baseline.
 
     A board whose models are compiled for it reports the compiler's estimate as a condition of each
-    measurement: of Vela for Ethos-U NPUs, which counts the NPU alone.
+    measurement. Vela does so for Ethos-U NPUs; it only counts the time of the NPU.
 
     Args:
-        measurements: of one network.
+        measurements: the measurements of one network.
     """
     found = {}
     for name, condition in _CONDITION_MS.items():
@@ -37,11 +39,15 @@ def vendor_baselines(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """One network, predicted and measured. Latencies in milliseconds.
+    """One network, predicted and measured. Latencies are in milliseconds.
 
-    `passes_ms` are the latencies of the passes at different times that `measured_ms` pools: what
-    lies between them is the host's noise, which bounds what any prediction can reach. `baseline_ms`
-    holds what the named baselines predict.
+    Attributes:
+        network: its name.
+        measured_ms: its measured latency, the median over all passes.
+        passes_ms: the latencies of passes at different times. The differences between them are the
+            noise of the host: no prediction can be better than these.
+        answer: the prediction.
+        baseline_ms: what other predictors predict, by their names.
     """
 
     network: str
@@ -52,12 +58,12 @@ class NetworkRow:
 
     @property
     def error(self) -> float:
-        """Signed share: (predicted - measured) / measured."""
+        """Relative error with its sign: (predicted - measured) / measured."""
         return self.answer.latency_ms / self.measured_ms - 1.0
 
     @property
     def noise(self) -> float | None:
-        """How far the last pass was from the first, as a share; None with one pass."""
+        """Relative difference of the last pass to the first; None if there is only one pass."""
         if len(self.passes_ms) < 2:
             return None
         return abs(self.passes_ms[-1] / self.passes_ms[0] - 1.0)
@@ -70,14 +76,14 @@ class NetworkRow:
 
     @property
     def width(self) -> float:
-        """Width of the interval as a share of the prediction."""
+        """Width of the interval, divided by the prediction."""
         low, high = self.answer.interval_ms
         return (high - low) / self.answer.latency_ms
 
 
 @dataclass(frozen=True)
 class AccuracySummary:
-    """The figures over all networks; shares, not per cent."""
+    """Accuracy over all networks. Errors and widths are shares, not per cent."""
 
     networks: int
     median_error: float
@@ -89,7 +95,7 @@ class AccuracySummary:
 
     @staticmethod
     def of(rows: Sequence[NetworkRow]) -> AccuracySummary:
-        """Over the rows, of which there must be one at least."""
+        """The accuracy over these networks; there must be at least one."""
         errors = [abs(row.error) for row in rows]
         noise = [row.noise for row in rows if row.noise is not None]
         names = sorted({name for row in rows for name in row.baseline_ms})
@@ -180,7 +186,7 @@ def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
 
 
 def plot(rows: Sequence[NetworkRow]) -> str:
-    """Measured against predicted, as SVG."""
+    """A plot of measured against predicted latencies, as SVG."""
     return svg.agreement(
         [
             svg.Point(row.network, row.measured_ms, row.answer.latency_ms, *row.answer.interval_ms)
@@ -189,29 +195,64 @@ def plot(rows: Sequence[NetworkRow]) -> str:
     )
 
 
-def render(
-    title: str,
-    lead: str,
-    rows: Sequence[NetworkRow],
-    *,
-    verdicts: Sequence[tuple[str, str, str]] = (),
-    groups: Sequence[Mapping[str, Any]] = (),
-    campaign: Mapping[str, str] | None = None,
-    conditions: Mapping[str, str] | None = None,
-    energies: Sequence[energy.EnergyRow] = (),
-) -> str:
+@dataclass(frozen=True)
+class NetworksReport:
+    """What the page about unseen networks shows, beside the networks themselves.
+
+    Attributes:
+        title: heading of the page.
+        lead: one line with the platform, the board and the date.
+        verdicts: fusion rules as (first op, second op, verdict).
+        groups: accuracy of the kernel predictors: group, rows, mean_ape, within10 (shares).
+        campaign: the cost of the characterisation, as texts by their names.
+        conditions: the conditions of the board, as texts by their names.
+        energies: energies of the networks, where they were measured and predicted.
+    """
+
+    title: str
+    lead: str
+    verdicts: Sequence[tuple[str, str, str]] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
+    campaign: Mapping[str, str] = field(default_factory=dict)
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    energies: Sequence[energy.EnergyRow] = ()
+
+
+def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
     """The report as one HTML text.
 
     Args:
-        title: heading.
-        lead: one sentence: platform, board, date.
-        rows: the networks, predicted before they were measured.
-        verdicts: fusion rules (first op, second op, verdict).
-        groups: accuracy of the kernel predictors: group, rows, mean_ape, within10 (shares).
-        campaign: what the characterisation cost, as (name, text).
-        conditions: what the board was like, as (name, text).
-        energies: of the networks, where they were measured and predicted.
+        report: what the page shows beside the networks.
+        rows: the networks, which were predicted before they were measured; at least one.
     """
+    unsupported = [f"{row.network}: {text}" for row in rows for text in row.answer.unsupported]
+    body = [
+        page.figures(_headline(rows)),
+        page.section(
+            "Measured against predicted",
+            plot(rows),
+            "Bars are the predicted intervals; the band is +-10 %. Predictions were made before "
+            "the networks were measured.",
+        ),
+        page.section("Networks", _networks(rows)),
+        energy.section(report.energies),
+        page.section("Where the time goes", _breakdown(rows)),
+        page.section(
+            "Fusion rules",
+            svg.matrix(report.verdicts),
+            "Row: first op, column: second op. Filled: executed as one kernel; grey: apart; "
+            "outlined: undecided.",
+        ),
+        page.section("Kernel predictors, judged out of fold", _groups(report.groups)),
+        page.section("Unsupported", "".join(f"<p>{escape(t)}</p>" for t in unsupported)),
+        page.section("What it cost", _listed(report.campaign)),
+        page.section("Conditions", _listed(report.conditions)),
+    ]
+    return page.page(report.title, report.lead, "".join(body))
+
+
+def _headline(rows: Sequence[NetworkRow]) -> list[tuple[str, str]]:
+    """The figures at the top of the page: each value, and what it is."""
     summary = AccuracySummary.of(rows)
     coverage = rows[0].answer.coverage
     boxes = [
@@ -223,49 +264,29 @@ def render(
     ]
     if summary.noise is not None:
         boxes.append((_percent(summary.noise), "median change between two passes"))
-    facts = [
-        page.section(
-            name, page.table(["", ""], ([page.cell(k), page.cell(v)] for k, v in d.items()))
-        )
-        for name, d in (("What it cost", campaign or {}), ("Conditions", conditions or {}))
-        if d
-    ]
-    unsupported = [f"{row.network}: {text}" for row in rows for text in row.answer.unsupported]
-    body = [
-        page.figures(boxes),
-        page.section(
-            "Measured against predicted",
-            plot(rows),
-            "Bars are the predicted intervals; the band is +-10 %. Predictions were made before "
-            "the networks were measured.",
+    return boxes
+
+
+def _listed(texts: Mapping[str, str]) -> str:
+    """A table of texts and their names; empty without any."""
+    if not texts:
+        return ""
+    return page.table(["", ""], ([page.cell(k), page.cell(v)] for k, v in texts.items()))
+
+
+def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
+    """A table of the accuracy of each kernel predictor; empty without any."""
+    if not groups:
+        return ""
+    return page.table(
+        ["group", "kernels", "within +-10 %", "mean error"],
+        (
+            [
+                page.cell(group["group"]),
+                page.cell(group["rows"]),
+                page.cell(_percent(group["within10"])),
+                page.cell(_percent(group["mean_ape"])),
+            ]
+            for group in groups
         ),
-        page.section("Networks", _networks(rows)),
-        energy.section(energies),
-        page.section("Where the time goes", _breakdown(rows)),
-        page.section(
-            "Fusion rules",
-            svg.matrix(verdicts),
-            "Row: first op, column: second op. Filled: executed as one kernel; grey: apart; "
-            "outlined: undecided.",
-        ),
-        page.section(
-            "Kernel predictors, judged out of fold",
-            page.table(
-                ["group", "kernels", "within +-10 %", "mean error"],
-                (
-                    [
-                        page.cell(group["group"]),
-                        page.cell(group["rows"]),
-                        page.cell(_percent(group["within10"])),
-                        page.cell(_percent(group["mean_ape"])),
-                    ]
-                    for group in groups
-                ),
-            )
-            if groups
-            else "",
-        ),
-        page.section("Unsupported", "".join(f"<p>{escape(t)}</p>" for t in unsupported)),
-        *facts,
-    ]
-    return page.page(title, lead, "".join(body))
+    )

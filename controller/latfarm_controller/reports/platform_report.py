@@ -1,4 +1,4 @@
-"""The report of a platform: all its facts as plain data, and the same as one HTML page."""
+"""The report of a platform: all facts as plain data, and an HTML page made from them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from latfarm_controller.reports.pages import page, words
 from latfarm_controller.reports.pages import trust as html_trust
 
 FORMAT = 1
+"""Version of the facts; it changes when a reader of the JSON would have to change."""
+# Sections of the page in their order: name of the link, title.
 SECTIONS = (
     ("networks", "Networks"),
     ("staircases", "Staircases"),
@@ -35,11 +37,11 @@ SECTIONS = (
 
 
 def platform_facts(record: PlatformRecord, *, now_s: float | None = None) -> dict[str, Any]:
-    """Everything that the report tells, as plain JSON types. Takes seconds: models are fitted.
+    """All facts of the report, as plain JSON types. This takes seconds, because models are fitted.
 
     Args:
-        record: what is known.
-        now_s: when the report is made, since the epoch; now where None.
+        record: what is known about the platform.
+        now_s: Unix time of the report in seconds; None: now.
     """
     baselines = []
     if record.predictor is not None and record.predictor.confidence is not None:
@@ -80,7 +82,7 @@ def platform_facts(record: PlatformRecord, *, now_s: float | None = None) -> dic
 
 
 def render(facts: Mapping[str, Any]) -> str:
-    """The report as one HTML text, from `platform_facts`; it loads nothing and runs nothing."""
+    """The facts of `platform_facts` as one HTML text, without scripts and links to other files."""
     body = [
         html_accuracy.networks(facts["networks"]),
         html_accuracy.staircases(facts["staircases"]),
@@ -98,7 +100,7 @@ def render(facts: Mapping[str, Any]) -> str:
     told = "".join(words.paragraph(text, "told") for text in facts["told"])
     head = told + page.figures(headline(facts)) + (f"<nav>{links}</nav>" if links else "")
     return page.page(
-        f"What is known of {facts['platform']}",
+        f"What is known about {facts['platform']}",
         _lead(facts),
         head + "".join(body),
         page.PLATFORM_STYLE,
@@ -106,7 +108,7 @@ def render(facts: Mapping[str, Any]) -> str:
 
 
 def headline(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The figures on top: (value, what it is)."""
+    """The figures at the top of the page: each value, and what it is."""
     networks = facts["networks"]["unseen"] or facts["networks"]["calibration"]
     boxes = []
     if networks:

@@ -1,7 +1,7 @@
-"""Facts of reports, kept until what they were made of changes.
+"""Facts of reports, which are kept until the data that they were made from changes.
 
-A finished characterisation that is run again ends in the same report: it is told again, with the
-date that it was made at, and nothing is fitted.
+If a finished characterisation is run again, its report is the same as before. Then the kept facts
+are used, with their old date, and nothing is fitted.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from typing import Any
 from latfarm_predictors.whole_file import written_whole
 
 KEPT = ".kept"
-"""Folder among the reports."""
+"""Name of the folder with kept facts, inside the folder of reports."""
 MOST = 64
-"""Reports that are kept; the oldest goes."""
+"""Most reports that are kept; the oldest one is deleted for a new one."""
+# Distributions whose code makes the facts: another version makes kept facts invalid.
 _PACKAGES = ("latfarm-controller", "latfarm-predictors")
 _FORMAT = 1
+"""Version of the files."""
 
 
 class ReportCache:
-    """One file for each platform and campaign that was asked about, bounded in number.
+    """Keeps the facts of a limited number of reports in files.
 
-    Safe between threads and processes: a file is replaced whole, and one that is damaged, or of
-    other inputs, is none.
+    It is safe between threads and processes: a file is replaced as a whole, and a file that is
+    damaged or was made from other data is ignored.
 
     Args:
-        folder: made when first written to.
-        most: files in it.
+        folder: folder of the files; it is made when the first one is written.
+        most: most files in it.
     """
 
     def __init__(self, folder: Path, most: int = MOST) -> None:
@@ -40,24 +42,24 @@ class ReportCache:
         self._most = most
 
     def get(self, platform: str, campaign: str, inputs: str) -> dict[str, Any] | None:
-        """What was told of these inputs; None where nothing was.
+        """The facts that were made from these inputs; None if none are kept.
 
         Args:
-            platform: whose report.
-            campaign: that was asked for.
-            inputs: changes with anything that the report is made of.
+            platform: the platform of the report.
+            campaign: the campaign that was asked for; empty: none.
+            inputs: a text that changes with any data that the report is made from.
         """
         try:
             head, _, text = self._path(platform, campaign).read_text("utf-8").partition("\n")
             if head != self._head(platform, campaign, inputs, text):
                 return None
             found: dict[str, Any] = json.loads(text)
-        except (OSError, ValueError):  # there is none, or it is no text
+        except (OSError, ValueError):  # there is no such file, or it is not valid
             return None
         return found
 
     def put(self, platform: str, campaign: str, inputs: str, facts: Mapping[str, Any]) -> None:
-        """Keep what was told; a folder that cannot be written to keeps nothing."""
+        """Keep facts, with the same arguments as `get`; nothing is kept if the disk refuses it."""
         path = self._path(platform, campaign)
         text = json.dumps(facts)
         head = self._head(platform, campaign, inputs, text)
@@ -67,12 +69,12 @@ class ReportCache:
             self._drop_oldest()
 
     def _path(self, platform: str, campaign: str) -> Path:
-        # strangers' names choose no file name
+        # Names may come from bundles that other people made, so they must not become file names.
         key = hashlib.sha256(json.dumps([platform, campaign]).encode()).hexdigest()
         return self._folder / f"{key[:32]}.json"
 
     def _head(self, platform: str, campaign: str, inputs: str, text: str) -> str:
-        """First line of a file: a digest of what the facts were made of, by whom, and of them."""
+        """First line of a file: a digest of the facts, their inputs, and the code's versions."""
         made_by = [_FORMAT, *(f"{name} {version(name)}" for name in _PACKAGES)]
         told = json.dumps([made_by, platform, campaign, inputs]).encode()
         return hashlib.sha256(told + b"\0" + text.encode()).hexdigest()

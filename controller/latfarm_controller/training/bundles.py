@@ -1,4 +1,4 @@
-"""Bundles on disk: `<bundles>/<platform>/<number>.zip`, the highest number counts."""
+"""Bundles on disk: `<bundles>/<platform>/<number>.zip`. The highest number is the newest."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 SUFFIX = ".zip"
+"""Suffix of a bundle's file name."""
 FITTED = ".fitted"
-"""Folder among the platforms' of what follows from bundles alone; see `fitted_cache`."""
+"""Folder beside those of the platforms, in which predictors keep what they fit when first asked."""
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+"""Names of platforms that may become the name of a folder."""
 
 
 def newest(bundles_dir: Path) -> dict[str, Path]:
@@ -34,10 +36,15 @@ def newest(bundles_dir: Path) -> dict[str, Path]:
 
 
 def choose(bundles_dir: Path, platform: str) -> Path:
-    """The newest bundle of a platform; the only one where the platform is not named.
+    """The newest bundle of a platform.
+
+    Args:
+        bundles_dir: the folder of all bundles.
+        platform: the platform; empty: the only one that has a bundle.
 
     Raises:
-        UsageError: there is none, or several and no name; lists the known platforms.
+        UsageError: the platform has no bundle, or no platform is given and several have one. The
+            message lists the platforms that have one.
     """
     found = newest(bundles_dir)
     known = ", ".join(found) or "none yet"
@@ -45,14 +52,14 @@ def choose(bundles_dir: Path, platform: str) -> Path:
         if len(found) == 1:
             return next(iter(found.values()))
         raise UsageError(
-            f"which platform? --platform is one of: {known}"
+            f"several platforms have a bundle; choose one with --platform: {known}"
             if found
-            else "no platform has been characterised: latfarm characterize -p PLATFORM"
+            else "no platform has a bundle yet; make one with latfarm characterize -p PLATFORM"
         )
     if platform not in found:
         raise UsageError(
-            f"no bundle of platform {platform!r}; known: {known}; "
-            f"latfarm characterize --platform {platform} makes one"
+            f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}; "
+            f"make one with latfarm characterize --platform {platform}"
         )
     return found[platform]
 
@@ -68,7 +75,10 @@ def open_bundle(bundles_dir: Path, platform: str) -> PlatformPredictor:
 
 
 def load(path: Path) -> PlatformPredictor:
-    """A predictor that keeps what it fits when first asked for beside the bundles of its home.
+    """Load the predictor of a bundle.
+
+    Some parts of a predictor are fitted when they are first asked for. They are kept in the folder
+    `FITTED` beside the bundles, so that the next process need not fit them.
 
     Raises:
         BundleError: the bundle is damaged or of another version.
@@ -79,12 +89,12 @@ def load(path: Path) -> PlatformPredictor:
 
 
 def digest(path: Path) -> str:
-    """Of a bundle's file, in hexadecimal."""
+    """The SHA-256 digest of a bundle's file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def next_path(bundles_dir: Path, platform: str) -> Path:
-    """Where the platform's next bundle belongs: 0001, 0002, ..."""
+    """The path of a platform's next bundle; bundles are numbered 0001, 0002, ..."""
     folder = bundles_dir / platform
     numbers = [int(p.stem) for p in folder.glob(f"*{SUFFIX}") if p.stem.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}{SUFFIX}"
@@ -94,34 +104,40 @@ def export(bundles_dir: Path, platform: str, path: Path) -> None:
     """Copy the newest bundle of a platform to a file.
 
     Raises:
-        UsageError: there is none, or the file's folder does not exist.
-        StoreError: the file cannot be written; what was there before stays.
+        UsageError: there is no bundle, or the file's folder does not exist.
+        StoreError: the file cannot be written; an older file of that name is unchanged.
     """
     source = choose(bundles_dir, platform)
     if os.path.isdir(path):  # noqa: PTH112 - pathlib raises where a name is too long
-        raise UsageError(f"{path}: is a folder; name a file in it")
+        raise UsageError(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise UsageError(f"{path.parent}: no such folder")
+        raise UsageError(f"{path.parent}: there is no such folder; create it first")
     with _stored(path), written_whole(path) as part:
         shutil.copyfile(source, part)
 
 
 def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
-    """Keep a bundle from outside as the newest of its platform; (platform, where it is).
+    """Copy a bundle from another place into the bundles here, as the newest of its platform.
+
+    Returns:
+        The platform, and the path of the copy.
 
     Raises:
-        UsageError: no such file, or its platform has a name that none can have.
-        BundleError: it is damaged or of another version; nothing is kept.
-        StoreError: it cannot be kept.
+        UsageError: there is no such file, or the platform's name in it is not allowed.
+        BundleError: the bundle is damaged or of another version; nothing is copied.
+        StoreError: the copy cannot be written.
     """
     from latfarm_predictors.bundle import load_bundle
 
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: there is no such file; check the path")
     platform = load_bundle(path).platform
-    # It names a folder of ours: a stranger's file must not choose any other.
+    # The name becomes a folder's name: a file from elsewhere must not choose a folder outside.
     if not _PLATFORM.fullmatch(platform):
-        raise UsageError(f"{path}: {platform!r} is no name of a platform")
+        raise UsageError(
+            f"{path} holds a bundle of {platform!r}, which is not a valid name of a platform; "
+            "a name has up to 200 letters, digits, dots, pluses, hyphens and underscores"
+        )
     kept = next_path(bundles_dir, platform)
     with _stored(kept), written_whole(kept, make_folder=True) as part:
         shutil.copyfile(path, part)
@@ -130,8 +146,8 @@ def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
 
 @contextmanager
 def _stored(path: Path) -> Iterator[None]:
-    """Tell of a file that cannot be written as the store does."""
+    """Turn the error of a file that cannot be written into a `StoreError`."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error

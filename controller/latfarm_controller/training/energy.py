@@ -1,4 +1,4 @@
-"""The energies that a campaign measured: what the energy part of a bundle is fitted to."""
+"""Energies: what a campaign measured of them, and the predictor that is fitted to that."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Answered = Sequence[tuple[Graph, Sequence[Measurement]]]
-"""Graphs with their good measurements."""
+"""Graphs, each with its good measurements."""
 
 
 @dataclass
 class EnergySet:
-    """Energies of one campaign, all by one rail.
+    """Energies of one campaign, all measured at one power rail.
 
-    `left_out` counts measurements by the reason for which their energy was not used.
+    Attributes:
+        rail: the rail; empty where no energy was measured.
+        idle_mw: median power of the board at rest, in milliwatts; None where it is not known.
+        call_overhead_mj: energy of an empty model, in millijoules; None where it is not known.
+        kernels: the samples of kernels.
+        networks: the samples of whole networks.
+        left_out: number of measurements whose energy was not used, by the reason.
     """
 
     rail: str = ""
@@ -48,7 +54,7 @@ class EnergySet:
         return bool(self.kernels or self.networks or self.left_out)
 
     def provenance(self) -> dict[str, Any]:
-        """What a bundle tells of its energies, as plain JSON types; empty where none were asked."""
+        """Facts for a bundle's provenance, as plain JSON types; empty where none were asked for."""
         if not self.asked:
             return {}
         return {
@@ -66,14 +72,15 @@ class EnergySet:
 def collect_energy(
     kernels: Answered, networks: Answered, call_overhead_mj: float | None
 ) -> EnergySet:
-    """The energies among measurements that are good for training.
+    """Collect the energies among measurements that are good for training.
 
-    Rails are never mixed: a battery's millijoules are not a package's. The most frequent counts.
+    Energies of different rails are never mixed, because a battery supplies more than a processor
+    package. Only those of the rail with the most measurements are used.
 
     Args:
-        kernels: by graph.
-        networks: by graph.
-        call_overhead_mj: of an empty model, where it was measured.
+        kernels: models of single kernels with their measurements.
+        networks: whole networks with their measurements.
+        call_overhead_mj: energy of an empty model in millijoules; None where it is not known.
     """
     told = [m for rows in (kernels, networks) for _, answers in rows for m in answers]
     rails = Counter(m.energy_source for m in told if m.energy_mj is not None)
@@ -110,7 +117,11 @@ def fit_energy(
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> EnergyPredictor | None:
-    """A predictor of energies; None, with a warning, where too few were measured."""
+    """Fit a predictor of energies.
+
+    Returns:
+        None, where no energies were asked for; None and a warning, where too few were measured.
+    """
     if not data.asked:
         return None
     # Commands that train nothing need not wait for the regressors.
@@ -132,14 +143,14 @@ def fit_energy(
             on_progress=on_progress,
         )
     except NotEnoughDataError as error:
-        _log.warning("%s: the bundle will tell no energies: %s", platform, error)
+        _log.warning("%s: the bundle will not predict energies: %s", platform, error)
         return None
 
 
 def _by(
     rail: str, rows: Iterable[tuple[Graph, Sequence[Measurement]]]
 ) -> list[tuple[Graph, list[Measurement]]]:
-    """The measurements by one rail, where a graph has any."""
+    """The graphs that have measurements of one rail, with these measurements."""
     kept = [
         (graph, [m for m in answers if m.energy_mj is not None and m.energy_source == rail])
         for graph, answers in rows

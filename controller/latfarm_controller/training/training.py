@@ -1,4 +1,4 @@
-"""From a training set to a bundle: fit, save."""
+"""Training: from the measurements in the store to a bundle on disk."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.measurement import PROTOCOL_VERSION
 
 from latfarm_controller.campaigns.sampling.sibling import predictor_of
+from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
+from latfarm_controller.training.bundles import choose, next_path
 from latfarm_controller.training.energy import fit_energy
+from latfarm_controller.training.gather import bases, gather
 from latfarm_controller.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 OnProgress = Callable[[str, int, int], None]
+"""Called with a stage of the training, the steps done, and all steps of that stage."""
 
 _DISTRIBUTIONS = ("latfarm-controller", "latfarm-predictors", "numpy", "scikit-learn", "lightgbm")
+"""Distributions whose versions a bundle's provenance tells."""
 
 
 def train(
@@ -40,46 +45,16 @@ def train(
         The predictor as loaded from its bundle.
 
     Raises:
-        UsageError: as `collect`, or the campaign measured too little.
-        StoreError: the measurements cannot be read.
+        UsageError: as `gather`, or the campaign measured too little.
+        StoreError: the measurements cannot be read, or the bundle cannot be written.
     """
-    # The regressors' libraries take a second to load; `latfarm predict` has no use for them.
-    import lightgbm  # noqa: F401 - limits only reach libraries that are loaded
-    import scipy.linalg  # noqa: F401
     from latfarm_predictors.bundle import load_bundle, save_bundle
-    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    from latfarm_controller.training.cover import gather
 
     data = gather(store, platform, campaign_id)
     sibling = _sibling_of(store, platform, campaign_id)
     started_s = time.time()
     try:
-        # Hundreds of rows: more threads only wait for each other, by far on a busy host.
-        with threadpool_limits(1):
-            predictor = fit_predictor(
-                PlatformSamples(
-                    platform,
-                    data.rules,
-                    data.kernels,
-                    data.networks,
-                    call_overhead_ms=data.call_overhead_ms,
-                    transfer_ms_per_mb=data.transfer_ms_per_mb,
-                    places=data.places,
-                ),
-                seed=seed,
-                on_progress=on_progress,
-                sibling=sibling,
-            )
-            predictor.energy = fit_energy(
-                platform,
-                data.rules,
-                data.energy,
-                data.call_overhead_ms,
-                seed=seed,
-                on_progress=on_progress,
-            )
+        predictor = _fit(data, sibling, seed, on_progress)
     except NotEnoughDataError as error:
         raise UsageError(
             f"campaign {campaign_id!r} measured too little to learn from: {error}"
@@ -95,10 +70,45 @@ def train(
     return load_bundle(path)
 
 
-def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:
-    """The predictor that a campaign, or the one that it adds to, started from."""
-    from latfarm_controller.training.cover import bases
+def _fit(
+    data: TrainingSet, sibling: PlatformPredictor | None, seed: int, on_progress: OnProgress | None
+) -> PlatformPredictor:
+    """Fit latencies, and energies where they were measured.
 
+    Raises:
+        NotEnoughDataError: there are too few kernels.
+    """
+    # Imported before the limit below is set, because it only reaches libraries that are loaded.
+    import lightgbm  # noqa: F401
+    import scipy.linalg  # noqa: F401
+    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    # There are only hundreds of rows: more threads would wait for each other on a busy host.
+    with threadpool_limits(1):
+        samples = PlatformSamples(
+            data.platform,
+            data.rules,
+            data.kernels,
+            data.networks,
+            call_overhead_ms=data.call_overhead_ms,
+            transfer_ms_per_mb=data.transfer_ms_per_mb,
+            places=data.places,
+        )
+        predictor = fit_predictor(samples, seed=seed, on_progress=on_progress, sibling=sibling)
+        predictor.energy = fit_energy(
+            data.platform,
+            data.rules,
+            data.energy,
+            data.call_overhead_ms,
+            seed=seed,
+            on_progress=on_progress,
+        )
+    return predictor
+
+
+def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:
+    """The sibling platform's predictor that a campaign, or one that it adds to, started from."""
     for name in bases(store, campaign_id):
         record = store.get_campaign(name)
         found = None if record is None else predictor_of(record.config, platform)
@@ -107,8 +117,41 @@ def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredic
     return None
 
 
+def retrain(
+    config: ControllerConfig, store: Store, platform: str, *, on_progress: OnProgress | None = None
+) -> Path:
+    """Make a platform's bundle again from the measurements that its newest bundle was made from.
+
+    Returns:
+        The path of the new bundle.
+
+    Raises:
+        UsageError: there is no bundle, or its measurements are not in this store.
+        BundleError: the newest bundle is damaged.
+    """
+    from latfarm_predictors.bundle import read_provenance
+
+    told = read_provenance(choose(config.bundles_dir, platform))
+    path = next_path(config.bundles_dir, platform)
+    campaign = str(told.get("campaign", ""))
+    if store.get_campaign(campaign) is None:
+        raise UsageError(
+            f"the newest bundle of {platform} was made elsewhere: its campaign "
+            f"{campaign or '(not told)'} is not in {config.store_file}; to make one here, run: "
+            f"latfarm characterize --platform {platform}"
+        )
+    train(store, platform, campaign, path, seed=int(told.get("seed", 0)), on_progress=on_progress)
+    return path
+
+
 def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, Any]:
-    """What a bundle was made from, as plain JSON types."""
+    """What a bundle was made from, as plain JSON types.
+
+    Args:
+        data: the training set.
+        seed: the random seed of the fit.
+        trained_at_s: Unix time of the fit in seconds.
+    """
     return {
         "platform": data.platform,
         "campaign": data.campaign_id,

@@ -1,10 +1,14 @@
-"""What a predictor is fitted to: the good measurements of a campaign, as kernels and networks."""
+"""What a predictor learns from: the kernels and networks that a campaign measured, as samples.
+
+`collect` decides four things, each in a function of its own: which fusion rules hold, what time
+each kernel takes when it is measured alone or between pads, what moving a megabyte costs, and which
+kernels were seen inside networks.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +18,11 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_correction import boundary_mb
-from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
-from latfarm_controller.campaigns.kernels import survey as kernels
 from latfarm_controller.campaigns.kernels.padding_profile import within_samples
 from latfarm_controller.campaigns.kernels.padding_results import padded_samples, with_cold
 from latfarm_controller.campaigns.networks import campaign as networks
-from latfarm_controller.campaigns.profiles import profiled_draw
 from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     Pair,
     Seen,
@@ -39,9 +40,13 @@ from latfarm_controller.campaigns.profiles.insight import (
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import accounts_for, in_context
 from latfarm_controller.campaigns.sampling.base import Excluded
-from latfarm_controller.campaigns.slow_core import SlowCore, felt
+from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.training.campaign_measurements import (
+    CampaignMeasurements,
+    read_campaign,
+)
 from latfarm_controller.training.energy import EnergySet, collect_energy
 
 _log = logging.getLogger(__name__)
@@ -51,11 +56,23 @@ _log = logging.getLogger(__name__)
 class TrainingSet:
     """What a campaign gives to learn from.
 
-    `places` are those of the `kernels` that were seen inside a network, by network: what stands
-    around them is learned from these. `left_out` counts measurements by the reason for which they
-    were not used. `overruled`: the pairs that networks were seen to fuse otherwise than their own
-    models; `rules` say what networks do. `slow_core`: what was taken out of all latencies beyond
-    what they were told with.
+    Attributes:
+        platform: the platform that was measured.
+        campaign_id: the campaign.
+        rules: the fusion rules, as networks of the campaign show them.
+        call_overhead_ms: latency of an empty model, in milliseconds.
+        transfer_ms_per_mb: milliseconds that a megabyte of a model's inputs or outputs takes.
+        kernels: all samples of kernels, those of `places` included.
+        networks: the calibration networks.
+        board_ids: the boards that measured.
+        fingerprint: the platform's fingerprint under which all of this was measured.
+        left_out: number of measurements that were not used, by the reason.
+        insight: how kernels' own times were obtained, for the bundle's provenance.
+        energy: the energies that were measured.
+        places: the kernels that were seen inside a network, by network. The effect of a kernel's
+            neighbours is learned from these.
+        overruled: pairs of ops that networks fuse differently than single pairs did.
+        slow_core: the correction for a slow core that all latencies here already contain.
     """
 
     platform: str
@@ -78,131 +95,68 @@ class TrainingSet:
 def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     """The kernels and networks that one campaign measured.
 
-    Only that campaign's own: networks measured elsewhere may be the ones that judge the predictor.
-    Failures, measurements under another protocol, windows that the sentinel voided, and all but the
-    most frequent fingerprint are left out; an unstable measurement only where its graph has a
-    stable one.
+    Only the campaign's own measurements count, because networks that others measured may be the
+    ones that judge the predictor. `campaign_measurements` says which measurements are left out.
 
     Raises:
-        UsageError: no such campaign, or one of another platform or without rules.
+        UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
+        StoreError: the measurements cannot be read.
     """
-    record = store.get_campaign(campaign_id)
-    if record is None:
-        raise UsageError(f"no campaign {campaign_id!r}; `latfarm campaign list` names them")
-    if record.platform != platform:
-        raise UsageError(f"campaign {campaign_id!r} is of {record.platform}, not of {platform}")
+    record = _campaign_of(store, platform, campaign_id)
     rules, overhead_ms = _rules_of(record)
-    left_out: Counter[str] = Counter()
-    measured = {
-        purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
-        for purpose in (kernels.PURPOSE, networks.PURPOSE, profiled_draw.PURPOSE)
-    }
-    slow_core = felt(m for found in measured.values() for m in found)
-    measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
-    fingerprint = _most_frequent(
-        m.fingerprint for found in measured.values() for m in found if m.ok
-    )
-    void = frozenset(record.outcome.get("void", ()))
-    usable = {
-        purpose: _usable(measured[purpose], fingerprint, void, left_out)
-        for purpose in (kernels.PURPOSE, networks.PURPOSE)
-    }
-    profiled_runs = [
-        run
-        for p in (networks.PURPOSE, profiled_draw.PURPOSE)
-        for run in _profiled(store, measured[p])
-    ]
-    if record.config.get("rules") is None:
-        seen = seen_in_networks(profiled_runs)
-        otherwise, rules = overruled(rules, seen), put_right(rules, seen)
-    else:
-        otherwise = {}  # whoever gives rules wants these
-    result = TrainingSet(
+    found = read_campaign(store, record)
+    rules, otherwise = _as_networks_show(record, rules, found)
+    profiles = chosen_insight(record.outcome) in (None, "profile")
+    alone = _measured_alone(found, overhead_ms, profiles=profiles)
+    between = padded_samples(record.outcome, store.get_graph)
+    padded = between + within_samples(record.outcome, store.get_graph)
+    transfer = _transfer_ms_per_mb(found, alone, between, overhead_ms, profiles=profiles)
+    places = _places(record, found, rules, transfer, profiles=profiles)
+    kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
+    pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
+    if found.left_out.get("fingerprint"):
+        _log.warning(
+            "%s: %d measurements were taken under another fingerprint and are left out",
+            platform,
+            found.left_out["fingerprint"],
+        )
+    return TrainingSet(
         platform,
         record.campaign_id,
         rules,
         overhead_ms,
-        fingerprint=fingerprint,
+        transfer_ms_per_mb=transfer,
+        kernels=kernels,
+        networks=[sample for sample in pooled if sample is not None],
+        board_ids=found.board_ids,
+        fingerprint=found.fingerprint,
+        left_out=found.left_out,
+        insight=insight_story(record.outcome, kernels),
+        energy=collect_energy(
+            found.kernels, found.networks, record.outcome.get("call_overhead_mj")
+        ),
+        places=places,
         overruled=otherwise,
-        slow_core=slow_core,
+        slow_core=found.slow_core,
     )
-    singles = _with_graphs(store, usable[kernels.PURPOSE], left_out)
-    profiled: dict[str, list[Measurement]] = {}
-    for m in measured[kernels.PURPOSE]:
-        if m.ok and m.fingerprint == fingerprint:
-            profiled.setdefault(m.graph_hash, []).append(m)
-    profiles = chosen_insight(record.outcome) in (None, "profile")
-    for graph, answers in singles:
-        kernel = Kernel(graph)
-        # One sample a pass: what lies between passes tells the fit how noisy a kernel is. Shares
-        # are no times: a profile tells them even where its pass was too unstable to be used.
-        share = layout_share(profiled.get(hash_of(graph), ()), overhead_ms) if profiles else None
-        result.kernels += [sample_of(kernel, m, overhead_ms, share) for m in answers]
-    between = padded_samples(record.outcome, store.get_graph)
-    padded = between + within_samples(record.outcome, store.get_graph)
-    better = {sample.kernel.kernel_id for sample in padded}
-    alone = {s.kernel.kernel_id: s for s in result.kernels if s.kernel.kernel_id in better}
-    padded = [with_cold(s, alone.get(s.kernel.kernel_id)) for s in padded]
-    result.kernels = [s for s in result.kernels if s.kernel.kernel_id not in better] + padded
-    whole = _with_graphs(store, usable[networks.PURPOSE], left_out)
-    for graph, answers in whole:
-        sample = networks.pooled_network(graph, answers)
-        if sample is not None:
-            result.networks.append(sample)
-    if between:
-        both = [(s, alone[s.kernel.kernel_id]) for s in between if s.kernel.kernel_id in alone]
-        result.transfer_ms_per_mb = transfer_beside_pads(
-            [(s.kernel.graph, own.latency_ms, s.latency_ms) for s, own in both], overhead_ms
+
+
+def _campaign_of(store: Store, platform: str, campaign_id: str) -> CampaignRecord:
+    record = store.get_campaign(campaign_id)
+    if record is None:
+        raise UsageError(
+            f"there is no campaign {campaign_id!r}; `latfarm campaign list` names them all"
         )
-    elif profiles:
-        result.transfer_ms_per_mb = transfer_ms_per_mb(
-            [(graph, profiled.get(hash_of(graph), ())) for graph, _ in singles], overhead_ms
+    if record.platform != platform:
+        raise UsageError(
+            f"campaign {campaign_id!r} measured {record.platform}, not {platform}; "
+            "name a campaign of this platform"
         )
-    if profiles or measured[profiled_draw.PURPOSE]:
-        told = [
-            (graph, m)
-            for graph, m in profiled_runs
-            if m.fingerprint == fingerprint and (profiles or accounts_for(m))
-        ]
-        result.places = _from_networks(record, result, told)
-        result.kernels += [sample for network in result.places for sample in network]
-    result.insight = insight_story(record.outcome, result.kernels)
-    result.energy = collect_energy(singles, whole, record.outcome.get("call_overhead_mj"))
-    used = [m for found in usable.values() for answers in found.values() for m in answers]
-    result.board_ids = tuple(sorted({m.board_id for m in used}))
-    result.left_out = dict(sorted(left_out.items()))
-    if left_out["fingerprint"]:
-        _log.warning(
-            "%s: %d measurements were taken under another fingerprint and are left out",
-            platform,
-            left_out["fingerprint"],
-        )
-    return result
-
-
-def _profiled(store: Store, found: Iterable[Measurement]) -> Iterator[tuple[Graph, Measurement]]:
-    """What was measured, and its measurement, of good ones with layers."""
-    for measurement in found:
-        graph = store.get_graph(measurement.graph_hash) if measurement.ok else None
-        if graph is not None and measurement.layers:
-            yield graph, measurement
-
-
-def _from_networks(
-    record: CampaignRecord, data: TrainingSet, found: Iterable[tuple[Graph, Measurement]]
-) -> list[list[KernelSample]]:
-    """Kernels of each profiled network, but none that must not be trained on."""
-    held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
-    barred = Excluded.of(held_out, data.rules, record.config.get("exclude_kernels", ()))
-    groups: list[list[KernelSample]] = []
-    for graph, measurement in sorted(found, key=lambda run: run[1].request_id):
-        transfers_ms = data.transfer_ms_per_mb * boundary_mb(graph)
-        inside = in_context(graph, data.rules, measurement, transfers_ms)
-        groups.append([sample for sample in inside if sample.kernel not in barred])
-    return groups
+    return record
 
 
 def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:
+    """The fusion rules that a campaign found, and the latency of an empty model in milliseconds."""
     outcome = record.outcome
     if "rules" not in outcome:
         raise UsageError(
@@ -212,46 +166,115 @@ def _rules_of(record: CampaignRecord) -> tuple[FusionRules, float]:
     try:
         rules = FusionRules.from_json(outcome["rules"])
     except PredictorsError as error:
-        raise UsageError(f"campaign {record.campaign_id!r}: {error}") from error
+        raise UsageError(
+            f"the fusion rules of campaign {record.campaign_id!r} cannot be read: {error}"
+        ) from error
     return rules, float(outcome.get("call_overhead_ms", 0.0))
 
 
-def _most_frequent(names: Iterable[str]) -> str:
-    counts = Counter(names)
-    return max(sorted(counts), key=lambda name: counts[name]) if counts else ""
+def _as_networks_show(
+    record: CampaignRecord, rules: FusionRules, found: CampaignMeasurements
+) -> tuple[FusionRules, Mapping[Pair, Seen]]:
+    """The rules corrected by profiles of networks, and the pairs that were corrected.
+
+    Rules that a person gave to the campaign stay as they are.
+    """
+    if record.config.get("rules") is not None:
+        return rules, {}
+    seen = seen_in_networks(found.profiled_networks)
+    return put_right(rules, seen), overruled(rules, seen)
 
 
-def _usable(
-    found: Sequence[Measurement], fingerprint: str, void: frozenset[str], left_out: Counter[str]
-) -> dict[str, list[Measurement]]:
-    """Good measurements by graph, oldest first."""
-    graphs: dict[str, list[Measurement]] = {}
-    for m in sorted(found, key=lambda m: (m.measured_at_s, m.request_id)):
-        if not m.ok:
-            left_out["failed"] += 1
-        elif m.protocol_version != PROTOCOL_VERSION:
-            left_out["protocol"] += 1
-        elif m.fingerprint != fingerprint:
-            left_out["fingerprint"] += 1
-        else:
-            graphs.setdefault(m.graph_hash, []).append(m)
-    for key, answers in graphs.items():
-        kept = [m for m in answers if m.request_id not in void] or answers
-        left_out["void"] += len(answers) - len(kept)
-        stable = [m for m in kept if not m.unstable] or kept
-        left_out["unstable"] += len(kept) - len(stable)
-        graphs[key] = stable
-    return graphs
+def _measured_alone(
+    found: CampaignMeasurements, overhead_ms: float, *, profiles: bool
+) -> list[KernelSample]:
+    """A sample of each usable measurement of a model that is one kernel.
+
+    Repeats stay separate samples: the fit learns from their differences how noisy a kernel is.
+
+    Args:
+        found: the campaign's measurements.
+        overhead_ms: latency of an empty model.
+        profiles: whether profiles tell which share of the model's time is not the kernel's.
+    """
+    samples: list[KernelSample] = []
+    for graph, answers in found.kernels:
+        kernel = Kernel(graph)
+        told = found.profiles.get(hash_of(graph), ())
+        share = layout_share(told, overhead_ms) if profiles else None
+        samples += [sample_of(kernel, m, overhead_ms, share) for m in answers]
+    return samples
 
 
-def _with_graphs(
-    store: Store, found: Mapping[str, list[Measurement]], left_out: Counter[str]
-) -> list[tuple[Graph, list[Measurement]]]:
-    rows = []
-    for key, answers in found.items():
-        graph = store.get_graph(key)
-        if graph is None:
-            left_out["graph lost"] += len(answers)
-        else:
-            rows.append((graph, answers))
-    return rows
+def _by_kernel(samples: Iterable[KernelSample]) -> dict[str, KernelSample]:
+    return {sample.kernel.kernel_id: sample for sample in samples}
+
+
+def _best_of(alone: Sequence[KernelSample], padded: Sequence[KernelSample]) -> list[KernelSample]:
+    """The samples of kernels alone, replaced by those between pads where a kernel has both."""
+    better = _by_kernel(padded)
+    replaced = _by_kernel(s for s in alone if s.kernel.kernel_id in better)
+    return [s for s in alone if s.kernel.kernel_id not in better] + [
+        with_cold(s, replaced.get(s.kernel.kernel_id)) for s in padded
+    ]
+
+
+def _transfer_ms_per_mb(
+    found: CampaignMeasurements,
+    alone: Sequence[KernelSample],
+    between: Sequence[KernelSample],
+    overhead_ms: float,
+    *,
+    profiles: bool,
+) -> float:
+    """Milliseconds that a megabyte of a model's inputs or outputs takes.
+
+    It is told by kernels that were measured both alone and between pads, else by what profiles of
+    single kernels leave unexplained.
+    """
+    if between:
+        single = _by_kernel(alone)
+        both = [(s, single[s.kernel.kernel_id]) for s in between if s.kernel.kernel_id in single]
+        return transfer_beside_pads(
+            [(s.kernel.graph, own.latency_ms, s.latency_ms) for s, own in both], overhead_ms
+        )
+    if profiles:
+        return transfer_ms_per_mb(
+            [(graph, found.profiles.get(hash_of(graph), ())) for graph, _ in found.kernels],
+            overhead_ms,
+        )
+    return 0.0
+
+
+def _places(
+    record: CampaignRecord,
+    found: CampaignMeasurements,
+    rules: FusionRules,
+    transfer: float,
+    *,
+    profiles: bool,
+) -> list[list[KernelSample]]:
+    """The kernels of each profiled network, without those that must not be trained on.
+
+    Args:
+        record: the campaign, whose configuration names the networks that are held out.
+        found: its measurements.
+        rules: how networks are cut into kernels.
+        transfer: milliseconds a megabyte of a network's inputs or outputs takes.
+        profiles: whether profiles tell kernels' times on this platform. If not, only profiles that
+            account for the latency measured without the profiler are used.
+    """
+    if not profiles and not found.drawn_profiles:
+        return []
+    told = [
+        (graph, m)
+        for graph, m in found.profiled_networks
+        if m.fingerprint == found.fingerprint and (profiles or accounts_for(m))
+    ]
+    held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
+    barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
+    groups: list[list[KernelSample]] = []
+    for graph, measurement in sorted(told, key=lambda run: run[1].request_id):
+        inside = in_context(graph, rules, measurement, transfer * boundary_mb(graph))
+        groups.append([sample for sample in inside if sample.kernel not in barred])
+    return groups

@@ -1,4 +1,4 @@
-"""A controller in the test's own event loop, with a real store and a real agent, without Ray."""
+"""A controller in the event loop of the test, with a real store and agent but without Ray."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROFILE = {
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAgent]:
-    """A simulated board that takes 30 ms to measure."""
+    """A simulated board that needs 30 ms for a measurement."""
     folder = tmp_path_factory.mktemp("board")
     profile = folder / "profile.json"
     profile.write_text(json.dumps(PROFILE))
@@ -54,9 +54,9 @@ class Lab:
 
     @asynccontextmanager
     async def controller(self) -> AsyncIterator[Controller]:
-        """A controller that is closed at the end, with its store."""
+        """A controller, which is closed together with its store at the end of the block."""
         with DuckDBStore(self.store_file) as store:
-            # Short: a lease that was granted while we left is only given back by time.
+            # Short, because a lease granted while the controller stopped only ends by time.
             settings = ShardSettings("test", lease_ms=2000)
             farm = Farm(InlineBackend(), "test", settings=settings)
             controller = Controller(self.config, store, Fleet(self.config, "test"), farm)
@@ -79,7 +79,7 @@ def lab(tmp_path: Path, agent: LocalAgent) -> Iterator[Lab]:
     """A fresh home that knows the board."""
     lab = Lab(tmp_path / "home", agent)
     yield lab
-    # Exactly this home's: its path is too long for sockets, so they have a folder elsewhere.
+    # Remove the folder of this home's sockets, which lies elsewhere if the path is long.
     if not lab.config.ray_dir.is_relative_to(lab.config.home):
         lab.config.ray_dir.rmdir()
         lab.config.ray_dir.parent.rmdir()

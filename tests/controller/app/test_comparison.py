@@ -1,4 +1,4 @@
-"""Which board and platforms a comparison takes; and one run through controller, farm and agent."""
+"""The board and platforms that a comparison chooses, and one run of it with a real agent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def names(config: dict[str, Any]) -> list[str]:
     return [found["name"] for found in config["offers"]]
 
 
-def test_all_that_fits_on_the_one_board_that_has_it() -> None:
+def test_all_platforms_of_the_only_board_that_fits_are_compared() -> None:
     away = BoardView(BoardEntry("away", "127.0.0.1:2"), None, "no answer")
     made = compared("*", {"threads": [1, 4]}, [view("pi", MNN), away])
     assert names(made) == ["pi-mnn3.6-fp32-1t", "pi-mnn3.6-fp32-4t"]

@@ -1,4 +1,4 @@
-"""What the controller promises beyond its parts: one of each at a time, and how things end."""
+"""The controller as a whole: each campaign and question runs once, and how they end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def end(controller: Any, name: str) -> CampaignRecord:
 
 
 def measured(lab: Any) -> list[str]:
-    """Request ids in the store."""
+    """The request ids in the store."""
     with app_store(lab) as store:
         return [m.request_id for m in store.measurements()]
 
@@ -88,7 +88,7 @@ def test_another_export_of_a_network_is_not_measured_again(lab: Any) -> None:
             known, hit = await ask(controller, other)
             assert hit
             assert known == first[0]
-            # Once it is measured itself, that is the answer, whatever else is newer.
+            # Once this export is measured itself, that is the answer, even if others are newer.
             own, hit = await ask(controller, other, refresh=True)
             assert not hit
             assert own.graph_hash == hash_of(other)
@@ -186,7 +186,7 @@ def test_watch_always_ends_with_the_final_state(lab: Any) -> None:
             for number in range(8):
                 config = networks(lab, 1, 20 + number)
                 record = await controller.campaigns.start("networks", "toy", config, "")
-                # A slow watcher: the campaign ends between two looks.
+                # A slow watcher: the campaign ends between two of its looks.
                 states = []
                 async for state in controller.campaigns.watch(record.campaign_id):
                     states.append(state.state)

@@ -231,7 +231,7 @@ def test_training_from_nothing_is_refused(store: Store, tmp_path: Path) -> None:
     store.put_campaign(CampaignRecord("c1", "c1", "networks", PLATFORM, outcome={}))
     with pytest.raises(UsageError, match="no fusion rules yet"):
         train(store, PLATFORM, "c1", tmp_path / "b.zip")
-    with pytest.raises(UsageError, match="is of sim-board, not of other"):
+    with pytest.raises(UsageError, match="measured sim-board, not other"):
         train(store, "other", "c1", tmp_path / "b.zip")
     rules = {"rules": RULES.to_json()}
     store.put_campaign(CampaignRecord("c1", "c1", "kernels", PLATFORM, outcome=rules))

@@ -18,8 +18,8 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
-from latfarm_controller.training.cover import bases, gather, retrain
-from latfarm_controller.training.training import train
+from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.training import retrain, train
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance, save_bundle
 from latfarm_predictors.confidence.layer_coverage import layer_coverage

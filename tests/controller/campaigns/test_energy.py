@@ -119,7 +119,7 @@ def test_too_few_energies_give_a_warning_and_no_model(caplog: pytest.LogCaptureF
     assert found.left_out == {"unavailable": 1}
     with caplog.at_level(logging.WARNING):
         assert fit_energy("p", RULES, found, 0.01) is None
-    assert "p: the bundle will tell no energies" in caplog.text
+    assert "p: the bundle will not predict energies" in caplog.text
 
 
 class Metered:

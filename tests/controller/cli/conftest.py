@@ -1,4 +1,4 @@
-"""The command line in this process: exit code, standard output and standard error of a command."""
+"""Runs commands in this process, with their exit code, standard output and standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from latfarm_controller.cli import main
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command: its exit code and output."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Ended:
 
     @property
     def line(self) -> str:
-        """The one line on standard error."""
+        """The only line on standard error."""
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
         return lines[0]
@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def latfarm(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Latfarm]:
-    """Runs a command; what it changes in this process is put back."""
+    """Runs a command, and then restores what it changed in this process."""
     for name in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY", "LATFARM_HOME"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("LATFARM_HOME", str(home))

@@ -1,4 +1,4 @@
-"""Bad model files: one line that names the file, the node and the remedy; nothing begun."""
+"""Bad model files: one line names the file, the node and the remedy, and nothing is started."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_bad_shapes(
 def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
     ended = latfarm(command, tmp_path, *PLATFORM)
     assert (ended.code, home.exists()) == (2, False)
-    assert ended.line == f"latfarm: {tmp_path}: no *.onnx file in this folder"
+    assert ended.line == f"latfarm: {tmp_path}: this folder holds no *.onnx file"
 
 
 def test_a_name_with_line_breaks_stays_one_line(latfarm: Any, tmp_path: Path) -> None:
@@ -172,9 +172,7 @@ def test_no_bundle_lists_the_known_platforms(latfarm: Any, home: Path, tmp_path:
     good(path)
     ended = latfarm("predict", path)
     assert ended.code == 2
-    assert ended.line.endswith(
-        "no platform has been characterised: latfarm characterize -p PLATFORM"
-    )
+    assert ended.line.endswith("make one with latfarm characterize -p PLATFORM")
     assert not home.exists()
     for platform in ("b-platform", "a-platform"):
         (home / "bundles" / platform).mkdir(parents=True)
@@ -206,12 +204,12 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "no JSON"),
+        (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "not valid JSON"),
         (("campaign", "run", "kernels", "-p", "p", "--config", "[]"), "JSON object"),
         (("campaign", "run", "kernels", "-p", "p", "--model", "x.onnx"), "campaign run networks"),
         (("campaign", "run", "networks", "-p", "p", "--model", "x.onnx"), "no such file"),
         (("results", "export", "x.txt"), ".csv or .parquet"),
-        (("bundle", "export", "p", "x.zip"), "no bundle of platform 'p'"),
+        (("bundle", "export", "p", "x.zip"), "there is no bundle for platform 'p'"),
         (("bundle", "import", "x.zip"), "no such file"),
         (("boards", "add", "b", "nowhere"), "host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),

@@ -1,4 +1,4 @@
-"""Every command explains itself, and the reference page says the same."""
+"""Every command explains itself, and the pages of the reference are up to date."""
 
 from __future__ import annotations
 

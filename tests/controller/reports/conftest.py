@@ -1,4 +1,4 @@
-"""A platform whose truth is a formula: measured into a real store, trained, ready to be told."""
+"""A platform whose true latencies are a formula, measured into a real store and trained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.controller.reports.toy import (
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The one trained platform that many tests look at."""
+    """The trained platform that many tests read."""
     folder = tmp_path_factory.mktemp("platform")
     with DuckDBStore(folder / "store.duckdb") as store:
         rows = []

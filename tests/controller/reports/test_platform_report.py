@@ -1,4 +1,4 @@
-"""A platform's report: its page is one file that tells what the data say, whatever they hold."""
+"""A platform's report: its facts, and a page that is correct for any data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = "<script>alert(\"x\")</script>' onload='&amp;</title></svg>"
 
 
 class Page(HTMLParser):
-    """Checks that tags nest, and keeps what was seen."""
+    """Checks that tags are closed in their order, and keeps the tags that were seen."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_staircases_show_every_point_of_their_data(facts: dict[str, Any], html: 
         ):
             assert low <= middle <= high
     page = Page(html)
-    samples = 1  # the legend's own
+    samples = 1  # one in the legend
     assert page.count("circle", "on") == sum(e["exact"] for e in entries) + samples
     assert page.count("circle", "near") == sum(e["near"] for e in entries) + samples
     assert page.count("polyline", "curve") == len(entries)
@@ -164,7 +164,7 @@ def test_calibration_networks_are_left_out_in_turn(facts: dict[str, Any]) -> Non
     assert [row["family"] for row in told["families"]] == ["resnet"]
     assert told["repeat"]["rmspe"] == pytest.approx(0.0, abs=1e-9)
     assert {"forest", "roofline", "lookup", "sum", "flops"} <= set(told["methods"])
-    # A look-up table that had seen these kernels would make no error at all.
+    # A look-up table that had seen these kernels would have no error at all.
     assert told["methods"]["lookup"]["mape"] > 0.01
     assert 0 <= told["inside"] <= 1
     assert told["width"] > 0
@@ -207,7 +207,7 @@ def test_pairs_that_networks_put_right_are_listed(lab: toy.Lab) -> None:
     told = {**found.provenance, "overruled": {"Conv+HardSwish": shown}}
     facts = platform_facts(replace(found, provenance=told))
     text = " ".join(Page(render(facts)).text)
-    assert "Put right by networks" in text
+    assert "Corrected by profiles of networks" in text
     assert "Conv > HardSwish together 21 19" in " ".join(text.split())
 
 
@@ -253,7 +253,7 @@ def test_the_same_facts_make_the_same_page(facts: dict[str, Any], html: str) -> 
 
 
 def poisoned(data: Any, keys: frozenset[str]) -> Any:
-    """The data with hostile text in every place that names of strangers can reach."""
+    """Facts with hostile text in all places where names from other people can appear."""
 
     def text(key: str, value: Any) -> Any:
         if key in keys and isinstance(value, str):
@@ -350,7 +350,7 @@ def test_a_tiny_store_tells_what_it_has(store: DuckDBStore, tmp_path: Path) -> N
 def test_a_bundle_from_elsewhere_needs_no_campaign(lab: toy.Lab, store: DuckDBStore) -> None:
     found = reporting.record(store, lab.bundles, toy.PLATFORM)
     assert found.campaign is None
-    assert "the bundle came from elsewhere" in found.told[0]
+    assert "the bundle was made elsewhere" in found.told[0]
     fusion = fusion_facts(found)
     assert fusion is not None
     assert fusion["counts"]["fused"] == 1
@@ -370,7 +370,7 @@ def test_a_damaged_bundle_is_told(lab: toy.Lab, tmp_path: Path) -> None:
 
 def test_unknown_platforms_and_campaigns_are_named(lab: toy.Lab) -> None:
     with pytest.raises(
-        UsageError, match=f"nothing is known of platform 'x'; known: .*{toy.PLATFORM}"
+        UsageError, match=f"nothing is known about platform 'x'; known platforms: .*{toy.PLATFORM}"
     ):
         reporting.report(lab.store, lab.bundles, "x")
     with pytest.raises(UsageError, match="no campaign 'nope'"):

@@ -1,4 +1,4 @@
-"""A report is told again until what it is made of changes."""
+"""Kept facts are used until the data of the report changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`latfarm report` on a home with a platform in it: command, service, controller and store."""
+"""`latfarm report` on a home with a platform: command, service, controller and store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.controller.reports import toy
 
 @pytest.fixture
 def home(lab: toy.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with the toy's bundle, and a campaign that failed once."""
+    """A home with the toy platform's bundle, and a campaign with one failure."""
     graph = toy.conv(3, 8, 9)
     with DuckDBStore(tmp_path / "store.duckdb") as store:
         store.put_campaign(toy.campaign(state="failed", error="no board", outcome={}))
@@ -36,7 +36,7 @@ def test_the_command_writes_the_page(home: Path, capsys: pytest.CaptureFixture[s
     path = home / "reports" / f"{toy.PLATFORM}.html"
     assert str(path) in capsys.readouterr().out
     html = path.read_text(encoding="utf-8")
-    assert f"What is known of {toy.PLATFORM}" in html
+    assert f"What is known about {toy.PLATFORM}" in html
     assert "MODEL_TIMEOUT" in html
     assert 'id="kernels"' in html
 
@@ -55,7 +55,7 @@ def test_the_same_facts_come_as_data(home: Path, capsys: pytest.CaptureFixture[s
 
 def test_who_asks_for_nothing_known_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["report", "no-such"]) == 2
-    assert "nothing is known of platform 'no-such'" in capsys.readouterr().err
+    assert "nothing is known about platform 'no-such'" in capsys.readouterr().err
     assert not (home / "reports").exists() or not list((home / "reports").iterdir())
 
 
@@ -74,4 +74,7 @@ def test_no_fault_of_a_report_fails_its_campaign(
             raise ControllerError("the disk is full")
 
     assert command.make(Broken(), "toy", "c") is None  # type: ignore[arg-type]
-    assert "no report: the disk is full; latfarm report toy tries again" in capsys.readouterr().err
+    assert (
+        "the report could not be made: the disk is full; to try again: latfarm report toy"
+        in capsys.readouterr().err
+    )

@@ -1,4 +1,4 @@
-"""Reports are one self-contained file, and their figures are those of the rows."""
+"""Reports are files that need no others, and their numbers are those of the rows."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_summary_counts_and_medians() -> None:
 
 
 def test_page_is_well_formed_and_loads_nothing() -> None:
-    html = networks.render(
-        "T & t",
-        "lead",
-        ROWS,
+    report = networks.NetworksReport(
+        title="T & t",
+        lead="lead",
         verdicts=[("Conv", "Relu", "fused"), ("Conv", "Add", "undecided")],
         groups=[{"group": "conv", "rows": 9, "within10": 0.5, "mean_ape": 0.1}],
         campaign={"measurements": "3"},
         conditions={"governor": "unknown"},
     )
+    html = networks.render(report, ROWS)
     parser = Tags()
     parser.feed(html)
     assert parser.open == []
@@ -81,13 +81,6 @@ def test_agreement_marks_points_inside_and_outside() -> None:
     assert text.count('class="inside"') == 1
     assert text.count('class="outside"') == 1
     assert svg.agreement([svg.Point("bad", 0.0, 1, 1, 1)]) == ""
-
-
-def test_bars_are_scaled_to_the_longest() -> None:
-    text = svg.bars([("a", 1.0), ("b", 2.0)], "ms")
-    widths = [float(part.split('"')[0]) for part in text.split(' width="')[1:]]
-    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
-    assert svg.bars([], "ms") == ""
 
 
 def test_write_is_whole(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A platform whose truth is a formula."""
+"""A toy platform whose true latencies are a formula."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def network(name: str, widths: tuple[int, ...], side: int) -> Graph:
 
 
 def truth_ms(graph: Graph) -> float:
-    """A staircase of eight channels."""
+    """A latency that rises in steps of eight channels, in milliseconds."""
     work = workload(Kernel(graph))
     steps = -(-work.out_channels // 8) * 8 / max(work.out_channels, 1)
     return 0.004 + work.macs * steps / 4e7 + (work.input_bytes + work.output_bytes) / 4e7
@@ -151,7 +151,7 @@ def measured(
 
 
 def failed(graph: Graph, purpose: str, number: int, code: str, message: str) -> Measurement:
-    """A measurement that failed for the model's own fault."""
+    """A measurement that failed because of its model."""
     return replace(
         measured(graph, purpose, 0.0, number),
         latency_ms=None,
@@ -164,7 +164,7 @@ def failed(graph: Graph, purpose: str, number: int, code: str, message: str) -> 
 
 
 def kernels() -> list[Graph]:
-    """Kernels, most of them on one slice along output channels."""
+    """Kernels, most of which lie on one slice along the output channels."""
     found = [conv(16, outside, 14) for outside in range(8, 72, 6)]
     found += [conv(inside, 32, 14) for inside in (4, 8, 12, 24, 32)]
     found += [conv(16, 32, side) for side in (7, 10, 20, 28)]
@@ -178,12 +178,12 @@ def networks() -> list[Graph]:
 
 
 def unseen() -> list[Graph]:
-    """Networks that are measured later."""
+    """Networks that are measured after the training."""
     return [network(f"mine-{n}", (11 + 3 * n, 21 + n), 13 + n) for n in range(3)]
 
 
 def network_ms(graph: Graph) -> float:
-    """The truth of a network: the sum of its convolutions, and a call."""
+    """The true latency of a network: the sum of its convolutions, and the overhead of a call."""
     from latfarm_predictors.kernels.fusion_search import split
 
     return OVERHEAD_MS + sum(truth_ms(kernel.graph) for kernel in split(graph, RULES))
@@ -228,7 +228,7 @@ def campaign(**changes: Any) -> CampaignRecord:
 
 @dataclass
 class Lab:
-    """A store, a folder of bundles, and the platform measured and trained in them."""
+    """A store and a folder of bundles, in which the platform is measured and trained."""
 
     store: DuckDBStore
     bundles: Path

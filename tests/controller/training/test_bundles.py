@@ -1,4 +1,4 @@
-"""Bundles in their folder: numbers count, damage is refused, a name is no path."""
+"""Bundles in their folder: the highest number counts, damaged files and odd names are refused."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_the_highest_number_is_the_newest(tmp_path: Path) -> None:
     assert bundles.next_path(tmp_path, "p").name == "10001.zip"
     assert bundles.next_path(tmp_path, "new").name == "0001.zip"
     assert bundles.choose(tmp_path, "q") == tmp_path / "q" / "0001.zip"
-    with pytest.raises(UsageError, match="one of: p, q"):
+    with pytest.raises(UsageError, match="choose one with --platform: p, q"):
         bundles.choose(tmp_path, "")
 
 
 def test_no_folder_is_no_bundle(tmp_path: Path) -> None:
     assert bundles.newest(tmp_path / "none") == {}
-    with pytest.raises(UsageError, match="no platform has been characterised"):
+    with pytest.raises(UsageError, match="no platform has a bundle yet"):
         bundles.choose(tmp_path / "none", "")
 
 
@@ -55,7 +55,7 @@ def test_a_platform_names_no_other_folder(
     path = tmp_path / "in.zip"
     path.write_text("a bundle")
     monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform=name))
-    with pytest.raises(UsageError, match="no name of a platform"):
+    with pytest.raises(UsageError, match="not a valid name of a platform"):
         bundles.take_in(tmp_path / "bundles", path)
     assert not (tmp_path / "bundles").exists()
     monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform="fine-1.0"))

@@ -1,7 +1,7 @@
-"""From a rail to a prediction in millijoules, on boards whose truth is known.
+"""Energies from the power rail to the prediction, on simulated boards whose truth is known.
 
-The agent is a process of its own, the road is the one that any board takes: campaign, agent,
-worker, account, wire, store, training, bundle, answer.
+The agent is a process of its own, and the data takes the same way as from any board: campaign,
+agent, worker, wire, store, training, bundle, answer.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Farmhouse:
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalAgent]]:
-    """A board that meters itself, and one that has no rail."""
+    """A board with a power rail, and a board without one."""
     folder = tmp_path_factory.mktemp("boards")
     plain = {name: value for name, value in PROFILE.items() if name != "power"}
     made: dict[str, LocalAgent] = {}
@@ -106,7 +106,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Local
 def house(
     tmp_path_factory: pytest.TempPathFactory, agents: dict[str, LocalAgent]
 ) -> Iterator[Farmhouse]:
-    """A home in which the board was characterised, its energies among it."""
+    """A home in which a board was characterised with its energies."""
     house = Farmhouse(tmp_path_factory.mktemp("house") / "home", agents)
 
     async def characterize() -> None:
@@ -126,7 +126,7 @@ def house(
 
 
 def truth_mj(graph: Graph) -> float:
-    """What the profile says, by the agent's own arithmetic."""
+    """The true energy, computed from the profile as the agent does it."""
     data = json.loads(builders.build(graph, "graph-json", "fp32"))
     return exact_energy_mj(data, BoardProfile.from_json(PROFILE))
 
@@ -149,7 +149,7 @@ def test_energies_of_networks_never_seen(house: Farmhouse, held_out: list[Graph]
     predictor = bundles.open_bundle(house.config.bundles_dir, "toy")
     answers = predictor.predict_energies(held_out)
     errors = [a.energy_mj / truth_mj(g) - 1 for a, g in zip(answers, held_out, strict=True)]
-    # From 100 kernels; `benchmarks/energy.py` shows what a whole survey reaches.
+    # This is from 100 kernels; `benchmarks/energy.py` shows the accuracy of a whole survey.
     assert median(map(abs, errors)) < 0.07, errors
     assert max(map(abs, errors)) < 0.12, errors
     more = [
@@ -161,7 +161,7 @@ def test_energies_of_networks_never_seen(house: Farmhouse, held_out: list[Graph]
         answer.interval_mj[0] <= truth_mj(graph) <= answer.interval_mj[1]
         for answer, graph in zip(predictor.predict_energies(more), more, strict=True)
     ]
-    # Four of a family share their error: as many as four draws, each counted four times.
+    # Four networks of a family share their error, so they count as one draw, not as four.
     assert sum(inside) >= 11, f"{sum(inside)} of {len(inside)}, at 90 %"
     for answer in answers:
         assert answer.calibrated

@@ -1,4 +1,4 @@
-"""`latfarm bundle`: a platform's fusion rules, predictors and calibration, as files."""
+"""`latfarm bundle`: list, export, import and retrain the bundles that hold predictors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from latfarm_controller.cli.shell import inputs, output
 app = typer.Typer(
     rich_markup_mode=None,
     help="""
-    Bundles: what `latfarm characterize` writes and `latfarm predict` reads.
+    Bundles: the files that latfarm characterize writes and latfarm predict reads.
+    Without a subcommand, list them.
 
     \b
     Examples:
@@ -48,8 +49,8 @@ def list_bundles(
 
 @app.command("export")
 def export_bundle(
-    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
-    path: Annotated[Path, typer.Argument(help="file to write")],
+    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
+    path: Annotated[Path, typer.Argument(help="File to write.")],
 ) -> None:
     """Copy the newest bundle of a platform to a file.
 
@@ -61,12 +62,12 @@ def export_bundle(
     from latfarm_controller.training.bundles import export
 
     export(load_config().bundles_dir, platform, path)
-    output.err().print(f"{platform} in {path}")
+    output.err().print(f"the bundle of {platform} was written to {path}")
 
 
 @app.command("import")
-def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) -> None:
-    """Take in a bundle from a file, after checking it.
+def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -> None:
+    """Check the bundle in a file, and use it as the newest bundle of its platform.
 
     \b
     Examples:
@@ -76,19 +77,19 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="file to read")]) ->
     from latfarm_controller.training.bundles import take_in
 
     platform, kept = take_in(load_config().bundles_dir, path)
-    output.err().print(f"{platform} in {kept}")
+    output.err().print(f"the bundle of {platform} was copied to {kept}")
 
 
 @app.command("retrain")
 def retrain_bundle(
-    platform: Annotated[str, typer.Argument(help="the bundle's platform")],
+    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make a platform's bundle anew from the measurements that its newest was made from.
+    """Make a platform's bundle again from the measurements of its newest bundle.
 
-    A bundle of an older version gains what newer ones hold. No board is needed, and nothing is
-    measured; not while `latfarm serve` runs.
+    Use this after an update of latfarm, so that the bundle gains what newer versions store. Nothing
+    is measured and no board is needed. It cannot run while latfarm serve runs.
 
     \b
     Examples:
@@ -98,7 +99,7 @@ def retrain_bundle(
     from latfarm_controller.config import load_config
     from latfarm_controller.store.duckdb import DuckDBStore
     from latfarm_controller.store.lock import StoreLock
-    from latfarm_controller.training.cover import retrain
+    from latfarm_controller.training.training import retrain
 
     config = load_config()
     config.make_dirs()
@@ -116,4 +117,4 @@ def retrain_bundle(
     if as_json:
         output.json_text({"platform": platform, "bundle": str(path)})
         return
-    output.err().print(f"{platform} in {path}")
+    output.err().print(f"the bundle of {platform} was written to {path}")

@@ -1,8 +1,11 @@
-"""`latfarm predict`: latency of models on a platform, from its bundle alone."""
+"""`latfarm predict`: the latency of models on a platform, from its bundle, without a board."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from latfarm_predictors.baselines.names import BASELINES
@@ -11,11 +14,45 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.predict.answer import Answer, EnergyAnswer
+    from latfarm_predictors.predict.predictor import PlatformPredictor
     from latfarm_predictors.trust.network_trust import NetworkTrust
 
+MOST_KERNELS = 8
+"""Number of kernels that the table shows, the longest first."""
+UNCALIBRATED = " (uncalibrated: too few measured networks)"
+"""Note after an interval whose width rests on no calibration networks."""
+Coverage = Annotated[
+    float,
+    typer.Option(
+        min=0.5,
+        max=0.99,
+        help="Share of cases in which the true latency shall lie in the interval.",
+    ),
+]
+PredictEnergy = Annotated[
+    bool,
+    typer.Option("--energy", help="Predict the energy of an inference, too, in millijoules."),
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Show for each layer how far the prediction can be trusted, and what to measure "
+        "for a better one.",
+    ),
+]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        help="Predict with this predictor of the literature, too, for a comparison. May be "
+        "repeated. One of: " + ", ".join(BASELINES) + ".",
+    ),
+]
 EXAMPLES = """
-    Predict the latency of an ONNX model, or of all in a folder, offline.
+    Predict the latency of ONNX models from a bundle. No board is needed.
 
     \b
     Examples:
@@ -36,33 +73,17 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     models: inputs.Models,
-    platform: Annotated[
-        str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
-    ] = "",
-    coverage: Annotated[
-        float, typer.Option(min=0.5, max=0.99, help="share of cases the interval must hold")
-    ] = 0.9,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="millijoules of an inference, too")
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="how far to trust it, layer by layer, and what to measure"),
-    ] = False,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--baseline",
-            help="by this predictor of the literature, too; may be repeated; all of: "
-            + ", ".join(BASELINES),
-        ),
-    ] = None,
+    platform: inputs.BundlePlatform = "",
+    coverage: Coverage = 0.9,
+    energy: PredictEnergy = False,
+    explain: Explain = False,
+    baseline: Baselines = None,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> int:
-    """Predict each model; bad files are named and the rest is answered, with exit code 2."""
+    """Predict each model. Files that cannot be read are reported, and the exit code is then 2."""
     wanted = _baselines(baseline or [])
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
@@ -72,63 +93,108 @@ def predict(
     from latfarm_controller.training.bundles import open_bundle
 
     predictor = open_bundle(load_config().bundles_dir, platform)
-    asked = [inputs.for_platform(graph, predictor.platform) for _, graph in graphs]
-    costs = predictor.predict_energies(asked, coverage) if energy else []
-    answers = [predictor.predict(graph, coverage) for graph in asked]
-    trusts: list[NetworkTrust] = []
-    if explain:
-        from latfarm_predictors.trust.network_trust import trust
-
-        trusts = [
-            trust(predictor, graph, coverage, model=str(file))
-            for (file, _), graph in zip(graphs, asked, strict=True)
-        ]
-    others: list[dict[str, float]] = [{} for _ in asked]
+    named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
+    found = _predict(predictor, named, coverage, energy=energy, explain=explain)
     if wanted:
         from latfarm_predictors.predict.baseline_sums import baseline_ms
 
-        others = [{name: baseline_ms(predictor, graph, name) for name in wanted} for graph in asked]
-    code = 2 if len(graphs) < len(files) else 0
+        for one in found:
+            one.baselines = {name: baseline_ms(predictor, one.graph, name) for name in wanted}
     if as_json:
-        data = [
-            {"model": str(file)} | answer.to_json()
-            for (file, _), answer in zip(graphs, answers, strict=True)
-        ]
-        for told, cost in zip(data, costs, strict=False):
-            told["energy"] = cost.to_json()
-        for told, found in zip(data, trusts, strict=False):
-            told["trust"] = found.to_json()
-        for told, other in zip(data, others, strict=True):
-            if other:
-                told["baselines"] = other
+        data = [one.to_json() for one in found]
         output.json_text(data if several else data[0])
-        return code
-    for index, answer in enumerate(answers):
-        _show(answer, costs[index] if costs else None)
-        for name, latency_ms in others[index].items():
-            output.out().print(f"by {name}: {latency_ms:.3f} ms")
-        if trusts:
-            from latfarm_controller.cli.answers.predict_explain import show_trust
+    else:
+        for one in found:
+            _show(one)
+    return 2 if len(graphs) < len(files) else 0
 
-            show_trust(trusts[index])
-    return code
+
+@dataclass
+class _Prediction:
+    """All that is predicted of one model.
+
+    Attributes:
+        model: its file.
+        graph: the network.
+        answer: its latency.
+        cost: its energy; None unless it is asked for.
+        trust: how far the answer can be trusted; None unless it is asked for.
+        baselines: latencies by other predictors, in milliseconds, by their names.
+    """
+
+    model: Path
+    graph: Graph
+    answer: Answer
+    cost: EnergyAnswer | None = None
+    trust: NetworkTrust | None = None
+    baselines: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain JSON types, with what else was asked for."""
+        data = {"model": str(self.model)} | self.answer.to_json()
+        if self.cost is not None:
+            data["energy"] = self.cost.to_json()
+        if self.trust is not None:
+            data["trust"] = self.trust.to_json()
+        if self.baselines:
+            data["baselines"] = self.baselines
+        return data
+
+
+def _predict(
+    predictor: PlatformPredictor,
+    named: Sequence[tuple[Path, Graph]],
+    coverage: float,
+    *,
+    energy: bool,
+    explain: bool,
+) -> list[_Prediction]:
+    """Predict latencies, and energies and trust where these are asked for."""
+    graphs = [graph for _, graph in named]
+    costs = predictor.predict_energies(graphs, coverage) if energy else []
+    found = [_Prediction(file, graph, predictor.predict(graph, coverage)) for file, graph in named]
+    for one, cost in zip(found, costs, strict=False):
+        one.cost = cost
+    if explain:
+        from latfarm_predictors.trust.network_trust import trust
+
+        for one in found:
+            one.trust = trust(predictor, one.graph, coverage, model=str(one.model))
+    return found
 
 
 def _baselines(names: list[str]) -> list[str]:
-    """The names asked for, each once.
+    """The baselines that are asked for, each once.
 
     Raises:
-        UsageError: one that is none.
+        UsageError: there is no baseline of that name.
     """
     for name in names:
         if name not in BASELINES:
-            raise UsageError(f"no baseline {name!r}; known: {', '.join(BASELINES)}")
+            raise UsageError(
+                f"there is no baseline {name!r}; known baselines: {', '.join(BASELINES)}"
+            )
     return list(dict.fromkeys(names))
 
 
-def _show(answer: Answer, cost: EnergyAnswer | None) -> None:
+def _show(found: _Prediction) -> None:
+    answer, cost = found.answer, found.cost
+    _show_totals(answer, cost)
+    _show_kernels(answer, cost)
+    for text in answer.unsupported:
+        output.out().print(f"unsupported: {text}", style="yellow")
+    output.out().print()
+    for name, latency_ms in found.baselines.items():
+        output.out().print(f"by {name}: {latency_ms:.3f} ms")
+    if found.trust is not None:
+        from latfarm_controller.cli.answers.predict_explain import show_trust
+
+        show_trust(found.trust)
+
+
+def _show_totals(answer: Answer, cost: EnergyAnswer | None) -> None:
     low, high = answer.interval_ms
-    trust = "" if answer.calibrated else " (uncalibrated: too few measured networks)"
+    trust = "" if answer.calibrated else UNCALIBRATED
     console = output.out()
     console.print(
         f"{answer.network} on {answer.platform}: {answer.latency_ms:.3f} ms, "
@@ -138,14 +204,18 @@ def _show(answer: Answer, cost: EnergyAnswer | None) -> None:
     )
     if cost is not None:
         low, high = cost.interval_mj
-        trust = "" if cost.calibrated else " (uncalibrated: too few measured networks)"
+        trust = "" if cost.calibrated else UNCALIBRATED
         console.print(
             f"{cost.energy_mj:.4g} mJ an inference above rest, by {cost.rail}, "
             f"{cost.coverage:.0%} interval {low:.4g} to {high:.4g} mJ{trust}",
             style="bold",
         )
+
+
+def _show_kernels(answer: Answer, cost: EnergyAnswer | None) -> None:
+    """A table of the longest kernels."""
     order = sorted(range(len(answer.kernels)), key=lambda i: -answer.kernels[i].latency_ms)
-    longest = order[:8]
+    longest = order[:MOST_KERNELS]
     output.table(
         "",
         ["kernel", "configuration", "ms", "interval", *(["mJ"] if cost else []), "source"],
@@ -163,7 +233,5 @@ def _show(answer: Answer, cost: EnergyAnswer | None) -> None:
         ],
     )
     if len(answer.kernels) > len(longest):
-        console.print(f"... and {len(answer.kernels) - len(longest)} shorter kernels (--json)")
-    for text in answer.unsupported:
-        console.print(f"unsupported: {text}", style="yellow")
-    console.print()
+        hidden = len(answer.kernels) - len(longest)
+        output.out().print(f"... and {hidden} shorter kernels (--json)")

@@ -1,4 +1,4 @@
-"""What `latfarm predict --explain` prints: how far a prediction can be trusted, and what to do."""
+"""The output of `latfarm predict --explain`: how far to trust a prediction, and what to measure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from latfarm_predictors.trust.network_trust import LayerTrust, NetworkTrust
 
 _MOST_REMEDIES = 8
+"""Number of layers for which a command of their own is printed."""
 
 
 def show_trust(found: NetworkTrust) -> None:
-    """Print the network's figures, each layer, and the remedies."""
+    """Print the network's intervals, a table of its layers, and commands that improve coverage."""
     console = output.out()
     low, high = found.calibrated_ms
     backed = "calibrated" if found.calibrated else "uncalibrated: too few measured networks"
@@ -45,20 +46,21 @@ def show_trust(found: NetworkTrust) -> None:
         [_row(layer) for layer in found.layers],
     )
     console.print(
-        "CM_TV, CM_LV, CM_O: width of the smart padding paper's layer intervals over their "
-        "prediction; * where the family has too few measurements of its own."
+        "CM_TV, CM_LV, CM_O: width of the layer intervals of the smart padding paper, divided by "
+        "the prediction; *: the family has too few measurements of its own."
     )
-    console.print(f"coverage of the network, by latency: {found.coverage:.0%}")
+    console.print(f"coverage of the network, weighted by latency: {found.coverage:.0%}")
     if not found.remedy:
         console.print("no layer is badly covered")
         console.print()
         return
     bad = found.badly_covered
     console.print(
-        f"{len(bad)} layers are badly covered. All of them, to reach {found.reached:.0%}:"
+        f"{len(bad)} layers are badly covered. To measure all of them and reach "
+        f"{found.reached:.0%}:"
     )
     _command(found.remedy)
-    console.print("or one by one, the longest first:")
+    console.print("To measure them one by one, the longest first:")
     for layer in bad[:_MOST_REMEDIES]:
         _command(layer.remedy)
     if len(bad) > _MOST_REMEDIES:
@@ -80,5 +82,5 @@ def _row(layer: LayerTrust) -> list[str]:
 
 
 def _command(text: str) -> None:
-    """A command on one line, however long: it is to be copied."""
+    """Print a command on one line, however long it is, so that it can be copied."""
     output.out().print(f"  {text}", style="cyan", soft_wrap=True)

@@ -1,13 +1,26 @@
-"""`latfarm query`: the true latency, from the store or from a board."""
+"""`latfarm query`: the true latency of models, from the store or measured on a board."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.cli.shell import inputs, output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from latfarm_predictors.measurement import Measurement
+
+Publish = Annotated[
+    bool,
+    typer.Option(
+        help="Measure thoroughly, as for a publication: at least 1024 runs and 60 s. Default: a "
+        "survey of some seconds."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,23 +31,19 @@ def register(app: typer.Typer) -> None:
 def query(
     models: inputs.Models,
     platform: inputs.Platform,
-    publish: Annotated[
-        bool, typer.Option(help="measure at least 1024 runs and 60 s instead of a survey")
-    ] = False,
-    refresh: Annotated[bool, typer.Option(help="measure again even if known")] = False,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="millijoules too, where the board has a power rail")
-    ] = False,
+    publish: Publish = False,
+    refresh: Annotated[bool, typer.Option(help="Measure even if the store has an answer.")] = False,
+    energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Tell the true latency of models: from the store if known, else measured on a board.
+    """Report the true latency of models: from the store if it is known, else from a board.
 
-    A network counts as known whichever tool exported the model that was measured; the answer says
-    when that was another export than yours ("same_export" in JSON).
+    The store knows a network even if another tool exported the model that was measured. The answer
+    says so ("same_export": false in JSON).
 
     \b
     Examples:
@@ -69,24 +78,7 @@ def query(
                 code = code or 1
                 output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
                 continue
-            rows.append(
-                [
-                    str(file),
-                    f"{measurement.latency_ms:.3f}",
-                    f"{measurement.mad_ms or 0:.3f}",
-                    *(output.energy_cells(measurement) if energy else ()),
-                    str(measurement.runs),
-                    "store" if hit else "board",
-                    ", ".join(
-                        note
-                        for note, holds in (
-                            ("unstable", measurement.unstable),
-                            ("measured as another export of this network", not own),
-                        )
-                        if holds
-                    ),
-                ]
-            )
+            rows.append(_row(file, measurement, hit=hit, own=own, energy=energy))
             if energy and measurement.energy_mj is None:
                 output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
     if as_json:
@@ -95,3 +87,32 @@ def query(
         costs = output.ENERGY_HEADER if energy else ()
         output.table("", ["model", "ms", "MAD, ms", *costs, "runs", "from", ""], rows)
     return code
+
+
+def _row(file: Path, measurement: Measurement, *, hit: bool, own: bool, energy: bool) -> list[str]:
+    """One line of the table.
+
+    Args:
+        file: the model.
+        measurement: its latency.
+        hit: whether the store knew it.
+        own: whether exactly this export of the network was measured.
+        energy: whether the table shows energies.
+    """
+    notes = [
+        note
+        for note, holds in (
+            ("unstable", measurement.unstable),
+            ("measured as another export of this network", not own),
+        )
+        if holds
+    ]
+    return [
+        str(file),
+        f"{measurement.latency_ms:.3f}",
+        f"{measurement.mad_ms or 0:.3f}",
+        *(output.energy_cells(measurement) if energy else ()),
+        str(measurement.runs),
+        "store" if hit else "board",
+        ", ".join(notes),
+    ]

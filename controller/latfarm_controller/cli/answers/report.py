@@ -1,4 +1,4 @@
-"""`latfarm report`: all that is known of a platform, as one HTML file or as data."""
+"""`latfarm report`: everything that is known about a platform, as one HTML file or as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import typer
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
 
 _ODD = re.compile(r"[^A-Za-z0-9._+-]+")
+"""Characters that must not get into a file's name."""
 
 
 def register(app: typer.Typer) -> None:
@@ -23,19 +24,27 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    platform: Annotated[str, typer.Argument(help="the platform, as `latfarm platforms` names it")],
+    platform: Annotated[str, typer.Argument(help="Name of the platform; see latfarm platforms.")],
     campaign: Annotated[
-        str, typer.Option(help="tell of this campaign (id or name), not of the newest")
+        str,
+        typer.Option(
+            help="Id or name of the campaign to report on. Default: the newest characterisation."
+        ),
     ] = "",
     to: Annotated[
-        Path | None, typer.Option("--output", "-o", help="write to this file instead")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write. Default: a file in the folder reports of the home.",
+        ),
     ] = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Tell all that is known of a platform: accuracy, staircases, fusion, coverage, conditions.
+    """Report accuracy, latency staircases, fusion, coverage and conditions of a platform.
 
-    Measures nothing. The file opens without network and holds no script.
+    Nothing is measured. The HTML file needs no network and has no scripts.
 
     \b
     Examples:
@@ -48,7 +57,8 @@ def report(
     with controller(wait_s) as client:
         if not as_json:
             output.err().print(
-                "a report is made anew where measurements changed: baselines are fitted ..."
+                "preparing the report; where measurements have changed, baselines are fitted "
+                "again ..."
             )
         facts = client.report(platform, campaign)
     if as_json:
@@ -61,27 +71,39 @@ def report(
 
 
 def write(facts: Mapping[str, Any], path: Path | None = None) -> Path:
-    """Write the report; where no path is given, under the home's reports by the platform's name."""
+    """Write the report as HTML.
+
+    Args:
+        facts: the facts that the controller reports.
+        path: the file; None: a file of the platform's name in the folder of reports.
+
+    Returns:
+        The path of the file.
+    """
     from latfarm_controller.config import load_config
     from latfarm_controller.reports import platform_report
     from latfarm_controller.reports.pages import page
 
     if path is None:
-        # A bundle from elsewhere chose the name: it must not choose a folder.
+        # The name may come from a bundle that somebody else made: it must not choose a folder.
         plain = _ODD.sub("_", str(facts["platform"])).lstrip(".") or "platform"
         path = load_config().reports_dir / f"{plain}.html"
     return page.write(path, platform_report.render(facts))
 
 
 def make(client: ControllerClient, platform: str, campaign_id: str) -> Path | None:
-    """The report at the end of a campaign; None, and a warning, where it cannot be made.
+    """Write the report at the end of a campaign.
 
-    The campaign succeeded: no fault of its report may say otherwise.
+    Returns:
+        The path of the file; None, after a warning, if the report cannot be made. The campaign has
+        succeeded, so an error of its report must not make the command fail.
     """
     from latfarm_controller.errors import ControllerError
 
     try:
         return write(client.report(platform, campaign_id))
     except (ControllerError, OSError) as error:
-        output.error(f"no report: {error}; latfarm report {platform} tries again")
+        output.error(
+            f"the report could not be made: {error}; to try again: latfarm report {platform}"
+        )
         return None

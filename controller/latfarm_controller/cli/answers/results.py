@@ -14,7 +14,7 @@ from latfarm_controller.errors import UsageError
 app = typer.Typer(
     rich_markup_mode=None,
     help="""
-    Stored measurements, newest first. Without a command: list them.
+    Stored measurements, newest first. Without a subcommand, list them.
 
     \b
     Examples:
@@ -25,9 +25,19 @@ app = typer.Typer(
       latfarm results export measurements.csv --platform local-onnxruntime1.31-fp32-1t
     """,
 )
-Platform = Annotated[str, typer.Option("--platform", "-p", help="this platform only")]
-CampaignOption = Annotated[str, typer.Option("--campaign", help="this campaign only (id or name)")]
-Purpose = Annotated[str, typer.Option(help="fusion, kernel, network, sentinel or query only")]
+Platform = Annotated[
+    str, typer.Option("--platform", "-p", help="Only measurements of this platform.")
+]
+CampaignOption = Annotated[
+    str,
+    typer.Option("--campaign", help="Only measurements of this campaign, named by its id or name."),
+]
+Purpose = Annotated[
+    str,
+    typer.Option(
+        help="Only measurements of this purpose: fusion, kernel, network, sentinel or query."
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -41,9 +51,11 @@ def list_results(
     platform: Platform = "",
     campaign: CampaignOption = "",
     purpose: Purpose = "",
-    limit: Annotated[int, typer.Option(min=0, help="0: all")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Largest number of measurements to list. 0: all.")
+    ] = 50,
     energy: Annotated[
-        bool, typer.Option("--energy", help="show what an inference costs, too")
+        bool, typer.Option("--energy", help="Show the energy of an inference, too.")
     ] = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -90,7 +102,7 @@ def list_results(
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="*.csv or *.parquet")],
+    path: Annotated[Path, typer.Argument(help="File to write, named *.csv or *.parquet.")],
     platform: Platform = "",
     campaign: CampaignOption = "",
     purpose: Purpose = "",
@@ -107,9 +119,9 @@ def export(
     from latfarm_controller.store.snapshot import write_measurements
 
     if path.suffix not in {".csv", ".parquet"}:
-        raise UsageError(f"{path}: the name must end in .csv or .parquet")
+        raise UsageError(f"{path}: the name of the file must end in .csv or .parquet")
     with controller(wait_s) as client:
         rows = write_measurements(
             path, client.results(platform=platform, campaign_id=campaign, purpose=purpose)
         )
-    output.err().print(f"{rows} measurements in {path}")
+    output.err().print(f"{rows} measurements were written to {path}")

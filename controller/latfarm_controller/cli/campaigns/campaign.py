@@ -1,8 +1,9 @@
-"""`latfarm campaign`: run, watch and steer campaigns."""
+"""`latfarm campaign`: run, watch, stop and resume campaigns of all kinds."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +14,13 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Campaigns: plans of measurements that can be stopped and resumed at any point.
+    Campaigns are plans of measurements, which can be stopped and resumed at any point.
 
     \b
     Examples:
@@ -30,13 +31,13 @@ app = typer.Typer(
       latfarm campaign resume characterize-1f2e3d4c
     """,
 )
-Name = Annotated[str, typer.Argument(help="the campaign's id or name")]
+Name = Annotated[str, typer.Argument(help="Id or name of the campaign.")]
 GRAPHS = {"graphs", "held_out", "exclude_graphs"}
-"""Parts of configurations that are lists of networks."""
+"""Entries of configurations that are lists of networks."""
 
 
 class Kind(StrEnum):
-    """Kinds of campaigns."""
+    """The kinds of campaigns; see `latfarm_controller.campaigns.kinds`."""
 
     fusion = "fusion"
     kernels = "kernels"
@@ -52,18 +53,16 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="campaign")
 
 
-def _as_dict(campaign: pb.Campaign) -> dict[str, Any]:
-    data = output.message_dict(campaign)
-    config = json.loads(data.pop("config_json") or "{}")
+def _as_dict(campaign: CampaignSummary) -> dict[str, Any]:
+    data = asdict(campaign)
+    config, outcome = data.pop("config"), data.pop("outcome")
     graphs = GRAPHS | {"kernels"} if campaign.kind == "cover" else GRAPHS
-    for key in graphs & config.keys():  # megabytes that nobody reads
+    for key in graphs & config.keys():  # networks are megabytes of JSON that nobody reads
         config[key] = [graph.get("name", "") for graph in config[key]]
-    data["config"] = config
-    data["outcome"] = json.loads(data.pop("outcome_json") or "{}")
-    return data
+    return data | {"config": config, "outcome": outcome}
 
 
-def _show(campaign: pb.Campaign, as_json: bool) -> None:
+def _show(campaign: CampaignSummary, as_json: bool) -> None:
     if as_json:
         output.json_text(_as_dict(campaign))
         return
@@ -79,18 +78,34 @@ def _show(campaign: pb.Campaign, as_json: bool) -> None:
 
 @app.command()
 def run(
-    kind: Annotated[Kind, typer.Argument(help="what to measure")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="fusion: which ops run as one kernel; kernels: single kernels; networks: whole "
+            "networks; padding: kernels between other layers; characterize: all that a bundle "
+            "needs; cover: kernels that a bundle lacks; engines: networks on all engines of a "
+            "board."
+        ),
+    ],
     platform: inputs.Platform,
-    config: Annotated[str, typer.Option(help="the kind's settings, a JSON object")] = "{}",
+    config: Annotated[
+        str,
+        typer.Option(
+            help="Settings of the campaign, as a JSON object, for example '{\"count\": 200}'."
+        ),
+    ] = "{}",
     model: Annotated[
         list[Path] | None,
-        typer.Option(help="networks: ONNX files or folders to measure", readable=False),
+        typer.Option(
+            help="ONNX file, or folder of them, for a campaign of kind networks. May be repeated.",
+            readable=False,
+        ),
     ] = None,
-    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Run a campaign and watch it; the same command again resumes it.
+    """Run a campaign and show its progress; the same command again resumes it.
 
     \b
     Examples:
@@ -105,12 +120,12 @@ def run(
     try:
         settings = json.loads(config)
     except ValueError as error:
-        raise UsageError(f"--config is no JSON: {error}") from error
+        raise UsageError(f"--config is not valid JSON: {error}") from error
     if not isinstance(settings, dict):
-        raise UsageError("--config must be a JSON object, as '{\"count\": 100}'")
+        raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
     if model:
         if kind is not Kind.networks:
-            raise UsageError("--model goes with: latfarm campaign run networks")
+            raise UsageError("--model can only be used with latfarm campaign run networks")
         files, _ = inputs.model_files(model)
         settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
     with controller(wait_s) as client:
@@ -168,7 +183,7 @@ def show(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) ->
 
 @app.command()
 def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Watch a campaign of a running `latfarm serve` until it ends.
+    """Show the progress of a campaign in a running latfarm serve until it ends.
 
     \b
     Examples:
@@ -183,7 +198,7 @@ def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -
 
 @app.command()
 def resume(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Go on with a stopped campaign; what was measured stays.
+    """Continue a campaign that was stopped; its measurements stay.
 
     \b
     Examples:

@@ -1,8 +1,7 @@
-"""`latfarm characterize`: everything it takes to predict latencies on a platform."""
+"""`latfarm characterize`: measure and train everything that predictions on a platform need."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +14,7 @@ from latfarm_controller.cli.shell import inputs, output
 
 
 class SamplerName(StrEnum):
-    """Samplers by name: ours, its representative draws alone, and the papers'."""
+    """The samplers, by name; see `latfarm_controller.campaigns.sampling.sampling`."""
 
     prior = "prior"
     latfarm = "latfarm"
@@ -25,7 +24,7 @@ class SamplerName(StrEnum):
 
 
 class Guide(StrEnum):
-    """What sampler `latfarm` picks layers of networks by; see `sampling_latfarm`."""
+    """By what sampler `latfarm` picks kernels of networks; see its module for each."""
 
     both = "both"
     variance = "variance"
@@ -34,12 +33,85 @@ class Guide(StrEnum):
 
 
 class Insight(StrEnum):
-    """How kernels' own times are told; see `latfarm_controller.campaigns.profiles.insight`."""
+    """How kernels' own times are obtained; see `latfarm_controller.campaigns.profiles.insight`."""
 
     auto = "auto"
     profile = "profile"
     padded = "padded"
     single = "single"
+
+
+Budget = Annotated[int, typer.Option(min=20, help="Number of kernels to measure.")]
+Networks = Annotated[int, typer.Option(min=1, help="Number of calibration networks to measure.")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Number of networks to profile, so that kernels are also known as networks run "
+        "them. [default: budget / 7, at most 60]",
+    ),
+]
+SamplerOption = Annotated[
+    SamplerName,
+    typer.Option(
+        help="How kernels are chosen. prior: representative draws, good in general; latfarm: half"
+        " of them where predictions of networks are least sure, best with a small budget; random:"
+        " uniform over all sizes, annette and nn-meter: as in these papers, all three for"
+        " comparisons.",
+    ),
+]
+GuideOption = Annotated[
+    Guide | None,
+    typer.Option(
+        help="What sampler latfarm looks for. variance: kernels the model is least sure of; "
+        "coverage: kernels far from measured ones; both: the two together; spread: kernels "
+        "evenly over all, whatever the model knows. [default: variance]",
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="BUNDLE",
+        help="Start from the bundle of a similar board, so that fewer kernels need measuring. "
+        "Give a file, or the name of a platform whose newest bundle is used.",
+        readable=False,
+    ),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        max=1.0,
+        help="Stop early, when this share of kernels kept back for tests is predicted within 10 %.",
+    ),
+]
+BoardMinutes = Annotated[
+    float | None,
+    typer.Option(min=0.01, help="Longest board time for measuring kernels, in minutes."),
+]
+InsightOption = Annotated[
+    Insight,
+    typer.Option(
+        help="How the time of a kernel alone is found. profile: from the runtime's profiler; "
+        "padded: from differences between models with the kernel between other layers, for "
+        "accelerators without a profiler; single: from a model of the kernel alone; auto: the "
+        "best of these that the platform offers.",
+    ),
+]
+RulesFile = Annotated[
+    Path | None,
+    typer.Option(help="Use the fusion rules of this file; do not detect them.", readable=False),
+]
+EnergyMs = Annotated[
+    float,
+    typer.Option(
+        min=1.0, max=600_000.0, help="Duration of each energy measurement, in milliseconds."
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(help="Random seed. The same seed chooses the same kernels and networks.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,63 +121,28 @@ def register(app: typer.Typer) -> None:
 
 def characterize(
     platform: inputs.Platform,
-    budget: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
-    networks: Annotated[int, typer.Option(min=1, help="calibration networks to measure")] = 20,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="networks profiled for their kernels [default: budget / 7, at most 60]"
-        ),
-    ] = None,
-    sampler: Annotated[
-        SamplerName, typer.Option(help="how kernels are chosen")
-    ] = SamplerName.prior,
-    guide: Annotated[
-        Guide | None,
-        typer.Option(help="what sampler latfarm picks layers by: doubt, distance (CM_O), neither"),
-    ] = None,
-    sibling: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="BUNDLE",
-            help="a like board's bundle (a file, or a platform's name) to start from",
-            readable=False,
-        ),
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, help="stop when this share of kept-back kernels is within 10 %"
-        ),
-    ] = None,
-    board_minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="of measuring kernels, at most")
-    ] = None,
-    insight: Annotated[
-        Insight,
-        typer.Option(help="what tells a kernel's time: the profiler, pads, or its model alone"),
-    ] = Insight.auto,
-    rules: Annotated[
-        Path | None,
-        typer.Option(help="a file of fusion rules instead of detecting them", readable=False),
-    ] = None,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="measure what an inference costs, too")
-    ] = False,
-    energy_ms: Annotated[
-        float, typer.Option(min=1.0, max=600_000.0, help="so long a model runs for its energy")
-    ] = ENERGY_MS,
-    seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
-    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    budget: Budget = 450,
+    networks: Networks = 20,
+    context: Context = None,
+    sampler: SamplerOption = SamplerName.prior,
+    guide: GuideOption = None,
+    sibling: From = None,
+    target: Target = None,
+    board_minutes: BoardMinutes = None,
+    insight: InsightOption = Insight.auto,
+    rules: RulesFile = None,
+    energy: inputs.Energy = False,
+    energy_ms: EnergyMs = ENERGY_MS,
+    seed: Seed = 0,
+    name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Detect fusion rules, measure kernels and calibration networks, train, write a bundle.
 
-    Ends with a report; `latfarm report` makes it again.
+    At the end a report is written; latfarm report writes it again.
 
-    Stopped at any point, the same command goes on where it stopped.
+    You can stop this at any point; the same command continues where it stopped.
 
     \b
     Examples:
@@ -117,36 +154,38 @@ def characterize(
       latfarm characterize -p jetson-tensorrt10.3-fp16 --energy
       latfarm characterize -p orin-tensorrt10.3-fp16 --from xavier-tensorrt10.3-fp16 --budget 120
     """
+    config: dict[str, Any] = {"budget": budget, "calibration": networks, "seed": seed}
+    # A value that was not asked for must not get into the configuration: the same command must
+    # name the same campaign as it did before the option existed.
+    asked = {
+        "sampler": None if sampler is SamplerName.prior else str(sampler),
+        "context": context,
+        "guide": None if guide is None else str(guide),
+        "started_from": None if sibling is None else _sibling(sibling, platform),
+        "insight": None if insight is Insight.auto else str(insight),
+        "target": target,
+        "board_minutes": board_minutes,
+        "energy_ms": energy_ms if energy else None,
+        "rules": None if rules is None else inputs.read_rules(rules).to_json(),
+    }
+    config |= {key: value for key, value in asked.items() if value is not None}
+    _run(platform, config, name, wait_s, as_json=as_json)
+
+
+def _run(
+    platform: str, config: Mapping[str, Any], name: str, wait_s: float, *, as_json: bool
+) -> None:
+    """Run the campaign, and print what it found."""
     from latfarm_controller.cli.answers.report import make
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
-    config: dict[str, Any] = {"budget": budget, "calibration": networks, "seed": seed}
-    # Only what was asked for: the same command as ever goes on with the same campaign.
-    if sampler is not SamplerName.prior:
-        config["sampler"] = str(sampler)
-    if context is not None:
-        config["context"] = context
-    if guide is not None:
-        config["guide"] = str(guide)
-    if sibling is not None:
-        config["started_from"] = _sibling(sibling, platform)
-    if insight is not Insight.auto:
-        config["insight"] = str(insight)
-    if target is not None:
-        config["target"] = target
-    if board_minutes is not None:
-        config["board_minutes"] = board_minutes
-    if energy:
-        config["energy_ms"] = energy_ms
-    if rules is not None:
-        config["rules"] = inputs.read_rules(rules).to_json()
     with controller(wait_s) as client:
         campaign = follow(client, client.start("characterize", platform, config, name).campaign_id)
         report = make(client, platform, campaign.campaign_id)
-    outcome = json.loads(campaign.outcome_json)
+    outcome = campaign.outcome
     if as_json:
-        told = {"campaign_id": campaign.campaign_id} | outcome
+        told = {"campaign_id": campaign.campaign_id, **outcome}
         output.json_text(told | ({} if report is None else {"report": str(report)}))
         return
     output.out().print(
@@ -154,17 +193,17 @@ def characterize(
         f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
     )
     if "insight" in outcome:
-        told = outcome["insight"]
-        counts = ", ".join(f"{count} {name}" for name, count in told["counts"].items())
-        output.out().print(f"insight: {told['chosen']} ({told['reason']}); kernels: {counts}")
-    if energy:
+        chosen = outcome["insight"]
+        counts = ", ".join(f"{count} {name}" for name, count in chosen["counts"].items())
+        output.out().print(f"insight: {chosen['chosen']} ({chosen['reason']}); kernels: {counts}")
+    if "energy_ms" in config:
         _show_energy(outcome)
     if report is not None:
         output.out().print(f"report: {report}")
 
 
 def _sibling(path: Path, platform: str) -> dict[str, str]:
-    """The bundle of a file, or the newest of a platform, as a campaign's configuration has it."""
+    """The bundle in a file, or the newest one of a platform, for a campaign's configuration."""
     from latfarm_controller.campaigns.sampling.sibling import named
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import newest
@@ -177,10 +216,10 @@ def _show_energy(outcome: Mapping[str, Any]) -> None:
     told = outcome.get("energy", {})
     trained = outcome.get("accuracy", {}).get("energy")
     if trained is None:
-        output.out().print("energy: none in the bundle")
+        output.out().print("energy: the bundle predicts none")
     else:
         error = trained["left_out_median_error"]
         judged = "" if error is None else f", {error:.1%} median error on networks left out"
         output.out().print(f"energy: by {trained['rail']}, {trained['kernels']} kernels{judged}")
     for reason, count in told.get("unavailable", {}).items():
-        output.out().print(f"  {count} measurements without: {reason}", style="yellow")
+        output.out().print(f"  {count} measurements have no energy: {reason}", style="yellow")

@@ -1,8 +1,7 @@
-"""`latfarm cover`: measure what predictions of some networks lack, and learn from it."""
+"""`latfarm cover`: measure the kernels that predictions of some networks lack, and retrain."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,27 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 BUDGET = 50
+"""Kernels that are measured unless another number is given."""
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="ONNX files, folders of them, or names of networks in the zoo. Without this, the "
+        "networks of the zoo."
+    ),
+]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(help="Measure the kernel that has the node of this name. May be repeated."),
+]
+FamilyName = Annotated[
+    str, typer.Option(help="Measure only kernels of this family, for example softmax.")
+]
+Budget = Annotated[int, typer.Option(min=1, help="Largest number of kernels to measure.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="List the kernels that would be measured, without measuring."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,18 +46,11 @@ def register(app: typer.Typer) -> None:
 
 def cover(
     platform: inputs.Platform,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(help="ONNX files, folders of them, or names of the zoo; none: the zoo"),
-    ] = None,
-    layer: Annotated[
-        list[str] | None, typer.Option(help="measure the kernel with this node, by its name")
-    ] = None,
-    family: Annotated[str, typer.Option(help="measure kernels of this family")] = "",
-    budget: Annotated[int, typer.Option(min=1, help="most kernels to measure")] = BUDGET,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="say what would be measured, and measure nothing")
-    ] = False,
+    models: Models = None,
+    layer: Layers = None,
+    family: FamilyName = "",
+    budget: Budget = BUDGET,
+    dry_run: DryRun = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     wait_s: inputs.Wait = 0.0,
@@ -45,10 +58,10 @@ def cover(
 ) -> None:
     """Measure the kernels of networks that a bundle covers badly, and make a better bundle.
 
-    A kernel is badly covered where nothing like it was measured, or nothing near and its interval
-    is wide; `latfarm predict --explain` shows which are. The new bundle rests on all that the old
-    one was made from and on the new measurements. Stopped at any point, the same command goes on
-    where it stopped.
+    A kernel is badly covered if no kernel of its kind was measured, or if none near it was measured
+    and its interval is wide; latfarm predict --explain shows these kernels. The new bundle is made
+    from all measurements of the old one and the new measurements. You can stop this at any point;
+    the same command continues where it stopped.
 
     \b
     Examples:
@@ -89,11 +102,17 @@ def cover(
 
 
 def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: str) -> list[Graph]:
-    """Networks by file, folder or name of the zoo; those that samplers draw from where none is.
+    """The networks that are named; all that samplers draw from, if none is named.
+
+    Args:
+        models: ONNX files, folders of them, or names of networks in the zoo.
+        batch: batch size where a model leaves it open; 0: as the model has it.
+        shape: shapes of inputs, as `inputs.shapes` reads them.
+        platform: the platform that is asked about.
 
     Raises:
-        UsageError: it is neither a file nor a name.
-        ModelFileError: a file is no usable model.
+        UsageError: a name is neither a file nor a network of the zoo.
+        ModelFileError: a file is not a usable model.
     """
     from latfarm_controller import zoo
 
@@ -111,19 +130,26 @@ def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: 
         try:
             found.append(zoo.build(model, batch=batch or 1))
         except UsageError as error:
-            raise UsageError(f"{model}: no such file, and {error}") from error
+            raise UsageError(f"{model}: there is no such file, and {error}") from error
     return found
 
 
 def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, float]:
-    """How well each network is covered, 0 to 1, by its name."""
+    """How well each network is covered, from 0 to 1, by its name."""
     from latfarm_predictors.trust.network_trust import weighted_coverage
 
     return {graph.name: weighted_coverage(predictor, graph) for graph in graphs}
 
 
 def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) -> dict[str, Any]:
-    """Have them measured and learned from; what became of it."""
+    """Have kernels measured and a bundle made; facts about it for the answer.
+
+    Args:
+        platform: the platform.
+        base: the campaign that its newest bundle was made from.
+        kernels: what to measure.
+        wait_s: seconds to wait for the store.
+    """
     from latfarm_controller.campaigns.cover import cover_config
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
@@ -134,13 +160,13 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
         except UsageError as error:
             raise UsageError(
                 f"the newest bundle of {platform} was made elsewhere: its campaign "
-                f"{base or '(not told)'} is not in this store; "
-                f"latfarm characterize --platform {platform} makes one here"
+                f"{base or '(not told)'} is not in this store; to make one here, run: "
+                f"latfarm characterize --platform {platform}"
             ) from error
-        config = cover_config(known.campaign_id, json.loads(known.outcome_json), kernels)
+        config = cover_config(known.campaign_id, known.outcome, kernels)
         began = client.start("cover", platform, config)
         campaign = follow(client, began.campaign_id)
-    outcome = json.loads(campaign.outcome_json)
+    outcome = campaign.outcome
     return {
         "campaign_id": campaign.campaign_id,
         "measured": outcome["kernels"],
@@ -153,7 +179,7 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
 def _show(told: dict[str, Any], *, dry_run: bool) -> None:
     console = output.out()
     if not told["kernels"]:
-        console.print("nothing to measure: no kernel that was asked for is badly covered")
+        console.print("there is nothing to measure: no kernel that was asked for is badly covered")
         return
     if dry_run:
         console.print(f"{len(told['kernels'])} kernels would be measured:")
@@ -169,4 +195,4 @@ def _show(told: dict[str, Any], *, dry_run: bool) -> None:
         console.print(f"bundle: {told['new_bundle']}")
     if told["left"]:
         enough = len(told["kernels"]) + told["left"]
-        console.print(f"{told['left']} more are left out: --budget {enough} takes them in")
+        console.print(f"{told['left']} more kernels are left out; --budget {enough} includes them")

@@ -1,14 +1,15 @@
-"""`latfarm demo`: the main job on this machine, from nothing to a report.
+"""`latfarm demo`: characterise this machine, and judge the predictor on networks held out.
 
-The held-out networks are the ONNX graphs that ship inside the `onnx` package. No network of their
-lineages is measured for calibration, and no kernel of their configurations is trained on.
+The networks held out are the ONNX graphs that ship inside the `onnx` package. No network of their
+lineages is measured for calibration, and no kernel with exactly their sizes is trained on.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -18,19 +19,21 @@ import typer
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import ENERGY_MS
 
-from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import ControllerError, FarmError
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.measurement import Measurement
     from latfarm_predictors.predict.predictor import PlatformPredictor
-    from latfarm_protos.v1 import controller_pb2 as pb
 
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.app.summaries import BoardSummary, CampaignSummary
+    from latfarm_controller.config import ControllerConfig
     from latfarm_controller.reports.energy import EnergyRow
     from latfarm_controller.reports.networks import NetworkRow
 
+# Lineages of the networks that are held out. A lineage is a family and its relatives.
 LINEAGES = (
     "alexnet",
     "densenet",
@@ -42,6 +45,7 @@ LINEAGES = (
     "zfnet",
 )
 PASSES = 2
+"""How often each network that is held out is measured, to show how far repeats differ."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,96 +54,163 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    platform: Annotated[str, typer.Option("--platform", "-p", help="default: onnxruntime")] = "",
-    kernels: Annotated[int, typer.Option(min=20, help="kernels to measure")] = 450,
-    networks: Annotated[int, typer.Option(min=9, help="calibration networks")] = 20,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="millijoules too, where the board has a power rail")
+    platform: Annotated[
+        str,
+        typer.Option("--platform", "-p", help="Name of the platform. Default: onnxruntime's."),
+    ] = "",
+    kernels: Annotated[int, typer.Option(min=20, help="Number of kernels to measure.")] = 450,
+    networks: Annotated[
+        int, typer.Option(min=9, help="Number of calibration networks to measure.")
+    ] = 20,
+    energy: inputs.Energy = False,
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed. The same seed chooses the same kernels and networks."),
+    ] = 0,
+    name: Annotated[
+        str, typer.Option(help="Name for the campaign. Another name starts from nothing.")
+    ] = "demo",
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write the figures as JSON to this file.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also write the plot as SVG to this file.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON on standard output.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="of all random draws")] = 0,
-    name: Annotated[str, typer.Option(help="another name begins from nothing")] = "demo",
-    figures: Annotated[Path | None, typer.Option(help="also write the figures as JSON")] = None,
-    picture: Annotated[Path | None, typer.Option(help="also write the plot as SVG")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the figures as JSON")] = False,
 ) -> None:
     """Characterise this machine, then predict and measure nine real networks it has never seen.
 
-    Stopped at any point, the same command goes on where it stopped.
+    You can stop this at any point; the same command continues where it stopped.
 
     \b
     Examples:
       latfarm demo
       latfarm demo --platform local-litert2.3-fp32-1t --name litert
     """
+    from latfarm_controller.config import load_config
+
+    began_s = time.time()
+    config = load_config()
+    wanted = DemoOptions(platform, kernels, networks, energy, seed, name)
+    run = _run(wanted, config)
+    record = _figures(run, time.time() - began_s)
+    if energy:
+        record["energy"] = _energies(run.energies, run.measured)
+    report = _write(run, record, config.reports_dir / f"{name}.html", figures, picture)
+    if as_json:
+        output.json_text(record | {"report": str(report)})
+        return
+    _print(run.rows, record)
+    if energy:
+        output.out().print(record["energy"]["summary"])
+    output.out().print(f"report: {report}")
+    output.err().print(f"for everything known about the platform: latfarm report {run.platform}")
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the demo is asked to do; the fields are the options of the command."""
+
+    platform: str
+    kernels: int
+    networks: int
+    energy: bool
+    seed: int
+    name: str
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """What the demo found.
+
+    Attributes:
+        platform: the platform that was characterised.
+        campaign: the characterisation.
+        predictor: the predictor that was made.
+        measured: the measurements of the networks that were held out.
+        boards: the boards.
+        rows: each of these networks with its prediction.
+        energies: the same for energies.
+    """
+
+    platform: str
+    campaign: CampaignSummary
+    predictor: PlatformPredictor
+    measured: list[Measurement]
+    boards: list[BoardSummary]
+    rows: list[NetworkRow]
+    energies: list[EnergyRow]
+
+
+def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
+    """Characterise the platform, predict the networks that were held out, then measure them."""
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
-    from latfarm_controller.config import load_config
-    from latfarm_controller.reports import networks as reports
     from latfarm_controller.reports.energy import energy_rows
-    from latfarm_controller.reports.pages import page, svg
     from latfarm_controller.training.bundles import open_bundle
 
     say = output.err().print
-    began_s = time.time()
-    config = load_config()
     held_out = held_out_networks()
-    say(f"state in {config.home}; nine held-out networks read from the onnx package")
+    say(f"state in {config.home}; nine held-out networks were read from the onnx package")
     with controller() as client:
-        platform = platform or _choose_platform(client, say)
-        longer = {"energy_ms": ENERGY_MS} if energy else {}
-        settings = {
-            "budget": kernels,
-            "calibration": networks,
-            "seed": seed,
-            "exclude_lineages": list(LINEAGES),
-            "held_out": [graph.to_json() for graph in held_out],
-            **longer,
-        }
-        started = client.start("characterize", platform, settings, name)
+        platform = wanted.platform or _choose_platform(client, say)
+        started = client.start(
+            "characterize", platform, _characterize_config(wanted, held_out), wanted.name
+        )
         campaign = follow(client, started.campaign_id)
         predictor = open_bundle(config.bundles_dir, platform)
         answers = {graph.name: predictor.predict(graph) for graph in held_out}
         costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
-        say("predicted nine networks; now they are measured")
+        say("nine networks were predicted; now they are measured")
         judged = client.start(
-            "networks",
-            platform,
-            {
-                "graphs": [graph.to_json() for graph in held_out],
-                "passes": PASSES,
-                "settings": {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0, **longer},
-            },
-            f"{name}-held-out",
+            "networks", platform, _networks_config(wanted, held_out), f"{wanted.name}-held-out"
         )
         follow(client, judged.campaign_id)
         measured = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
         boards = client.boards()
-    rows = _rows(held_out, measured, answers, predictor)
-    spent = energy_rows({hash_of(g): c for g, c in zip(held_out, costs, strict=False)}, measured)
-    record = _figures(rows, campaign, measured, time.time() - began_s, platform)
-    if energy:
-        record["energy"] = _energies(spent, measured)
-    if figures is not None:
-        figures.write_text(json.dumps(record, indent=2) + "\n")
-    if picture is not None:
-        page.write(picture, svg.standalone(reports.plot(rows)))
-    path = config.reports_dir / f"{name}.html"
-    report = _report(path, rows, predictor, campaign, measured, boards, spent)
-    if as_json:
-        output.json_text(record | {"report": str(report)})
-        return
-    _print(rows, record)
-    if energy:
-        output.out().print(record["energy"]["summary"])
-    output.out().print(f"report: {report}")
-    say(f"all that is known of the platform: latfarm report {platform}")
+    by_hash = {hash_of(graph): cost for graph, cost in zip(held_out, costs, strict=False)}
+    return DemoRun(
+        platform=platform,
+        campaign=campaign,
+        predictor=predictor,
+        measured=measured,
+        boards=boards,
+        rows=_rows(held_out, measured, answers, predictor),
+        energies=energy_rows(by_hash, measured),
+    )
+
+
+def _longer(wanted: DemoOptions) -> dict[str, float]:
+    return {"energy_ms": ENERGY_MS} if wanted.energy else {}
+
+
+def _characterize_config(wanted: DemoOptions, held_out: Sequence[Graph]) -> dict[str, Any]:
+    return {
+        "budget": wanted.kernels,
+        "calibration": wanted.networks,
+        "seed": wanted.seed,
+        "exclude_lineages": list(LINEAGES),
+        "held_out": [graph.to_json() for graph in held_out],
+        **_longer(wanted),
+    }
+
+
+def _networks_config(wanted: DemoOptions, held_out: Sequence[Graph]) -> dict[str, Any]:
+    settings = {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0, **_longer(wanted)}
+    return {
+        "graphs": [graph.to_json() for graph in held_out],
+        "passes": PASSES,
+        "settings": settings,
+    }
 
 
 def held_out_networks() -> list[Graph]:
-    """The `light` ONNX graphs of the `onnx` package, read from disk as any user's file.
+    """The `light` ONNX graphs of the `onnx` package, read like the files of any user.
 
     Raises:
-        ControllerError: the package does not ship them.
+        ControllerError: the installed package does not have them.
     """
     import onnx
     from latfarm_predictors.frontends.onnx import read_onnx
@@ -147,7 +218,9 @@ def held_out_networks() -> list[Graph]:
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     files = sorted(folder.glob("light_*.onnx"))
     if not files:
-        raise ControllerError(f"this onnx package ships no networks in {folder}")
+        raise ControllerError(
+            f"the installed onnx package has no networks in {folder}; reinstall the onnx package"
+        )
     return [read_onnx(file) for file in files]
 
 
@@ -157,7 +230,7 @@ def _choose_platform(client: ControllerClient, say: Any) -> str:
         say(f"  {status.name or status.runtime}: {status.missing or 'ready'}")
     usable = [p.name for p in found if p.available and p.runtime == "onnxruntime"]
     if not usable:
-        raise FarmError("no board offers onnxruntime; latfarm doctor tells how to get it")
+        raise FarmError("no board offers onnxruntime; latfarm doctor says how to install it")
     return usable[0]
 
 
@@ -197,24 +270,24 @@ def _rows(
     return rows
 
 
-def _figures(
-    rows: list[NetworkRow],
-    campaign: pb.Campaign,
-    measured: list[Measurement],
-    wall_s: float,
-    platform: str,
-) -> dict[str, Any]:
+def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:
+    """The figures of the demo, as plain JSON types.
+
+    Args:
+        run: what was found.
+        wall_s: duration of the whole command in seconds.
+    """
     from latfarm_controller.reports.networks import AccuracySummary
 
-    outcome = json.loads(campaign.outcome_json or "{}")
+    campaign, measured, rows = run.campaign, run.measured, run.rows
     return {
-        "platform": platform,
+        "platform": run.platform,
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "conditions": dict(measured[0].conditions),
         "summary": AccuracySummary.of(rows).to_json(),
         "measurements": campaign.measurements + len(measured),
         "board_s": round((campaign.board_ms + sum(m.board_ms for m in measured)) / 1000, 1),
-        "board_idle_share": _idle(outcome),
+        "board_idle_share": _idle(campaign.outcome),
         "wall_s": round(wall_s, 1),
         "characterize_wall_s": round(campaign.wall_ms / 1000, 1),
         "networks": [
@@ -236,7 +309,7 @@ def _figures(
 
 def _energies(rows: list[EnergyRow], measured: list[Measurement]) -> dict[str, Any]:
     stories = [m.energy_story for m in measured if m.energy_story]
-    summary = "no energy was told" + (f": {stories[0]}" if stories else "")
+    summary = "no energy was measured" + (f": {stories[0]}" if stories else "")
     if rows:
         error = median(abs(row.error) for row in rows)
         summary = (
@@ -259,7 +332,7 @@ def _energies(rows: list[EnergyRow], measured: list[Measurement]) -> dict[str, A
     }
 
 
-def _idle(outcome: dict[str, Any]) -> str:
+def _idle(outcome: Mapping[str, Any]) -> str:
     shares = [board["idle_share"] for board in outcome.get("boards", {}).values()]
     return ", ".join(f"{share:.1%}" for share in shares) or "unknown"
 
@@ -290,36 +363,34 @@ def _print(rows: list[NetworkRow], record: dict[str, Any]) -> None:
     )
 
 
-def _report(
-    path: Path,
-    rows: list[NetworkRow],
-    predictor: PlatformPredictor,
-    campaign: pb.Campaign,
-    measured: list[Measurement],
-    boards: list[pb.BoardStatus],
-    energies: list[EnergyRow],
+def _write(
+    run: DemoRun, record: dict[str, Any], path: Path, figures: Path | None, picture: Path | None
 ) -> Path:
+    """Write the files that are asked for, and the report to `path`."""
     from latfarm_controller.reports import networks
-    from latfarm_controller.reports.pages import page
+    from latfarm_controller.reports.pages import page, svg
 
-    outcome = json.loads(campaign.outcome_json or "{}")
-    hardware = dict(boards[0].hardware) if boards else {}
+    if figures is not None:
+        figures.write_text(json.dumps(record, indent=2) + "\n")
+    if picture is not None:
+        page.write(picture, svg.standalone(networks.plot(run.rows)))
+    campaign, measured = run.campaign, run.measured
+    hardware = dict(run.boards[0].hardware) if run.boards else {}
     today = datetime.now(UTC).date().isoformat()
-    html = networks.render(
-        "Networks that this board has never seen",
-        f"{campaign.platform}, {hardware.get('cpu', 'unknown processor')}, {today}",
-        rows,
-        verdicts=[(a, b, verdict) for (a, b), verdict in sorted(predictor.rules.pairs.items())],
-        groups=predictor.explain()["groups"],
+    report = networks.NetworksReport(
+        title="Networks that this board has never seen",
+        lead=f"{campaign.platform}, {hardware.get('cpu', 'unknown processor')}, {today}",
+        verdicts=[(a, b, verdict) for (a, b), verdict in sorted(run.predictor.rules.pairs.items())],
+        groups=run.predictor.explain()["groups"],
         campaign={
             "measurements": str(campaign.measurements + len(measured)),
             "board time": f"{campaign.board_ms / 1000:.0f} s",
             "wall time": f"{campaign.wall_ms / 1000:.0f} s",
-            "idle share of the board": _idle(outcome),
+            "idle share of the board": _idle(campaign.outcome),
             "failures": str(campaign.failures),
         },
         conditions=dict(sorted(measured[0].conditions.items()))
         | {f"settings: {k}": str(v) for k, v in asdict(measured[0].settings).items()},
-        energies=energies,
+        energies=run.energies,
     )
-    return page.write(path, html)
+    return page.write(path, networks.render(report, run.rows))

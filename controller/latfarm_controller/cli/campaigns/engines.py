@@ -1,8 +1,7 @@
-"""`latfarm engines`: the same networks on all engines and thread counts of a board."""
+"""`latfarm engines`: compare the inference engines of a board on the same networks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +13,13 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Compare inference engines: networks across all platforms of one board, in one table.
+    Compare inference engines: measure networks on all platforms of one board, in one table.
 
     \b
     Examples:
@@ -30,22 +29,64 @@ app = typer.Typer(
     """,
 )
 KIND = "engines"
-Html = Annotated[Path | None, typer.Option(help="also write the report as one HTML file")]
-Markdown = Annotated[Path | None, typer.Option(help="also write the report as Markdown")]
-Svg = Annotated[Path | None, typer.Option(help="also write the plot of the first type as SVG")]
+"""Kind of the campaigns that this command runs."""
+Html = Annotated[Path | None, typer.Option(help="Also write the report as HTML to this file.")]
+Markdown = Annotated[
+    Path | None, typer.Option(help="Also write the report as Markdown to this file.")
+]
+Svg = Annotated[
+    Path | None,
+    typer.Option(help="Also write the plot of the first data type as SVG to this file."),
+]
 Clock = Annotated[
     float,
     typer.Option(
-        "--clock-mhz", min=0.0, help="highest clock of a core for MNN's model; 0: the board's own"
+        "--clock-mhz",
+        min=0.0,
+        help="Highest clock of a core in MHz, for MNN's cost model. 0: the clock that the board "
+        "reports.",
     ),
 ]
 
 
 class Protocol(StrEnum):
-    """How a cell is measured."""
+    """How each network is measured on each platform."""
 
     latfarm = "latfarm"
     mnn = "mnn"
+
+
+Platforms = Annotated[
+    str,
+    typer.Option("--platforms", "-p", help="Pattern of platforms' names, for example 'local-*'."),
+]
+Board = Annotated[str, typer.Option(help="Board to measure on, if several offer such platforms.")]
+Threads = Annotated[
+    str, typer.Option(help="Thread counts to compare, for example 1,2,4. Default: all.")
+]
+Dtypes = Annotated[
+    str, typer.Option(help="Data types to compare, for example fp32,int8. Default: all.")
+]
+Networks = Annotated[
+    str,
+    typer.Option(
+        help="Networks of the zoo, for example resnet18,mobilenet-v1. Default: the four of "
+        "MNN's paper."
+    ),
+]
+ProtocolOption = Annotated[
+    Protocol,
+    typer.Option(
+        help="latfarm: as latfarm measures networks; mnn: the mean of 10 runs after a warm-up, "
+        "to compare with MNN's paper."
+    ),
+]
+Passes = Annotated[
+    int, typer.Option(min=1, help="Number of repeats, each in another random order.")
+]
+Simulated = Annotated[
+    bool, typer.Option("--simulated", help="Include platforms with simulated time.")
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -55,25 +96,15 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def run(
-    platforms: Annotated[
-        str, typer.Option("--platforms", "-p", help="pattern of platforms' names, as 'local-*'")
-    ] = "*",
-    board: Annotated[str, typer.Option(help="which board, where several fit")] = "",
-    threads: Annotated[
-        str, typer.Option(help="thread counts to keep, as 1,2,4; all if empty")
-    ] = "",
-    dtypes: Annotated[str, typer.Option(help="element types to keep, as fp32,int8")] = "",
-    networks: Annotated[
-        str, typer.Option(help="zoo families, as resnet18,mobilenet-v1; MNN's four if empty")
-    ] = "",
-    protocol: Annotated[
-        Protocol, typer.Option(help="ours, or mean of 10 after a warm-up as MNN's paper")
-    ] = Protocol.latfarm,
-    passes: Annotated[int, typer.Option(min=1, help="repeats, each in another random order")] = 3,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="platforms with simulated time too")
-    ] = False,
-    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    platforms: Platforms = "*",
+    board: Board = "",
+    threads: Threads = "",
+    dtypes: Dtypes = "",
+    networks: Networks = "",
+    protocol: ProtocolOption = Protocol.latfarm,
+    passes: Passes = 3,
+    simulated: Simulated = False,
+    name: inputs.CampaignName = "",
     html: Html = None,
     markdown: Markdown = None,
     svg: Svg = None,
@@ -83,9 +114,9 @@ def run(
 ) -> None:
     """Measure the networks on every platform that fits, and show the table.
 
-    Stopped at any point, the same command goes on where it stopped. A platform that cannot run a
-    network is a cell with its reason. Which thread counts a board offers is its agent's affair:
-    LATFARM_LOCAL_THREADS=1,2,4 for this machine's own, `latfarm-agent serve --threads` elsewhere.
+    You can stop this at any point; the same command continues where it stopped. If a platform
+    cannot run a network, the table gives the reason. The agent of a board sets its thread counts:
+    LATFARM_LOCAL_THREADS=1,2,4 on this machine, latfarm-agent serve --threads on others.
 
     \b
     Examples:
@@ -112,7 +143,7 @@ def run(
 
 @app.command()
 def show(
-    campaign: Annotated[str, typer.Argument(help="the campaign's id or name")],
+    campaign: Annotated[str, typer.Argument(help="Id or name of the campaign.")],
     html: Html = None,
     markdown: Markdown = None,
     svg: Svg = None,
@@ -120,7 +151,7 @@ def show(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show what an engines campaign found so far.
+    """Show what an engines campaign has found so far.
 
     \b
     Examples:
@@ -132,7 +163,7 @@ def show(
     with controller(wait_s) as client:
         found = client.campaign(campaign)
     if found.kind != KIND:
-        raise UsageError(f"{campaign}: a campaign of kind {found.kind}, not {KIND}")
+        raise UsageError(f"{campaign} is a campaign of kind {found.kind}; name one of kind {KIND}")
     _show(found, html, markdown, svg, clock_mhz, as_json)
 
 
@@ -143,12 +174,14 @@ def _words(text: str) -> list[str]:
 def _counts(text: str) -> list[int]:
     words = _words(text)
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"--threads {text!r}: must be numbers with commas between, as 1,2,4")
+        raise UsageError(
+            f"--threads {text!r}: thread counts are numbers separated by commas, for example 1,2,4"
+        )
     return [int(word) for word in words]
 
 
 def _show(
-    campaign: pb.Campaign,
+    campaign: CampaignSummary,
     html: Path | None,
     markdown: Path | None,
     svg: Path | None,
@@ -161,9 +194,12 @@ def _show(
     from latfarm_controller.reports.pages import page
     from latfarm_controller.reports.pages import svg as drawing
 
-    outcome = json.loads(campaign.outcome_json or "{}")
+    outcome = dict(campaign.outcome)
     if "cells" not in outcome:
-        raise UsageError(f"{campaign.campaign_id}: nothing measured yet ({campaign.state})")
+        raise UsageError(
+            f"campaign {campaign.campaign_id} is {campaign.state} and has measured nothing yet; to "
+            f"continue it: latfarm campaign resume {campaign.campaign_id}"
+        )
     model = against_mnn(outcome, clock_mhz or None)
     title = f"Engines on {outcome['board']}"
     if html is not None:
@@ -197,7 +233,9 @@ def _print(outcome: dict[str, Any]) -> None:
                 for index, (_, name) in enumerate(engines.columns(outcome, dtype))
             ],
         )
-    output.out().print("*: the network's fastest of that type; ~: unstable")
+    output.out().print(
+        "*: the fastest engine of that type for the network; ~: unstable measurement"
+    )
     for network, platform, reason in engines.failures(outcome):
         output.out().print(f"{network} on {platform}: {reason}")
     for name, text in engines.facts(outcome).items():

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from latfarm_predictors.whole_file import written_whole
 
+from latfarm_controller.cli.campaigns import fusion_rules
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from latfarm_predictors.kernels.fusion import FusionRules
+    from latfarm_controller.app.summaries import CampaignSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Fusion rules of a platform: find, show, edit and compare them.
+    Fusion rules say which ops a platform executes as one kernel: detect, show, edit and compare
+    them.
 
     \b
     Examples:
@@ -35,11 +33,13 @@ app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="a file of rules, a platform (its newest bundle's), or CAMPAIGN@used, "
-        "CAMPAIGN@detected"
+        help="A file of rules; a platform, for the rules in its newest bundle; CAMPAIGN@used, "
+        "for the rules that a campaign uses; or CAMPAIGN@detected, for those that it found by "
+        "times alone."
     ),
 ]
 VERDICTS = {"fused": "as one kernel", "separate": "apart"}
+"""Texts for verdicts in tables."""
 
 
 class Pairs(StrEnum):
@@ -50,10 +50,42 @@ class Pairs(StrEnum):
 
 
 class Method(StrEnum):
-    """How times are read: ours, or inequation 1 as nn-Meter prints it."""
+    """How times are compared: latfarm's way, or inequation 1 as the nn-Meter paper prints it."""
 
     latfarm = "latfarm"
     paper = "paper"
+
+
+PairsOption = Annotated[
+    Pairs,
+    typer.Option(
+        help="Pairs of ops to test. core: those that convolutional networks have; all: pairs of "
+        "39 operators, which takes much longer."
+    ),
+]
+Rounds = Annotated[
+    int, typer.Option(min=2, help="Least number of times that each pair is measured.")
+]
+MethodOption = Annotated[
+    Method,
+    typer.Option(
+        help="How times are compared. latfarm: without the costs of calls and transfers; paper: "
+        "by nn-Meter's inequation as printed, for comparisons."
+    ),
+]
+Profile = Annotated[
+    bool,
+    typer.Option(
+        help="Ask the runtime's own profiler first, where it has one. Without it, times alone "
+        "decide."
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Set a pair to fused or separate, as Conv+Relu=fused. May be repeated."
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -63,33 +95,26 @@ def register(root: typer.Typer) -> None:
 
 @app.callback()
 def fusion() -> None:
-    """Group the commands."""
+    """Group the subcommands."""
 
 
 @app.command()
 def detect(
     platform: inputs.Platform,
-    pairs: Annotated[
-        Pairs, typer.Option(help="core: those of convolutional networks; all: of 39 operators")
-    ] = Pairs.core,
-    rounds: Annotated[int, typer.Option(min=2, help="of measuring each pair, at least")] = 3,
-    method: Annotated[
-        Method,
-        typer.Option(help="paper: nn-Meter's inequation as printed, calls and transfers included"),
-    ] = Method.latfarm,
-    profile: Annotated[
-        bool, typer.Option(help="ask the runtime's own profiler for the truth, where it has one")
-    ] = True,
+    pairs: PairsOption = Pairs.core,
+    rounds: Rounds = 3,
+    method: MethodOption = Method.latfarm,
+    profile: Profile = True,
     to: Annotated[
-        Path | None, typer.Option("--output", "-o", help="write the rules to this file")
+        Path | None, typer.Option("--output", "-o", help="Also write the rules to this file.")
     ] = None,
-    name: Annotated[str, typer.Option(help="another name begins another campaign")] = "",
+    name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Find out by measuring what a platform fuses; how times alone fare against its profiler.
+    """Measure which ops a platform fuses, and how well times alone agree with its profiler.
 
-    Stopped at any point, the same command goes on where it stopped.
+    You can stop this at any point; the same command continues where it stopped.
 
     \b
     Examples:
@@ -103,7 +128,7 @@ def detect(
     from latfarm_controller.cli.shell.progress import follow
 
     if to is not None and not to.parent.is_dir():
-        raise UsageError(f"{to.parent}: no such folder")
+        raise UsageError(f"{to.parent}: there is no such folder; create it first")
     config: dict[str, Any] = {
         "pairs": str(pairs),
         "rounds": rounds,
@@ -114,14 +139,19 @@ def detect(
         config["method"] = str(method)
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
-    outcome = json.loads(campaign.outcome_json)
     if to is not None:
-        _write(FusionRules.from_json(outcome["rules"]), to)
+        fusion_rules.write(FusionRules.from_json(campaign.outcome["rules"]), to)
     if as_json:
-        output.json_text({"campaign_id": campaign.campaign_id} | outcome)
-        return
+        output.json_text({"campaign_id": campaign.campaign_id, **campaign.outcome})
+    else:
+        _show_detected(campaign)
+
+
+def _show_detected(campaign: CampaignSummary) -> None:
+    """Print what fusion detection found, and how well times alone tell it."""
+    outcome = campaign.outcome
     output.table(
-        f"{platform}: {campaign.measurements} measurements, "
+        f"{campaign.platform}: {campaign.measurements} measurements, "
         f"{campaign.board_ms / 1000:.0f} s of board time",
         ["op", "followed by", "runs", "known by", "by times", "by the paper", "by profile"],
         [
@@ -138,7 +168,9 @@ def detect(
     )
     if outcome["transfers"]["costly"]:
         share = outcome["transfers"]["share"]
-        output.out().print(f"transfers are {share:.0%} of an op's call: pairs are timed with pads")
+        output.out().print(
+            f"transfers take {share:.0%} of an op's call, so pairs are timed between pads"
+        )
     output.out().print(_score(outcome["black_box"], "times alone"))
     if outcome["black_box"]["pairs"]:
         output.out().print(_score(outcome["paper"], "inequation 1 as printed"))
@@ -147,7 +179,7 @@ def detect(
 
 def _score(found: dict[str, Any], way: str) -> str:
     if not found["pairs"]:
-        return "no profiler to compare the times with"
+        return "there is no profiler to compare the times with"
     said = [
         f"{name} {'none to tell from' if found[name] is None else format(found[name], '.2f')}"
         for name in ("precision", "recall")
@@ -160,11 +192,10 @@ def _score(found: dict[str, Any], way: str) -> str:
 
 @app.command()
 def show(
-    platform: Annotated[
-        str, typer.Option("--platform", "-p", help="may be left out where one bundle is known")
-    ] = "",
+    platform: inputs.BundlePlatform = "",
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="a file of rules instead", readable=False)
+        Path | None,
+        typer.Option("--rules", help="Show the rules of this file instead.", readable=False),
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:
@@ -176,8 +207,8 @@ def show(
       latfarm fusion show --rules rules.json --json
     """
     if rules is not None and platform:
-        raise UsageError("--platform or --rules, not both")
-    found = _of_platform(platform) if rules is None else inputs.read_rules(rules)
+        raise UsageError("give either --platform or --rules, not both")
+    found = fusion_rules.of_platform(platform) if rules is None else inputs.read_rules(rules)
     if as_json:
         output.json_text(found.to_json())
         return
@@ -195,24 +226,34 @@ def show(
 @app.command()
 def edit(
     source: Source,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="a pair's verdict: Conv+Relu=fused")
-    ] = None,
+    change: Changes = None,
     multi_inbound: Annotated[
-        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+        int | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="Branch with which an op of several inputs is fused. 0: none; 1: the first; 2: "
+            "the last.",
+        ),
     ] = None,
     multi_outbound: Annotated[
-        int | None, typer.Option(min=0, max=2, help="0 none, 1 first, 2 last branch")
+        int | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="Branch with which an op with several readers is fused. 0: none; 1: the first; "
+            "2: the last.",
+        ),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="file to write; a source that is a file: itself"),
+        typer.Option("--output", "-o", help="File to write. Default: the source, if it is a file."),
     ] = None,
     wait_s: inputs.Wait = 0.0,
 ) -> None:
-    """Change rules: by options, or in $EDITOR where none is given. The result is checked.
+    """Change rules by options, or in $EDITOR if no option is given. The result is checked.
 
-    A bundle keeps the rules that it was trained under; train one under the new ones:
+    A bundle keeps the rules that it was trained with. To train one with the new rules:
     latfarm characterize --rules FILE.
 
     \b
@@ -226,16 +267,18 @@ def edit(
     file = Path(source) if Path(source).is_file() else None
     target = to or file
     if target is None:
-        raise UsageError(f"{source}: is no file of rules; say where the changed ones go: -o FILE")
+        raise UsageError(
+            f"{source} is not a file; name the file for the changed rules with -o FILE"
+        )
     if not target.parent.is_dir():
-        raise UsageError(f"{target.parent}: no such folder")
-    rules = _load(source, wait_s)
+        raise UsageError(f"{target.parent}: there is no such folder; create it first")
+    rules = fusion_rules.load(source, wait_s)
     if change or multi_inbound is not None or multi_outbound is not None:
-        changed = _changed(rules, change or (), multi_inbound, multi_outbound)
+        changed = fusion_rules.changed(rules, change or (), multi_inbound, multi_outbound)
     else:
         text = click.edit(rules.dumps(), extension=".json")
         changed = rules if text is None else inputs.parse_rules(text, "the edited text")
-    _write(changed, target)
+    fusion_rules.write(changed, target)
     output.out().print(f"{target}: {len(changed.pairs)} pairs")
 
 
@@ -246,7 +289,7 @@ def compare(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Where two sets of rules differ; the second one counts as the truth.
+    """Show where two sets of rules differ; the second set counts as the truth.
 
     \b
     Examples:
@@ -255,7 +298,7 @@ def compare(
     """
     from latfarm_predictors.kernels.fusion_diff import compare as compare_rules
 
-    found = compare_rules(_load(left, wait_s), _load(right, wait_s))
+    found = compare_rules(fusion_rules.load(left, wait_s), fusion_rules.load(right, wait_s))
     if as_json:
         output.json_text(found.to_json())
         return
@@ -266,7 +309,9 @@ def compare(
     rows += [["+".join(p), VERDICTS.get(v, v), ""] for p, v in sorted(found.only_left.items())]
     rows += [["+".join(p), "", VERDICTS.get(v, v)] for p, v in sorted(found.only_right.items())]
     rows += [[name, *map(str, both)] for name, both in found.options.items()]
-    output.table("they cut every network alike" if found.equal else "", ["rule", left, right], rows)
+    output.table(
+        "the rules cut every network alike" if found.equal else "", ["rule", left, right], rows
+    )
     numbers = [
         f"{name} {format(value, '.2f')}"
         for name, value in (("precision", found.precision), ("recall", found.recall))
@@ -274,74 +319,3 @@ def compare(
     ]
     if numbers:
         output.out().print(f"{', '.join(numbers)} of {left} over {found.compared} pairs in both")
-
-
-def _load(source: str, wait_s: float) -> FusionRules:
-    """Rules by file, campaign (`NAME@used`, `NAME@detected`) or platform.
-
-    Raises:
-        UsageError: there are none by that name.
-    """
-    if Path(source).is_file():
-        return inputs.read_rules(Path(source))
-    name, at, which = source.rpartition("@")
-    if not at:
-        return _of_platform(source)
-    if which not in ("used", "detected"):
-        raise UsageError(f"{source}: after @ comes used or detected")
-    from latfarm_controller.cli.shell.connect import controller
-
-    with controller(wait_s) as client:
-        outcome = json.loads(client.campaign(name).outcome_json or "{}")
-    found = outcome.get("fusion", outcome)
-    key = "rules" if which == "used" else "detected"
-    if key not in found:
-        raise UsageError(f"campaign {name!r} has found no fusion rules yet; it must be finished")
-    return inputs.parse_rules(json.dumps(found[key]), source)
-
-
-def _of_platform(platform: str) -> FusionRules:
-    from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import open_bundle
-
-    return open_bundle(load_config().bundles_dir, platform).rules
-
-
-def _changed(
-    rules: FusionRules, changes: Sequence[str], inbound: int | None, outbound: int | None
-) -> FusionRules:
-    """The rules with `Conv+Relu=fused` and the branch rules put in.
-
-    Raises:
-        UsageError: a change has another form.
-    """
-    from dataclasses import replace
-
-    from latfarm_predictors.errors import FusionRulesError
-    from latfarm_predictors.kernels.fusion import Branch, Verdict
-
-    pairs: dict[tuple[str, str], Verdict] = {}
-    for text in changes:
-        pair, equals, verdict = text.partition("=")
-        first, plus, second = pair.partition("+")
-        if not (equals and plus and first and second):
-            raise UsageError(f"--set {text}: expected Conv+Relu=fused")
-        pairs[first, second] = cast("Verdict", verdict)
-    try:
-        changed = rules.replace_pairs(pairs)
-        if inbound is not None:
-            changed = replace(changed, multi_inbound=cast("Branch", inbound))
-        if outbound is not None:
-            changed = replace(changed, multi_outbound=cast("Branch", outbound))
-    except FusionRulesError as error:
-        raise UsageError(f"--set: {error}") from error
-    return changed
-
-
-def _write(rules: FusionRules, path: Path) -> None:
-    """Raises: UsageError: the file cannot be written; what was there before stays."""
-    try:
-        with written_whole(path, make_folder=True) as part:
-            part.write_text(rules.dumps(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`latfarm boards`: the inventory, and what each board says of itself."""
+"""`latfarm boards`: the inventory of boards, and what each board says about itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from latfarm_controller.cli.shell import inputs, output
 app = typer.Typer(
     rich_markup_mode=None,
     help="""
-    The boards of this farm. Without a command: list them.
+    The boards of this farm. Without a subcommand, list them.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def list_boards(
     with controller(wait_s) as client:
         boards = client.boards()
     if as_json:
-        output.json_text([output.message_dict(board) for board in boards])
+        output.json_text([board.to_json() for board in boards])
         return
     output.table(
         "",
@@ -64,28 +64,40 @@ def list_boards(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="what people call the board")],
-    address: Annotated[str, typer.Argument(help="host:port of its agent")],
-    ca: Annotated[Path | None, typer.Option(help="authority that signed its certificate")] = None,
-    cert: Annotated[Path | None, typer.Option(help="our certificate")] = None,
-    key: Annotated[Path | None, typer.Option(help="its key")] = None,
+    name: Annotated[str, typer.Argument(help="Name for the board in this inventory.")],
+    address: Annotated[str, typer.Argument(help="Address of the board's agent, as HOST:PORT.")],
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Certificate of the authority that signed the board's certificate."),
+    ] = None,
+    cert: Annotated[Path | None, typer.Option(help="Our certificate, as a file.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Private key of our certificate, as a file.")
+    ] = None,
     server_name: Annotated[
-        str, typer.Option(help="name in the board's certificate; default: the address")
+        str, typer.Option(help="Name in the board's certificate. Default: the host of the address.")
     ] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="change the entry of a known board")
+        bool,
+        typer.Option(
+            "--replace", help="Change the entry of a board that is already in the inventory."
+        ),
     ] = False,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="speak to it without certificates, even beyond loopback"),
+        typer.Option(
+            "--insecure",
+            help="Talk to the board without certificates, even if it is another machine. Use "
+            "this only in a network that you trust.",
+        ),
     ] = False,
 ) -> None:
     """Add a board whose agent is already running.
 
-    Beyond loopback both sides prove themselves: without --ca, --cert and --key by the home's own
-    files (latfarm certs init).
+    The controller and a board on another machine prove themselves by certificates. Without --ca,
+    --cert and --key the controller uses the files of this home (made by latfarm certs init).
 
-    Files of TLS are relative to the inventory where they are not absolute.
+    Relative paths of these files start at the folder of the inventory.
 
     \b
     Examples:
@@ -102,17 +114,17 @@ def add(
     if ca is not None and cert is not None and key is not None:
         tls = ControllerTlsFiles(ca, cert, key, server_name)
     elif ca or cert or key or server_name:
-        raise UsageError("--ca, --cert and --key belong together: give all three")
+        raise UsageError("--ca, --cert and --key belong together; give all three of them")
     config = load_config()
-    address = BoardEntry(name, address).address  # complains of a malformed one
+    address = BoardEntry(name, address).address  # raises an error if it is malformed
     check_open(address, tls or home_files(config.tls_dir), insecure)
     Registry(config.boards_file).add(name, address, tls, replace=replace, insecure=insecure)
-    output.err().print(f"added {name} at {address}")
+    output.err().print(f"board {name} at {address} was added")
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="the board's name")]) -> None:
-    """Take a board out of the inventory; its measurements stay.
+def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> None:
+    """Remove a board from the inventory; its measurements stay in the store.
 
     \b
     Examples:
@@ -122,4 +134,4 @@ def remove(name: Annotated[str, typer.Argument(help="the board's name")]) -> Non
     from latfarm_controller.config import load_config
 
     Registry(load_config().boards_file).remove(name)
-    output.err().print(f"removed {name}")
+    output.err().print(f"board {name} was removed")

@@ -1,4 +1,4 @@
-"""`latfarm boards wheels` and `latfarm boards check`: what enrolment asks of the controller."""
+"""`latfarm boards wheels` and `latfarm boards check`: commands that enrolment calls."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ def register(app: typer.Typer) -> None:
 
 
 def wheels(
-    python: Annotated[str, typer.Option(help="the board's Python, as 3.11")],
-    arch: Annotated[str, typer.Option(help="its machine, as aarch64")],
-    glibc: Annotated[str, typer.Option(help="its C library, as 2.36")] = "2.31",
-    runtimes: Annotated[str, typer.Option(help="extras of the agent, as onnxruntime,tflite")] = "",
+    python: Annotated[str, typer.Option(help="Python version of the board, for example 3.11.")],
+    arch: Annotated[
+        str, typer.Option(help="Processor architecture of the board, for example aarch64.")
+    ],
+    glibc: Annotated[
+        str, typer.Option(help="Version of the board's C library, for example 2.36.")
+    ] = "2.31",
+    runtimes: Annotated[
+        str, typer.Option(help="Runtimes to include, for example onnxruntime,tflite.")
+    ] = "",
     folder: Annotated[
-        Path | None, typer.Option(help="keep wheelhouses there; default: wheels in the home")
+        Path | None, typer.Option(help="Folder to keep the files in. Default: wheels in the home.")
     ] = None,
     own: Annotated[
-        Path | None, typer.Option(help="folder with our own wheels; default: build them")
+        Path | None, typer.Option(help="Folder with wheels of latfarm itself. Default: build them.")
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make the file that a board installs its agent from, without any network of its own.
+    """Make a file from which a board installs its agent; the board needs no internet access.
 
     \b
     Examples:
@@ -47,18 +53,20 @@ def wheels(
         output.json_text(made.to_json())
         return
     for runtime, why in made.left_out.items():
-        output.error(f"{runtime}: not for Python {python}: {why}")
+        output.error(
+            f"{runtime} is left out, because it cannot be installed on Python {python}: {why}"
+        )
     typer.echo(made.archive)
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="the board's name")],
+    name: Annotated[str, typer.Argument(help="Name of the board.")],
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="seconds to wait until it is well")
+        float, typer.Option("--timeout", min=0.0, help="Seconds to wait until the board is well.")
     ] = 10.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Ask one board whether it is well: exit code 1 if it is not. Needs no running controller.
+    """Ask one board whether it is well; exit code 1 if it is not. No running controller is needed.
 
     \b
     Examples:

@@ -1,21 +1,31 @@
-"""`latfarm boards drain|quarantine|resume|events`: which boards may work, and why not."""
+"""`latfarm boards drain|quarantine|resume|events`: which boards may work, and why others not."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
+    from latfarm_controller.app.summaries import BoardSummary
+    from latfarm_controller.store.base import BoardEvent
 
-Name = Annotated[str, typer.Argument(help="the board's name")]
-Reason = Annotated[str, typer.Option("--reason", help="why; shown in latfarm boards")]
+Name = Annotated[str, typer.Argument(help="Name of the board.")]
+Reason = Annotated[
+    str,
+    typer.Option("--reason", help="Reason, which latfarm boards and latfarm boards events show."),
+]
 Hold = Annotated[
-    float, typer.Option("--wait-store", min=0.0, help="seconds to wait while another command works")
+    float,
+    typer.Option(
+        "--wait-store",
+        min=0.0,
+        help="Seconds to wait while another command holds the store. 0: fail at once.",
+    ),
 ]
 
 
@@ -31,12 +41,12 @@ def drain(
     name: Name,
     reason: Reason = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="return when nothing runs on it any more")
+        bool, typer.Option("--wait", help="Return only when nothing runs on the board any more.")
     ] = False,
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Give a board no new work; it finishes what it runs. Holds until `resume`.
+    """Give a board no new work; it finishes the work that it has. `resume` ends this.
 
     \b
     Examples:
@@ -59,10 +69,10 @@ def quarantine(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Stop a board, and use no more what it measured since its last good sentinel.
+    """Stop a board, and discard what it measured since its last good sentinel.
 
-    What was put aside stays in the store, trains no predictor, and is asked again by campaigns
-    that run or are resumed.
+    A discarded measurement stays in the store, but no predictor learns from it, and campaigns that
+    run or are resumed measure it again.
 
     \b
     Examples:
@@ -79,14 +89,18 @@ def resume(
     reason: Reason = "",
     new_reference: Annotated[
         bool,
-        typer.Option("--new-reference", help="take the sentinel as it is now for the new normal"),
+        typer.Option(
+            "--new-reference",
+            help="Accept the sentinel's present latency as the new normal one, without "
+            "comparing it. Use this after a change of the board that changes its speed.",
+        ),
     ] = False,
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Let a board work again, once its sentinel takes as long as it used to.
+    """Let a board work again if its sentinel takes as long as it used to.
 
-    Without enough sentinels to compare with, it works at once.
+    A board that has measured too few sentinels for a comparison works at once.
 
     \b
     Examples:
@@ -100,11 +114,13 @@ def resume(
 
 
 def events(
-    name: Annotated[str, typer.Argument(help="of this board alone")] = "",
+    name: Annotated[
+        str, typer.Argument(help="Name of a board. Without it, list the events of all boards.")
+    ] = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """What was decided about boards, by whom and why, newest first.
+    """List what was decided about boards, by whom and why, newest first.
 
     \b
     Examples:
@@ -116,21 +132,33 @@ def events(
     with controller(wait_s) as client:
         found = client.board_events(name)
     if as_json:
-        output.json_text([output.message_dict(event) for event in found])
+        output.json_text([_event_json(event) for event in found])
         return
     rows = [
         [
             datetime.fromtimestamp(event.at_s).astimezone().isoformat(" ", "seconds"),
-            *(event.name, event.event, event.actor, event.reason),
+            *(event.board, event.event, event.actor, event.reason),
         ]
         for event in found
     ]
     output.table("", ["when", "board", "event", "by", "reason"], rows)
 
 
-def _show(status: pb.BoardStatus, as_json: bool) -> None:
+def _event_json(event: BoardEvent) -> dict[str, Any]:
+    return {
+        "name": event.board,
+        "board_id": event.board_id,
+        "event": event.event,
+        "reason": event.reason,
+        "actor": event.actor,
+        "at_s": event.at_s,
+        "details_json": json.dumps(dict(event.details)),
+    }
+
+
+def _show(status: BoardSummary, as_json: bool) -> None:
     if as_json:
-        output.json_text(output.message_dict(status))
+        output.json_text(status.to_json())
         return
     why = f": {status.standing_reason}" if status.standing_reason else ""
     output.err().print(f"{status.name} is {status.standing}{why}")

@@ -1,4 +1,4 @@
-"""`latfarm certs`: the farm's certificate authority, and who has a certificate."""
+"""`latfarm certs`: the farm's certificate authority, and the certificates that it issues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Certificates of this farm: its authority lies in `tls` of the home.
+    Certificates of this farm. Its certificate authority is kept in the folder tls of the home.
 
     \b
     Examples:
@@ -34,10 +34,10 @@ authority_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Replace the authority while the farm works: begin, switch, finish.
+    Replace the authority while the farm works, in three steps: begin, switch, finish.
 
-    After each step everybody needs the new ca.crt, after `switch` new certificates too, before the
-    next step is done. For boards ansible/rotate-certs.yml does all of it.
+    After each step, give the new ca.crt to all boards and people before you take the next step.
+    After switch they need new certificates, too. ansible/rotate-certs.yml does this for boards.
 
     \b
     Examples:
@@ -57,13 +57,13 @@ def register(root: typer.Typer) -> None:
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--name", help="host name or address that it is called by; may be repeated"),
+    typer.Option("--name", help="Host name or address under which it is reached. May be repeated."),
 ]
 
 
 @app.command()
 def init(names: Names = None) -> None:
-    """Make the authority, and this machine's certificate as the controller.
+    """Make the authority, and a controller's certificate for this machine.
 
     \b
     Examples:
@@ -76,21 +76,35 @@ def init(names: Names = None) -> None:
 
 @app.command()
 def issue(
-    name: Annotated[str, typer.Argument(help="who it is for")],
-    role: Annotated[str, typer.Option(help="agent, controller, operator or viewer")],
+    name: Annotated[
+        str,
+        typer.Argument(help="Name of the board, machine or person that the certificate is for."),
+    ],
+    role: Annotated[
+        str,
+        typer.Option(
+            help="agent: a board; controller: a machine that runs latfarm serve; operator: a "
+            "person who may read and act; viewer: a person who may read."
+        ),
+    ],
     names: Names = None,
     request: Annotated[
-        Path | None, typer.Option("--csr", help="sign this request; its key stays where it is")
+        Path | None,
+        typer.Option(
+            "--csr",
+            help="Sign this certificate request, so that the private key stays with its owner. "
+            "Without this, a key is made here.",
+        ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="how long it holds")] = 365,
+    days: Annotated[int, typer.Option(min=1, help="Days until the certificate expires.")] = 365,
     replace: Annotated[
-        bool, typer.Option("--replace", help="issue anew under a name that has one")
+        bool,
+        typer.Option("--replace", help="Issue a new certificate for a name that already has one."),
     ] = False,
 ) -> None:
     """Issue a certificate.
 
-    A viewer may read, an operator may act; an agent's is a board's, for the address or name by
-    which the board is called.
+    A board's certificate must name the address or host name under which the board is reached.
 
     \b
     Examples:
@@ -104,9 +118,11 @@ def issue(
 
 @app.command()
 def revoke(
-    which: Annotated[str, typer.Argument(help="name, certificate file or SHA-256 fingerprint")],
+    which: Annotated[
+        str, typer.Argument(help="Name of the owner, certificate file, or SHA-256 fingerprint.")
+    ],
 ) -> None:
-    """Shut a certificate out. The controller sees it at once; boards need the new revoked.json.
+    """Revoke a certificate. The controller refuses it at once; boards need the new revoked.json.
 
     \b
     Examples:
@@ -115,12 +131,12 @@ def revoke(
     """
     authority = _authority()
     found = authority.revoke(which)
-    output.err().print(f"revoked {found}; give boards the new {authority.revoked_file}")
+    output.err().print(f"{found} is revoked; copy the new {authority.revoked_file} to all boards")
 
 
 @app.command("list")
 def list_certificates(as_json: inputs.Json = False) -> None:
-    """List what was issued here.
+    """List the certificates that were issued here.
 
     \b
     Examples:
@@ -156,7 +172,7 @@ def list_certificates(as_json: inputs.Json = False) -> None:
 
 @authority_app.command()
 def show(as_json: inputs.Json = False) -> None:
-    """Who is trusted now, how far a change is, and who would be left behind by its end.
+    """Show the trusted authorities, the step of a replacement, and who still needs a certificate.
 
     \b
     Examples:
@@ -193,14 +209,16 @@ def show(as_json: inputs.Json = False) -> None:
     ]
     output.table("", ["authority", "state", "expires", "sha256"], rows)
     if left:
-        output.err().print(f"not signed by the first: {', '.join(left)}")
+        output.err().print(
+            f"these certificates are not signed by the first authority: {', '.join(left)}"
+        )
 
 
 @authority_app.command()
 def begin(
-    days: Annotated[int, typer.Option(min=1, help="how long the next authority holds")] = 3650,
+    days: Annotated[int, typer.Option(min=1, help="Days until the next authority expires.")] = 3650,
 ) -> None:
-    """Make the next authority and trust it beside the present one, which still signs.
+    """Make the next authority and trust it too; the present one still signs.
 
     \b
     Examples:
@@ -208,12 +226,15 @@ def begin(
     """
     _succession().begin(days=days)
     path = _authority().cert
-    output.err().print(f"{path} holds both authorities: give it to boards and people, then switch")
+    output.err().print(
+        f"{path} holds both authorities; copy it to boards and people, then run: "
+        "latfarm certs authority switch"
+    )
 
 
 @authority_app.command()
 def switch() -> None:
-    """Sign with the next authority; this machine's own certificate is issued anew at once.
+    """Sign with the next authority; this machine gets a new certificate at once.
 
     \b
     Examples:
@@ -222,23 +243,32 @@ def switch() -> None:
     succession = _succession()
     succession.switch()
     left = ", ".join(succession.left_behind()) or "none of those listed here"
-    output.err().print(f"the next authority signs; to be issued anew, then finish: {left}")
+    output.err().print(
+        f"the next authority signs now; issue new certificates for {left}; then run: "
+        "latfarm certs authority finish"
+    )
 
 
 @authority_app.command()
 def finish(
     force: Annotated[
-        bool, typer.Option("--force", help="also if valid certificates of the old one are known")
+        bool,
+        typer.Option(
+            "--force",
+            help="Finish even though certificates that the old authority signed are still valid.",
+        ),
     ] = False,
 ) -> None:
-    """Trust the old authority no more: what it signed is worth nothing.
+    """Stop trusting the old authority; the certificates that it signed become invalid.
 
     \b
     Examples:
       latfarm certs authority finish
     """
     _succession().finish(force=force)
-    output.err().print(f"one authority again; give boards and people the new {_authority().cert}")
+    output.err().print(
+        f"there is one authority again; copy the new {_authority().cert} to boards and people"
+    )
 
 
 def _succession() -> CaRotation:

@@ -1,4 +1,4 @@
-"""`latfarm doctor`: what this machine has, what it lacks, and how to get it."""
+"""`latfarm doctor`: what this machine has and lacks for latfarm, and the remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     as_json: inputs.Json = False,
 ) -> int:
-    """Tell what this machine has, what it lacks, and how to get it; exit code 1 if it lacks much.
+    """Check what this machine has and lacks, with remedies; exit code 1 if something is missing.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What this machine has, what it lacks, and how to get it. Changes nothing and needs no store."""
+"""Checks of this machine: what it has and lacks, and the remedies. They change nothing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 
 OK, WARNING, MISSING = "ok", "warning", "missing"
 DESCRIBE_S = 120.0
+"""Longest time that this machine's agent may take to describe itself, in seconds."""
 GIB = 2**30
 LEAST_MEMORY_BYTES = 4 * GIB
+"""Available memory that the largest networks of the zoo need."""
 LEAST_DISK_BYTES = 5 * GIB
+"""Free disk space below which a warning is due: Ray, models and the store need some GiB."""
 RECOMMENDED_CORES = 2
+"""One core measures, the other one runs the controller."""
+# Python packages that the controller cannot work without.
 PACKAGES = ("ray", "duckdb", "grpcio", "protobuf", "onnx", "scikit-learn", "lightgbm", "pyarrow")
 HARMLESS = {"simulated"}
-"""Runtimes whose absence is no lack of the machine."""
+"""Runtimes that a machine need not have: simulated boards exist for tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: its state (ok | warning | missing), what was found, and the remedy."""
+    """The result of one check: its state (ok | warning | missing), what was found, the remedy."""
 
     name: str
     state: str
@@ -45,7 +50,7 @@ class Finding:
 
 
 def examine(config: ControllerConfig) -> Iterator[Finding]:
-    """Look at everything, one finding at a time."""
+    """Run all checks, one after the other."""
     yield _python()
     yield _cores()
     yield _memory()
@@ -66,7 +71,10 @@ def _cores() -> Finding:
     if cores >= RECOMMENDED_CORES:
         return Finding("cores", OK, str(cores))
     return Finding(
-        "cores", WARNING, str(cores), "with one core the controller disturbs what it measures"
+        "cores",
+        WARNING,
+        str(cores),
+        "use a machine with two cores: on one core the controller disturbs measurements",
     )
 
 
@@ -75,7 +83,7 @@ def _memory() -> Finding:
     text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available"
     if memory.available >= LEAST_MEMORY_BYTES:
         return Finding("memory", OK, text)
-    return Finding("memory", WARNING, text, "4 GiB are needed for the largest networks: free some")
+    return Finding("memory", WARNING, text, "free some memory: the largest networks need 4 GiB")
 
 
 def _disk(config: ControllerConfig) -> Finding:
@@ -84,12 +92,14 @@ def _disk(config: ControllerConfig) -> Finding:
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
         text = f"{config.home} cannot be written"
-        return Finding("disk", MISSING, text, "set LATFARM_HOME to a folder you may write")
+        return Finding("disk", MISSING, text, "set LATFARM_HOME to a folder that you may write")
     free = shutil.disk_usage(place).free
     text = f"{free / GIB:.1f} GiB free for {config.home}"
     if free >= LEAST_DISK_BYTES:
         return Finding("disk", OK, text)
-    return Finding("disk", WARNING, text, "free some, or point LATFARM_HOME to a larger disk")
+    return Finding(
+        "disk", WARNING, text, "free some space, or set LATFARM_HOME to a folder on a larger disk"
+    )
 
 
 def _packages() -> Iterator[Finding]:
@@ -103,13 +113,13 @@ def _packages() -> Iterator[Finding]:
 def _store(config: ControllerConfig) -> Finding:
     holder = find_holder(config.lock_file)
     if holder is None:
-        return Finding("store", OK, f"{config.store_file}, nobody holds it")
+        return Finding("store", OK, f"{config.store_file}, which no process holds")
     where = f", serving on {holder.address}" if holder.address else ""
     return Finding("store", OK, f"{config.store_file}, held by {holder}{where}")
 
 
 def _board() -> Iterator[Finding]:
-    """What this machine's own agent says; it runs as a process, as on any board."""
+    """What the agent of this machine says about itself; it runs as a process of its own."""
     command = [sys.executable, "-m", "latfarm_agent.cli", "describe", "--name", "local", "--json"]
     try:
         done = subprocess.run(
@@ -138,7 +148,8 @@ def _board() -> Iterator[Finding]:
             "sensors",
             WARNING,
             f"{known}; unknown: {', '.join(unknown)}",
-            "a virtual machine hides them: expect noise, and believe intervals, not single figures",
+            "virtual machines hide sensors: expect noise, and trust intervals more than single "
+            "figures",
         )
     else:
         yield Finding("sensors", OK, known)

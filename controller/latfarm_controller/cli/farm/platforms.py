@@ -1,4 +1,4 @@
-"""`latfarm platforms`: what latencies can be measured and predicted here."""
+"""`latfarm platforms`: the platforms whose latencies can be measured or predicted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def platforms(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List the platforms of all boards, and the runtimes that are missing with the remedy.
+    """List the platforms of all boards, and the runtimes that boards lack, with remedies.
 
     \b
     Examples:
@@ -28,7 +28,7 @@ def platforms(
     with controller(wait_s) as client:
         found = client.platforms()
     if as_json:
-        output.json_text([output.message_dict(platform) for platform in found])
+        output.json_text([platform.to_json() for platform in found])
         return
     output.table(
         "",

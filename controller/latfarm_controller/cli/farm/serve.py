@@ -1,12 +1,15 @@
-"""`latfarm serve`: the controller as a process of its own, for many commands at once."""
+"""`latfarm serve`: the controller as a process of its own, which many commands use at once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+
+if TYPE_CHECKING:
+    from latfarm_controller.config import ControllerConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -20,19 +23,21 @@ def serve(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve other machines too, by certificate: see latfarm certs. Port 0: any.",
+            help="Serve other machines too, on this address. People need a certificate; see "
+            "latfarm certs. Port 0: any free port. Without this, only this machine is served.",
         ),
     ] = "",
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            help="Answer Prometheus on this port of loopback: /metrics, /-/healthy; 0: any.",
+            help="Serve metrics for Prometheus on this port of 127.0.0.1, as /metrics and "
+            "/-/healthy. 0: any free port. Without this, there are no metrics.",
             min=0,
             max=65535,
         ),
     ] = None,
 ) -> None:
-    """Run the controller until interrupted; other commands of this home become its clients.
+    """Run the controller until it is interrupted. Meanwhile other commands of this home use it.
 
     \b
     Examples:
@@ -42,39 +47,42 @@ def serve(
       latfarm serve --listen 0.0.0.0:7450
     """
     import asyncio
+
+    from latfarm_controller.config import load_config
+
+    asyncio.run(_serve(load_config({"metrics_port": metrics_port}), wait_s, listen))
+    raise KeyboardInterrupt
+
+
+async def _serve(config: ControllerConfig, wait_s: float, listen: str) -> None:
+    """Run the controller until SIGINT or SIGTERM."""
+    import asyncio
     import signal
 
     from latfarm_controller.api.server import ControllerServer
-    from latfarm_controller.config import load_config
 
-    config = load_config({"metrics_port": metrics_port})
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    opening = asyncio.create_task(
+        ControllerServer.open(config, wait_s=wait_s, public=True, listen=listen)
+    )
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        opening = asyncio.create_task(
-            ControllerServer.open(config, wait_s=wait_s, public=True, listen=listen)
-        )
+    def end() -> None:
+        stop.set()
+        opening.cancel()
 
-        def end() -> None:
-            stop.set()
-            opening.cancel()
-
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, end)
-        try:
-            server = await opening
-        except asyncio.CancelledError:
-            return
-        try:
-            output.err().print(f"latfarm serves on {server.address}; Ctrl-C ends it")
-            if server.outside:
-                output.err().print(f"latfarm serves other machines on {server.outside}")
-            if server.metrics_url:
-                output.err().print(f"latfarm answers {server.metrics_url}")
-            await stop.wait()
-        finally:
-            await server.close()
-
-    asyncio.run(run())
-    raise KeyboardInterrupt
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, end)
+    try:
+        server = await opening
+    except asyncio.CancelledError:
+        return
+    try:
+        output.err().print(f"latfarm serves on {server.address}; Ctrl-C ends it")
+        if server.outside:
+            output.err().print(f"latfarm serves other machines on {server.outside}")
+        if server.metrics_url:
+            output.err().print(f"latfarm answers {server.metrics_url}")
+        await stop.wait()
+    finally:
+        await server.close()

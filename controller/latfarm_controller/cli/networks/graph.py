@@ -1,4 +1,4 @@
-"""`latfarm graph`: what a model is made of, its hash, and what differs between two models."""
+"""`latfarm graph`: show, hash and compare models, and convert them to other formats."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
-    from latfarm_predictors.features.layers import Layer
+    from latfarm_predictors.features.layers import Layer, Peaks
     from latfarm_predictors.graph.graph import Graph
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Look into models: layers, totals, hashes, differences. Needs no board.
+    Look into models: layers, totals, hashes and differences. No board is needed.
 
     \b
     Examples:
@@ -34,9 +34,23 @@ app = typer.Typer(
     """,
 )
 
-Model = Annotated[Path, typer.Argument(help="an ONNX file", readable=False)]
+Model = Annotated[Path, typer.Argument(help="An ONNX file.", readable=False)]
 Fold = Annotated[
-    bool, typer.Option("--fold-batch-norm", help="fold batch-norms into convolutions first")
+    bool,
+    typer.Option("--fold-batch-norm", help="Fold batch normalisations into convolutions first."),
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", "-f", help="Format of the file: onnx, tflite, ncnn, mnn or graph-json."
+    ),
+]
+Noise = Annotated[
+    bool,
+    typer.Option(
+        "--noise",
+        help="Fill weights with noise, as for measurements, instead of the model's own weights.",
+    ),
 ]
 
 
@@ -49,7 +63,12 @@ def register(root: typer.Typer) -> None:
 def show(
     model: Model,
     platform: Annotated[
-        str, typer.Option("--platform", "-p", help="kernels and roofline bounds of this platform")
+        str,
+        typer.Option(
+            "--platform",
+            "-p",
+            help="Show the kernels and roofline bounds of this platform. Default: single layers.",
+        ),
     ] = "",
     fold_batch_norm: Fold = False,
     batch: inputs.Batch = 0,
@@ -57,10 +76,11 @@ def show(
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> None:
-    """Layer by layer and in sum: multiply-adds, parameters, memory traffic, arithmetic intensity.
+    """Show each layer and the sum: multiply-adds, parameters, memory traffic, arithmetic intensity.
 
-    With --platform the layers are the kernels as that platform fuses them, each with its roofline
-    bound: no kernel can be faster than its work at the best rates that the platform has shown.
+    With --platform the rows are the kernels as that platform fuses them, each with its roofline
+    bound. A kernel cannot be faster than this bound, which assumes the best rates that were
+    measured on the platform.
 
     \b
     Examples:
@@ -95,7 +115,12 @@ def show(
                 "peaks": None if peaks is None else asdict(peaks),
             }
         )
-        return
+    else:
+        _show_layers(graph, [*rows, summed], platform, peaks)
+
+
+def _show_layers(graph: Graph, rows: Sequence[Layer], platform: str, peaks: Peaks | None) -> None:
+    """Print the network's ends and a table of its layers, the last row being their sum."""
     console = output.out()
     console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     for kind, tensors in (("input", graph.inputs), ("output", graph.outputs)):
@@ -106,12 +131,12 @@ def show(
     output.table(
         "",
         header + (["bound ms", "by"] if bounded else []),
-        [_row(row, bounded) for row in (*rows, summed)],
+        [_row(row, bounded) for row in rows],
     )
     if platform and not bounded:
         output.error(
-            f"the bundle of {platform} knows no peak rates, so no roofline is drawn;"
-            " characterise the platform again"
+            f"the bundle of {platform} has no peak rates, so no roofline is drawn;"
+            f" to make one that has: latfarm characterize --platform {platform}"
         )
     if peaks is not None:
         console.print(
@@ -124,18 +149,22 @@ def show(
 def hash_models(
     models: inputs.Models,
     exact: Annotated[
-        bool, typer.Option("--exact", help="tell spellings of one network apart")
+        bool,
+        typer.Option(
+            "--exact", help="Print hashes that also differ between two exports of the same network."
+        ),
     ] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> int:
-    """Print the canonical hash: equal for the same network, whoever exported it.
+    """Print the canonical hash: equal for the same network, whichever tool exported it.
 
-    Names, the order of nodes, weights, batch-norms that fold and ops that do nothing are left out;
-    attributes, operand order, shapes, dtypes and the batch are in. `docs/hashing.md` lists all.
-    Exit code 2 when a file cannot be read; the others are printed all the same.
+    Names, the order of nodes, weights, batch normalisations that can be folded and ops that do
+    nothing do not change the hash. Attributes, the order of operands, shapes, data types and the
+    batch size do. docs/hashing.md lists everything. If a file cannot be read, the other hashes are
+    printed and the exit code is 2.
 
     \b
     Examples:
@@ -162,7 +191,8 @@ def diff(
     left: Model,
     right: Model,
     exact: Annotated[
-        bool, typer.Option("--exact", help="compare as written, not in normal form")
+        bool,
+        typer.Option("--exact", help="Compare the models as they are written, not in normal form."),
     ] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -171,7 +201,7 @@ def diff(
 ) -> int:
     """Compare two models op by op; exit code 1 when they differ.
 
-    Both are brought into the normal form that the canonical hash is taken of, unless --exact.
+    Both are first brought into the normal form of the canonical hash, unless --exact is given.
 
     \b
     Examples:
@@ -207,7 +237,7 @@ def diff(
             f" {row.parameters} parameters"
         )
     if all(change.side == "same" for change in changes):
-        print("  the ops agree one by one; what reads what, or the order of operands, differs")
+        print("  the ops are the same; their connections or the order of operands differ")
     for line in unified(changes):
         print(line)
     return 1
@@ -216,25 +246,23 @@ def diff(
 @app.command()
 def build(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
-    model_format: Annotated[
-        str, typer.Option("--format", "-f", help="onnx, tflite, ncnn, mnn or graph-json")
-    ] = "onnx",
-    dtype: Annotated[str, typer.Option(help="fp32, fp16 or int8, as the format has it")] = "fp32",
-    noise: Annotated[
-        bool, typer.Option("--noise", help="fill weights with noise, as measurements do")
-    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
+    model_format: Format = "onnx",
+    dtype: Annotated[
+        str, typer.Option(help="Data type: fp32, fp16 or int8, if the format has it.")
+    ] = "fp32",
+    noise: Noise = False,
     fold_batch_norm: Fold = False,
-    force: Annotated[bool, typer.Option("--force", help="replace the file")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     as_json: inputs.Json = False,
 ) -> None:
-    """Write a model in another runtime's format, with its own weights.
+    """Write a model in the format of another runtime, with its own weights.
 
-    What the format cannot express is named, with the node. ncnn models are a zip of model.param and
-    model.bin. int8 ranges come from the weights, not from data: good for latency, less for
-    accuracy.
+    If the format cannot express an op, the error names its node. An ncnn model is a zip file of
+    model.param and model.bin. The ranges of int8 values come from the weights, not from data: this
+    is good for measuring latency, but not for accuracy.
 
     \b
     Examples:
@@ -250,9 +278,9 @@ def build(
 
     inputs.check_format(model_format, dtype)
     if out.exists() and not force:
-        raise UsageError(f"{out}: exists; give --force to replace it")
+        raise UsageError(f"{out} exists; give --force to replace it")
     if not out.parent.is_dir():
-        raise UsageError(f"{out.parent}: no such folder")
+        raise UsageError(f"{out.parent}: there is no such folder; create it first")
     bound = inputs.shapes(shape or [])
     graph, weights = read_onnx_weights(model, batch=batch or None, shapes=bound or None)
     values: Mapping[str, Any] | None = None if noise else weights

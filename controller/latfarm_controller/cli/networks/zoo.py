@@ -1,7 +1,8 @@
-"""`latfarm zoo`: the networks that can be built here, their sizes, and their files."""
+"""`latfarm zoo`: list, show and export the networks that latfarm can build."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +13,18 @@ from latfarm_predictors.graph.totals import macs_of
 from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
+
     from latfarm_controller.zoo import Family
     from latfarm_controller.zoo.family import Published
+    from latfarm_controller.zoo.summary import NetworkStage
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Networks that are built here: published families, their widths, and random variants.
-    Needs no board, no store and no framework.
+    Networks that latfarm builds: published families in several widths, and random variants.
+    No board, no store and no framework is needed.
 
     \b
     Examples:
@@ -30,11 +34,20 @@ app = typer.Typer(
     """,
 )
 
-Width = Annotated[float, typer.Option(min=0.01, max=16.0, help="factor of all channel counts")]
-Resolution = Annotated[
-    int, typer.Option(min=0, help="pixels a side, or tokens of a sequence; 0: as published")
+Width = Annotated[
+    float, typer.Option(min=0.01, max=16.0, help="Factor for the number of channels of all layers.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="size of the batch")]
+Resolution = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Input size: pixels of each side, or tokens of a sequence. 0: as published."
+    ),
+]
+Batch = Annotated[int, typer.Option(min=1, help="Batch size.")]
+Task = Annotated[
+    str,
+    typer.Option(help="List only families for this task: classification, detection or language."),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -44,15 +57,13 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_families(
-    task: Annotated[
-        str, typer.Option(help="only those for: classification, detection or language")
-    ] = "",
+    task: Task = "",
     as_json: inputs.Json = False,
 ) -> None:
-    """List the families: task, input size, parameters and multiply-adds as built, and the source.
+    """List the families with task, input size, parameters, multiply-adds and source.
 
-    Parameters are trained ones, multiply-adds those of convolutions and matrix products at batch 1.
-    Families that are drawn at random are shown with their first network, NAME@0.
+    Only trained parameters count, and multiply-adds of convolutions and matrix products at batch 1.
+    For a family that is drawn at random, the first network NAME@0 is shown.
 
     \b
     Examples:
@@ -66,7 +77,7 @@ def list_families(
 
     tasks = sorted({family.task for family in zoo.families().values()})
     if task and task not in tasks:
-        raise UsageError(f"no task {task!r}; known: {', '.join(tasks)}")
+        raise UsageError(f"there is no task {task!r}; known tasks: {', '.join(tasks)}")
     rows: list[dict[str, Any]] = []
     for family in zoo.families().values():
         if task and family.task != task:
@@ -106,13 +117,16 @@ def list_families(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="a family, or NAME@SEED of one that is drawn")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A family, or NAME@SEED for one of a family that is drawn at random."),
+    ],
     width: Width = 1.0,
     resolution: Resolution = 0,
     batch: Batch = 1,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show a network stage by stage, its sums, and what its publication says of them.
+    """Show the stages of a network, their sum, and the numbers that its publication gives.
 
     \b
     Examples:
@@ -120,43 +134,52 @@ def show(
       latfarm zoo show mobilenet-v2 --width 0.5 --resolution 160 --json
       latfarm zoo show nasbench201@17
     """
-    from dataclasses import asdict
-
     from latfarm_controller import zoo
     from latfarm_controller.zoo.summary import stages
 
     family, _ = zoo.find(name)
     graph = zoo.build(name, width=width, resolution=resolution or None, batch=batch)
     parts = stages(graph)
-    ends = {
+    if as_json:
+        output.json_text(_as_dict(family, graph, parts))
+    else:
+        _show(family, graph, parts)
+
+
+def _ends(graph: Graph) -> dict[str, dict[str, list[Any]]]:
+    """The inputs and outputs of a network, each as its data type followed by its shape."""
+    return {
         kind: {t: [graph.type_of(t).dtype, *graph.type_of(t).shape] for t in tensors}
         for kind, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-    total = {
-        "nodes": len(graph.nodes),
-        "parameters": sum(part.parameters for part in parts),
-        "macs": macs_of(graph),
-        "traffic_bytes": graph.traffic_bytes,
+
+
+def _as_dict(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "name": graph.name,
+        "family": family.name,
+        "task": family.task,
+        "source": family.source,
+        "hash": network_hash_of(graph),
+        **_ends(graph),
+        "stages": [asdict(part) for part in parts],
+        "total": {
+            "nodes": len(graph.nodes),
+            "parameters": sum(part.parameters for part in parts),
+            "macs": macs_of(graph),
+            "traffic_bytes": graph.traffic_bytes,
+        },
+        "published": None if family.published is None else asdict(family.published),
     }
-    if as_json:
-        output.json_text(
-            {
-                "name": graph.name,
-                "family": family.name,
-                "task": family.task,
-                "source": family.source,
-                "hash": network_hash_of(graph),
-                **ends,
-                "stages": [asdict(part) for part in parts],
-                "total": total,
-                "published": None if family.published is None else asdict(family.published),
-            }
-        )
-        return
+
+
+def _show(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> None:
     console = output.out()
     console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     console.print(f"{family.task}: {family.source}")
-    for kind, tensors in ends.items():
+    for kind, tensors in _ends(graph).items():
         for tensor, (dtype, *shape) in tensors.items():
             console.print(f"{kind[:-1]} {tensor}: {dtype} {'x'.join(map(str, shape))}")
     output.table(
@@ -174,8 +197,9 @@ def show(
             for part in parts
         ],
     )
+    parameters = sum(part.parameters for part in parts)
     console.print(
-        f"in all: {total['nodes']} nodes, {total['parameters']:,} parameters, "
+        f"in all: {len(graph.nodes)} nodes, {parameters:,} parameters, "
         f"{macs_of(graph) / 1e6:,.1f} M multiply-adds, {graph.traffic_bytes / 2**20:,.1f} MiB moved"
     )
     if family.published is not None:
@@ -190,44 +214,72 @@ def _published(family: Family, said: Published) -> str:
     )
 
 
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Families, or NAME@SEED for one of a family that is drawn at random. all: every "
+        "family; nn-meter: the 13 families of its dataset."
+    ),
+]
+OutFolder = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder to write to, one file for each network.")
+]
+JsonLines = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write all networks to this one file instead, a graph as JSON on each line. A name "
+        "that ends in .gz makes a compressed file."
+    ),
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        "-f",
+        help="Format of the files: onnx, tflite, ncnn, mnn or graph-json. Default: onnx, or "
+        "graph-json with --jsonl.",
+    ),
+]
+Dtype = Annotated[str, typer.Option(help="Data type: fp32, fp16 or int8, if the format has it.")]
+Variants = Annotated[
+    int,
+    typer.Option(min=0, help="Number of random variants of each network. 0: as published."),
+]
+DrawRule = Annotated[
+    str,
+    typer.Option(
+        help="How variants are drawn. nn-meter: channels and kernel sizes, as in its paper; "
+        "wide: resolutions, too."
+    ),
+]
+VariantSeed = Annotated[
+    int, typer.Option(min=0, help="Random seed. The same seed draws the same variants.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+
+
 @app.command()
 def export(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="families, or NAME@SEED; all: every family; nn-meter: the 13 of its dataset"
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="folder for one file per network")
-    ] = None,
-    jsonl: Annotated[
-        Path | None,
-        typer.Option(help="one file for all, a graph as JSON on each line; NAME.gz is compressed"),
-    ] = None,
-    model_format: Annotated[
-        str, typer.Option("--format", "-f", help="onnx, tflite, ncnn, mnn or graph-json")
-    ] = "",
-    dtype: Annotated[str, typer.Option(help="fp32, fp16 or int8, as the format has it")] = "fp32",
-    variants: Annotated[
-        int, typer.Option(min=0, help="so many random variants of each; 0: as published")
-    ] = 0,
-    rule: Annotated[
-        str, typer.Option(help="how variants are drawn: nn-meter, or wide (resolutions too)")
-    ] = "nn-meter",
-    seed: Annotated[int, typer.Option(min=0, help="of the variants")] = 0,
+    names: Names,
+    out: OutFolder = None,
+    jsonl: JsonLines = None,
+    model_format: Format = "",
+    dtype: Dtype = "fp32",
+    variants: Variants = 0,
+    rule: DrawRule = "nn-meter",
+    seed: VariantSeed = 0,
     width: Width = 1.0,
     resolution: Resolution = 0,
     batch: Batch = 1,
-    force: Annotated[bool, typer.Option("--force", help="overwrite files")] = False,
+    force: Force = False,
     as_json: inputs.Json = False,
 ) -> int:
-    """Write networks as model files; weights are noise from the graph's hash.
+    """Write networks as model files. Their weights are noise that depends on the graph's hash.
 
     Formats: onnx (fp32, fp16, int8), tflite (fp32, int8), ncnn and mnn (fp32), and graph-json,
-    which has no weights. An ncnn file is a zip of model.param and model.bin. What cannot be written
-    is named at the end with the reason, the rest is written, and the exit code is 1. A file is
-    complete or not there.
+    which has no weights. An ncnn model is a zip file of model.param and model.bin. A network that
+    cannot be written is reported at the end with the reason, the others are written, and the exit
+    code is 1. There are never incomplete files.
 
     \b
     Examples:
@@ -238,26 +290,25 @@ def export(
     """
     from latfarm_controller.cli.networks import zoo_export
 
-    plan = zoo_export.plan(
-        names,
-        out=out,
-        jsonl=jsonl,
-        model_format=model_format,
-        dtype=dtype,
+    target = zoo_export.target_of(out, jsonl, model_format, dtype)
+    plan = zoo_export.ExportPlan(
+        names=zoo_export.expanded(names),
+        target=target,
         variants=variants,
-        rule=rule,
+        rule=zoo_export.rule_of(rule),
         seed=seed,
         width=width,
         resolution=resolution or None,
         batch=batch,
         force=force,
     )
+    plan.check()
     written, failed = zoo_export.run(plan)
     if as_json:
         output.json_text({"written": written, "failed": failed})
     else:
-        graphs = "1 graph" if len(written) == 1 else f"{len(written)} graphs"
-        output.err().print(f"{graphs} in {jsonl or out}")
+        graphs = "1 graph was" if len(written) == 1 else f"{len(written)} graphs were"
+        output.err().print(f"{graphs} written to {jsonl or out}")
     for failure in failed:
         output.error(f"{failure['model']}: {failure['reason']}")
     return 1 if failed else 0

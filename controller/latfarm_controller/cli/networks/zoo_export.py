@@ -1,4 +1,4 @@
-"""The work of `latfarm zoo export`: graphs one by one into files, or all into one of JSON lines."""
+"""The work of `latfarm zoo export`: a file for each network, or one file of JSON lines for all."""
 
 from __future__ import annotations
 
@@ -21,19 +21,47 @@ from latfarm_controller.errors import BuildError, UsageError
 from latfarm_controller.zoo.draws import dataset
 from latfarm_controller.zoo.draws.variants import RULES, Rule
 
-_SUFFIXES = {"graph-json": ".json", "ncnn": ".ncnn.zip"}  # of others the format's own name
+_SUFFIXES = {"graph-json": ".json", "ncnn": ".ncnn.zip"}
+"""Suffixes of files by format; files of other formats have the format's name as suffix."""
 _GROUPS = {"all": tuple(zoo.families()), "nn-meter": dataset.FAMILIES}
+"""Names that stand for several families."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTarget:
+    """Where networks are written to, and how.
+
+    Attributes:
+        path: a folder, or the file that holds all networks.
+        as_lines: whether `path` is a file with a graph as JSON on each line.
+        model_format: format of the files.
+        dtype: data type of the models.
+    """
+
+    path: Path
+    as_lines: bool
+    model_format: str
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What to write: networks, how they are bent, and where to."""
+    """What to write, and where to.
+
+    Attributes:
+        names: the networks.
+        target: where they go.
+        variants: random variants of each network; 0: the network as published.
+        rule: how variants are drawn.
+        seed: random seed of the variants.
+        width: factor for the number of channels of networks as published.
+        resolution: input size; None: as published.
+        batch: batch size.
+        force: whether files that exist are overwritten.
+    """
 
     names: tuple[str, ...]
-    target: Path
-    as_lines: bool
-    model_format: str
-    dtype: str
+    target: ExportTarget
     variants: int
     rule: Rule
     seed: int
@@ -44,71 +72,71 @@ class ExportPlan:
 
     @property
     def graphs(self) -> int:
-        """How many are to be written."""
+        """How many networks are to be written."""
         return len(self.names) * max(self.variants, 1)
 
+    def check(self) -> None:
+        """Check the options against each other.
 
-def plan(
-    names: Sequence[str],
-    *,
-    out: Path | None,
-    jsonl: Path | None,
-    model_format: str,
-    dtype: str,
-    variants: int,
-    rule: str,
-    seed: int,
-    width: float,
-    resolution: int | None,
-    batch: int,
-    force: bool,
-) -> ExportPlan:
-    """The options, checked against each other.
+        Raises:
+            UsageError: two options contradict each other, or a file exists.
+        """
+        if self.variants and self.width != 1.0:
+            raise UsageError(
+                "--width cannot be used with --variants, because variants draw their own widths"
+            )
+        if self.target.as_lines and self.target.path.exists() and not self.force:
+            raise UsageError(f"{self.target.path} exists; --force overwrites it")
+
+
+def target_of(out: Path | None, jsonl: Path | None, model_format: str, dtype: str) -> ExportTarget:
+    """Where the options `--out`, `--jsonl`, `--format` and `--dtype` say that networks go.
 
     Raises:
-        UsageError: a name, format or combination is unknown; says what is known.
+        UsageError: the options contradict each other, or the format cannot be built.
     """
     if (out is None) == (jsonl is None):
         raise UsageError("say where to write to: either -o FOLDER or --jsonl FILE")
-    target = cast(Path, out if jsonl is None else jsonl)
     wanted = model_format or ("onnx" if jsonl is None else "graph-json")
     check_format(wanted, dtype)
     if jsonl is not None and wanted != "graph-json":
-        raise UsageError(f"--jsonl holds graph-json, not {wanted}")
-    if rule not in RULES:
-        raise UsageError(f"no rule {rule!r}; known: {', '.join(RULES)}")
-    if variants and width != 1.0:
-        raise UsageError("--width is for networks as published: variants draw their own widths")
-    if jsonl is not None and jsonl.exists() and not force:
-        raise UsageError(f"{jsonl} exists; --force overwrites it")
+        raise UsageError(f"--jsonl writes the format graph-json, not {wanted}")
+    path = cast(Path, out if jsonl is None else jsonl)
+    return ExportTarget(path, jsonl is not None, wanted, dtype)
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of that name by which variants are drawn.
+
+    Raises:
+        UsageError: there is no such rule.
+    """
+    if name not in RULES:
+        raise UsageError(f"there is no rule {name!r}; known rules: {', '.join(RULES)}")
+    return name
+
+
+def expanded(names: Sequence[str]) -> tuple[str, ...]:
+    """The networks that are named, each once, groups such as `all` replaced by their members.
+
+    Raises:
+        UsageError: there is no network of that name.
+    """
     every = [one for name in names for one in _GROUPS.get(name, (name,))]
     for name in every:
         zoo.find(name)
-    return ExportPlan(
-        names=tuple(dict.fromkeys(every)),
-        target=target,
-        as_lines=jsonl is not None,
-        model_format=wanted,
-        dtype=dtype,
-        variants=variants,
-        rule=rule,
-        seed=seed,
-        width=width,
-        resolution=resolution,
-        batch=batch,
-        force=force,
-    )
+    return tuple(dict.fromkeys(every))
 
 
 def run(wanted: ExportPlan) -> tuple[list[str], list[dict[str, str]]]:
     """Write all that can be written.
 
     Returns:
-        the names of what was written (files, or graphs in the file of JSON lines), and of what was
-        not with the reason.
+        The names of what was written (files, or graphs in the file of JSON lines), and the networks
+        that could not be written, each with the reason.
 
     Raises:
-        OSError: a file cannot be written, as on a full disk; those before it stay.
+        OSError: a file cannot be written, for example on a full disk. The files before it stay.
     """
     written: list[str] = []
     failed: list[dict[str, str]] = []
@@ -145,18 +173,18 @@ def _graphs(wanted: ExportPlan, name: str) -> Iterator[Graph]:
 
 
 def _write(wanted: ExportPlan, graph: Graph, stream: IO[bytes] | None) -> str:
-    """One graph, as a line or as a file; its name."""
+    """Write one graph as a line or as a file; the name of the graph or file."""
     if stream is not None:
-        stream.write(builders.build(graph, "graph-json", wanted.dtype) + b"\n")
+        stream.write(builders.build(graph, "graph-json", wanted.target.dtype) + b"\n")
         return graph.name
     batch = f"-b{wanted.batch}" if wanted.batch > 1 else ""
-    dtype = "" if wanted.dtype == "fp32" else f"-{wanted.dtype}"
-    suffix = _SUFFIXES.get(wanted.model_format, f".{wanted.model_format}")
-    path = wanted.target / f"{graph.name}{batch}{dtype}{suffix}"
+    dtype = "" if wanted.target.dtype == "fp32" else f"-{wanted.target.dtype}"
+    suffix = _SUFFIXES.get(wanted.target.model_format, f".{wanted.target.model_format}")
+    path = wanted.target.path / f"{graph.name}{batch}{dtype}{suffix}"
     if path.exists() and not wanted.force:
         raise UsageError(f"{path} exists; --force overwrites it")
     with quiet_libraries():
-        data = builders.build(graph, wanted.model_format, wanted.dtype)
+        data = builders.build(graph, wanted.target.model_format, wanted.target.dtype)
     with written_whole(path, make_folder=True) as part:
         part.write_bytes(data)
     return str(path)
@@ -164,14 +192,14 @@ def _write(wanted: ExportPlan, graph: Graph, stream: IO[bytes] | None) -> str:
 
 @contextmanager
 def _lines(wanted: ExportPlan) -> Iterator[IO[bytes] | None]:
-    """The file of JSON lines, where one is wanted; it appears when the block ends well."""
-    if not wanted.as_lines:
+    """The file of JSON lines, if one is wanted; it appears when the block ends without error."""
+    if not wanted.target.as_lines:
         yield None
         return
-    with written_whole(wanted.target, make_folder=True) as part, part.open("wb") as raw:
-        if wanted.target.suffix != ".gz":
+    with written_whole(wanted.target.path, make_folder=True) as part, part.open("wb") as raw:
+        if wanted.target.path.suffix != ".gz":
             yield raw
             return
-        # No name and no time inside: the same graphs make the same file.
+        # Without a name and a time inside, the same graphs make the same file.
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
             yield cast("IO[bytes]", packed)

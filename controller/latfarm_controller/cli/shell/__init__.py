@@ -1,1 +1,1 @@
-"""What all commands share: connection, inputs, output, progress and signals."""
+"""What all commands share: the connection to the controller, inputs, output and progress."""

@@ -1,29 +1,27 @@
-"""The controller that a command speaks to: the running `latfarm serve`, or one hosted in-process.
+"""The controller that a command talks to.
 
-Either way the command is a client of the gRPC service; there is one road.
+It is a controller on another machine, a running `latfarm serve` of this home, or a controller that
+the command hosts in its own process. The command is a client of the gRPC service in each case.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import grpc
-from latfarm_predictors.measurement import Measurement
 from latfarm_protos.trust.contexts import Files, TlsFileError
 from latfarm_protos.trust.identity import CONTROLLER
 from latfarm_protos.trust.proof import RefusedError, meet
 from latfarm_protos.trust.revoked import RevokedError
-from latfarm_protos.v1 import controller_pb2 as pb
-from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.agents.tls import split
-from latfarm_controller.api.service import MESSAGE_OPTIONS, error_of
+from latfarm_controller.api.client import ControllerClient
+from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.cli.shell import output
 from latfarm_controller.cli.shell.signals import no_signals
 from latfarm_controller.config import load_config
@@ -31,161 +29,16 @@ from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.lock import find_holder
 
 if TYPE_CHECKING:
-    from latfarm_predictors.graph.graph import Graph
-
     from latfarm_controller.config import ControllerConfig
 
-Found = TypeVar("Found")
 READY_S = 5.0
+"""Longest wait for a controller to answer, in seconds."""
 LOOK_S = 0.2
-
-
-class ControllerClient:
-    """The service's calls with plain types. Not thread-safe.
-
-    Raises:
-        ControllerError: from any method, of the class that the service raised.
-    """
-
-    def __init__(self, channel: grpc.Channel, *, hosted: bool = False) -> None:
-        self._stub: Any = controller_pb2_grpc.ControllerServiceStub(channel)
-        self.hosted = hosted
-        """Whether the controller ends with this command."""
-
-    def _call(self, call: Callable[[], Found]) -> Found:
-        try:
-            return call()
-        except grpc.RpcError as error:
-            raise error_of(error) from None
-
-    def _stream(self, stream: Any) -> Iterator[Any]:
-        try:
-            yield from stream
-        except grpc.RpcError as error:
-            raise error_of(error) from None
-        finally:
-            stream.cancel()
-
-    def boards(self) -> list[pb.BoardStatus]:
-        """All boards of the inventory, reachable or not."""
-        return list(self._call(lambda: self._stub.ListBoards(pb.ListBoardsRequest())).boards)
-
-    def drain_board(self, name: str, reason: str) -> pb.BoardStatus:
-        """Give a board no new work."""
-        request = pb.BoardRequest(name=name, reason=reason)
-        found: pb.BoardStatus = self._call(lambda: self._stub.DrainBoard(request))
-        return found
-
-    def quarantine_board(self, name: str, reason: str) -> pb.BoardStatus:
-        """Stop a board, and put aside what it measured since its last good sentinel."""
-        request = pb.BoardRequest(name=name, reason=reason)
-        found: pb.BoardStatus = self._call(lambda: self._stub.QuarantineBoard(request))
-        return found
-
-    def resume_board(self, name: str, reason: str, new_reference: bool) -> pb.BoardStatus:
-        """Let a board work again, once its sentinel is as it was."""
-        request = pb.BoardRequest(name=name, reason=reason, new_reference=new_reference)
-        found: pb.BoardStatus = self._call(lambda: self._stub.ResumeBoard(request))
-        return found
-
-    def watch_board(self, name: str) -> Iterator[pb.BoardStatus]:
-        """A board's standing now and at each change, until nothing runs on it."""
-        return self._stream(self._stub.WatchBoard(pb.BoardRequest(name=name)))
-
-    def board_events(self, name: str) -> list[pb.BoardEvent]:
-        """What was decided about a board, or about any, newest first."""
-        request = pb.BoardRequest(name=name)
-        return list(self._call(lambda: self._stub.ListBoardEvents(request)).events)
-
-    def platforms(self) -> list[pb.PlatformStatus]:
-        """All platforms, and the runtimes that are missing."""
-        request = pb.ListPlatformsRequest()
-        return list(self._call(lambda: self._stub.ListPlatforms(request)).platforms)
-
-    def start(
-        self, kind: str, platform: str, config: Mapping[str, Any], name: str = ""
-    ) -> pb.Campaign:
-        """Start a campaign, or go on with the same one."""
-        request = pb.StartCampaignRequest(
-            kind=kind, platform=platform, config_json=json.dumps(dict(config)), name=name
-        )
-        found: pb.Campaign = self._call(lambda: self._stub.StartCampaign(request))
-        return found
-
-    def campaigns(self) -> list[pb.Campaign]:
-        """All campaigns, newest first."""
-        request = pb.ListCampaignsRequest()
-        return list(self._call(lambda: self._stub.ListCampaigns(request)).campaigns)
-
-    def campaign(self, campaign_id: str) -> pb.Campaign:
-        """One campaign by id or name."""
-        request = pb.GetCampaignRequest(campaign_id=campaign_id)
-        found: pb.Campaign = self._call(lambda: self._stub.GetCampaign(request))
-        return found
-
-    def watch(self, campaign_id: str) -> Iterator[pb.Campaign]:
-        """The campaign now and at each change, until it ends."""
-        request = pb.GetCampaignRequest(campaign_id=campaign_id)
-        return self._stream(self._stub.WatchCampaign(request))
-
-    def resume(self, campaign_id: str) -> pb.Campaign:
-        """Go on where it stopped."""
-        request = pb.GetCampaignRequest(campaign_id=campaign_id)
-        found: pb.Campaign = self._call(lambda: self._stub.ResumeCampaign(request))
-        return found
-
-    def cancel(self, campaign_id: str) -> pb.Campaign:
-        """Stop after the measurement that is running."""
-        request = pb.GetCampaignRequest(campaign_id=campaign_id)
-        found: pb.Campaign = self._call(lambda: self._stub.CancelCampaign(request))
-        return found
-
-    def query(
-        self,
-        graph: Graph,
-        platform: str,
-        *,
-        tier: str = "",
-        refresh: bool = False,
-        energy: bool = False,
-        on_progress: Callable[[str], None] = lambda _text: None,
-    ) -> tuple[Measurement, bool]:
-        """The true latency, with `energy` what it costs too, and whether the store knew it."""
-        request = pb.QueryRequest(
-            graph_json=graph.dumps().encode(),
-            platform=platform,
-            tier=tier,
-            refresh=refresh,
-            energy=energy,
-        )
-        for event in self._stream(self._stub.Query(request)):
-            if event.WhichOneof("event") == "progress":
-                on_progress(event.progress)
-            else:
-                data = json.loads(event.answer.measurement.json)
-                return Measurement.from_json(data), event.answer.hit
-        raise ControllerError("the controller ended the query without an answer")
-
-    def results(
-        self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
-    ) -> Iterator[Measurement]:
-        """Stored measurements, newest first."""
-        request = pb.ListMeasurementsRequest(
-            platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
-        )
-        for message in self._stream(self._stub.ListResults(request)):
-            yield Measurement.from_json(json.loads(message.json))
-
-    def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
-        """All that is known of a platform; see `reports.platform_report`."""
-        request = pb.ReportRequest(platform=platform, campaign_id=campaign_id)
-        found = self._call(lambda: self._stub.Report(request))
-        facts: dict[str, Any] = json.loads(found.facts_json)
-        return facts
+"""Pause between two looks at who holds the store, in seconds."""
 
 
 class _Hosted:
-    """A controller on an event loop in a thread of its own."""
+    """A controller that runs on an event loop in a thread of this process."""
 
     def __init__(self, config: ControllerConfig, wait_s: float) -> None:
         self._loop = asyncio.new_event_loop()
@@ -208,7 +61,7 @@ class _Hosted:
         try:
             return future.result()
         except BaseException:
-            # Interrupted: what was begun is undone in the loop, before this thread goes on.
+            # When interrupted, wait until the event loop has undone what was begun.
             future.cancel()
             raise
 
@@ -230,7 +83,7 @@ class _Hosted:
 
 
 async def _finish_all() -> None:
-    """Cancel whatever still runs in this loop, and wait until it has cleaned up."""
+    """Cancel all tasks of this event loop, and wait until they have cleaned up."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -238,7 +91,7 @@ async def _finish_all() -> None:
 
 
 def running_address(config: ControllerConfig) -> str:
-    """Address of a live `latfarm serve` of this home; empty if there is none."""
+    """The address of the running `latfarm serve` of this home; empty if none runs."""
     holder = find_holder(config.lock_file)
     address = holder.address if holder is not None else ""
     if not address:
@@ -252,11 +105,11 @@ def running_address(config: ControllerConfig) -> str:
 
 
 def remote_channel(config: ControllerConfig) -> grpc.Channel:
-    """A channel to the controller of another machine, met and proven first.
+    """A channel to the controller on another machine, after both sides have proven themselves.
 
     Raises:
         UsageError: our certificate cannot be used.
-        ControllerError: nobody answers there, or who does is not to be trusted, or refuses us.
+        ControllerError: no controller answers there, it is not trusted, or it refuses us.
     """
     host, port = split(config.controller)
     name = config.controller_name or host
@@ -271,7 +124,8 @@ def remote_channel(config: ControllerConfig) -> grpc.Channel:
         credentials = proof.credentials(files)
     except (TlsFileError, RevokedError) as error:
         raise UsageError(
-            f"{error}; ask for a certificate: latfarm certs issue NAME --role operator"
+            f"{error}; ask the operator of the farm for a certificate, who makes it with: "
+            "latfarm certs issue NAME --role operator"
         ) from error
     except RefusedError as error:
         reason = error.refusal.reason
@@ -285,7 +139,7 @@ def remote_channel(config: ControllerConfig) -> grpc.Channel:
 
 
 def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
-    """Wait until nobody holds the store, or its holder serves: the address of the latter."""
+    """Wait until nobody holds the store, or its holder serves; the address if it serves."""
     deadline_s = time.monotonic() + wait_s
     told = False
     while True:
@@ -301,10 +155,10 @@ def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
 
 @contextmanager
 def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
-    """A client of the running controller, or of one that lives as long as this block.
+    """A client of the running controller, or of a controller that is hosted during this block.
 
     Args:
-        wait_s: how long to wait for another command that holds the store.
+        wait_s: seconds to wait for another command that holds the store.
 
     Raises:
         StoreBusyError: another command holds the store; the message names it.

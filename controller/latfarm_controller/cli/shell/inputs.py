@@ -1,4 +1,4 @@
-"""Models and platforms as people name them on the command line."""
+"""Options that several commands share, and the files and names that they stand for."""
 
 from __future__ import annotations
 
@@ -16,22 +16,74 @@ if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.kernels.fusion import FusionRules
 
-# Whether a file can be read is told by its reader, in one line.
-Models = Annotated[list[Path], typer.Argument(help="ONNX files or folders of them", readable=False)]
-Platform = Annotated[str, typer.Option("--platform", "-p", help="see latfarm platforms")]
-Batch = Annotated[int, typer.Option(min=0, help="bind an open batch dimension; 0: as it is")]
-Shape = Annotated[list[str] | None, typer.Option(help="bind an input's shape: name:1,3,224,224")]
+# `readable=False`: the code that reads a file says in one line why it cannot be read.
+Models = Annotated[
+    list[Path],
+    typer.Argument(
+        help="ONNX files, or folders: all *.onnx files in a folder are read.", readable=False
+    ),
+]
+Platform = Annotated[
+    str, typer.Option("--platform", "-p", help="Name of the platform; see latfarm platforms.")
+]
+Batch = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Batch size for models that leave it open. 0: leave the model as it is."
+    ),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Shape for an input that leaves sizes open, as name:1,3,224,224. May be repeated."
+    ),
+]
 Optimise = Annotated[
-    bool, typer.Option("--optimise", help="simplify with onnxslim first; takes seconds")
+    bool,
+    typer.Option(
+        "--optimise",
+        help="Simplify the model with onnxslim first. This takes seconds; use it for exports "
+        "with many leftover operators.",
+    ),
+]
+BundlePlatform = Annotated[
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform. It may be left out if only one platform has a bundle.",
+    ),
+]
+Energy = Annotated[
+    bool,
+    typer.Option(
+        "--energy",
+        help="Measure the energy of an inference, too. The board needs a power sensor.",
+    ),
 ]
 Wait = Annotated[
-    float, typer.Option("--wait", min=0.0, help="seconds to wait while another command works")
+    float,
+    typer.Option(
+        "--wait",
+        min=0.0,
+        help="Seconds to wait while another command holds the store. 0: fail at once.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+CampaignName = Annotated[
+    str,
+    typer.Option(
+        "--name",
+        help="Name for the campaign. The same command with another name starts a new campaign.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
-    """The ONNX files named, folders replaced by the files in them; whether it may be several.
+    """The ONNX files among `paths`, each folder replaced by the files in it.
+
+    Returns:
+        The files, and whether the answer is a list: several files, or a folder, were named.
 
     Raises:
         UsageError: a folder holds no ONNX file.
@@ -45,13 +97,13 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
         in_folder = True
         found = sorted(path.rglob("*.onnx"))
         if not found:
-            raise UsageError(f"{path}: no *.onnx file in this folder")
+            raise UsageError(f"{path}: this folder holds no *.onnx file")
         files.extend(found)
     return files, in_folder or len(files) > 1
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`name:1,3,224,224` to {name: (1, 3, 224, 224)}.
+    """Read shapes: `name:1,3,224,224` becomes {name: (1, 3, 224, 224)}.
 
     Raises:
         UsageError: a text has another form.
@@ -64,31 +116,43 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             shape = ()
         if not name or not shape or min(shape) < 1:
-            raise UsageError(f"--shape {text}: expected name:1,3,224,224 (positive sizes)")
+            raise UsageError(
+                f"--shape {text}: a shape is written as name:1,3,224,224, with positive sizes"
+            )
         bound[name] = shape
     return bound
 
 
 def check_format(model_format: str, dtype: str) -> None:
-    """See that there is a builder of this format and element type.
+    """Check that models can be built in this format and data type.
 
     Raises:
-        UsageError: there is none; says which there are.
+        UsageError: they cannot; the message names the known formats or data types.
     """
     from latfarm_controller import builders
 
     known = builders.dtypes_of(model_format)
     if known is None:
-        raise UsageError(f"no format {model_format!r}; known: {builders.known_formats()}")
+        raise UsageError(
+            f"there is no format {model_format!r}; known formats: {builders.known_formats()}"
+        )
     if dtype not in known:
-        raise UsageError(f"{model_format} is written as {' or '.join(known)}, not {dtype!r}")
+        raise UsageError(
+            f"models in the format {model_format} can be {' or '.join(known)}, not {dtype!r}"
+        )
 
 
 def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool = False) -> Graph:
     """Read an ONNX file.
 
+    Args:
+        path: the file.
+        batch: batch size where the model leaves it open; 0: as the model has it.
+        shape: shapes of inputs, as `shapes` reads them.
+        optimise: simplify the model first.
+
     Raises:
-        ModelFileError: it is no usable model.
+        ModelFileError: the file is not a usable model.
         UsageError: a shape has another form.
     """
     from latfarm_predictors.frontends.onnx import read_onnx
@@ -99,7 +163,7 @@ def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool =
 def read_models(
     files: Sequence[Path], batch: int, shape: Sequence[str], *, optimise: bool = False
 ) -> list[tuple[Path, Graph]]:
-    """Read ONNX files before anything is started; bad ones are reported and left out.
+    """Read ONNX files; a file that is not a usable model is reported and left out.
 
     Raises:
         UsageError: a shape has another form.
@@ -117,21 +181,25 @@ def read_rules(path: Path) -> FusionRules:
     """Read a file of fusion rules.
 
     Raises:
-        UsageError: it cannot be read, or holds none.
+        UsageError: the file cannot be read, or does not hold fusion rules.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path}: cannot be read: {reason}") from error
+        raise UsageError(f"{path}: this file cannot be read: {reason}") from error
     return parse_rules(text, str(path))
 
 
 def parse_rules(text: str, origin: str) -> FusionRules:
-    """Fusion rules from JSON text.
+    """Read fusion rules from JSON text.
+
+    Args:
+        text: the JSON.
+        origin: where the text comes from, for the error message.
 
     Raises:
-        UsageError: they are none; names `origin` and the entry.
+        UsageError: the text does not hold fusion rules; the message names the wrong entry.
     """
     from latfarm_predictors.errors import FusionRulesError
     from latfarm_predictors.kernels.fusion import FusionRules
@@ -143,9 +211,10 @@ def parse_rules(text: str, origin: str) -> FusionRules:
 
 
 def for_platform(graph: Graph, platform: str) -> Graph:
-    """The form of a model that a platform is asked about.
+    """The form in which a platform is asked about a model.
 
-    Where the platform itself makes models int8, an int8 file stands for the float network in it.
+    An int8 platform quantises float networks itself. There an int8 file stands for the float
+    network that was quantised.
     """
     from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
 

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from latfarm_predictors.measurement import Measurement
     from rich.console import Console
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""Log levels by how often -v is given."""
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what was passed in `extra`."""
+    """Formats each log record as a JSON object on one line, with all fields passed in `extra`."""
 
     _plain = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -38,7 +38,7 @@ class _JsonLines(logging.Formatter):
 
 
 def set_verbosity(verbose: int) -> None:
-    """Quiet by default: warnings of ours alone; -v info; -vv debug, of libraries too."""
+    """Set what is logged: 0: warnings; 1: information; 2: debugging, of libraries too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()
@@ -50,10 +50,10 @@ def set_verbosity(verbose: int) -> None:
 
 
 def out() -> Console:
-    """Console of standard output; as wide as it needs where nobody looks."""
+    """A console for standard output; 160 columns wide where that is not a terminal."""
     from rich.console import Console
 
-    # Names that people gave are no markup.
+    # No markup: people choose names, which may look like markup.
     console = Console(highlight=False, markup=False)
     if console.is_terminal:
         return console
@@ -61,22 +61,22 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Console of standard error."""
+    """A console for standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def error(message: str) -> None:
-    """One line on standard error."""
+    """Print an error message as one line on standard error."""
     print(f"latfarm: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """What libraries write to standard error on their own is lost; nothing of ours is written.
+    """Discard everything that is written to standard error inside the block.
 
-    LiteRT greets with a line for each interpreter, and offers no way to be quiet.
+    LiteRT writes a line for each interpreter there, and has no option to stop it.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -91,7 +91,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def json_text(data: Any) -> None:
-    """Print JSON on standard output; a number that is none, or without end, becomes null."""
+    """Print JSON on standard output; infinite numbers and NaN become null."""
     print(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
 
 
@@ -105,21 +105,12 @@ def _finite(data: Any) -> Any:
     return data
 
 
-def message_dict(message: Message) -> dict[str, Any]:
-    """A protobuf message as plain JSON types, with all its fields."""
-    from google.protobuf.json_format import MessageToDict
-
-    data: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return data
-
-
 ENERGY_HEADER = ("mJ", "+-", "rail")
+"""Titles of the columns that `energy_cells` fills."""
 
 
 def energy_cells(measurement: Measurement) -> tuple[str, str, str]:
-    """What an inference costs, its standard deviation and the rail; empty where it was not told."""
+    """Energy of an inference, its standard deviation and the rail; empty if it is not known."""
     if measurement.energy_mj is None:
         return "", "", ""
     spread_mj = measurement.energy_spread_mj or 0.0

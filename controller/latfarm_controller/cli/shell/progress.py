@@ -1,4 +1,4 @@
-"""A campaign on the terminal: a bar for each stage, with an estimate of what is left."""
+"""The progress of a campaign on the terminal: one bar for each stage, with the time left."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import ControllerError
 
 if TYPE_CHECKING:
-    from latfarm_protos.v1 import controller_pb2 as pb
     from rich.progress import Progress, TaskID
 
-    from latfarm_controller.cli.shell.connect import ControllerClient
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.app.summaries import CampaignSummary
 
 INTERRUPTED = 130
-"""Exit code of a command that a signal ended."""
+"""Exit code of a command that was ended by a signal: 128 + SIGINT, as shells have it."""
 
 
 class Interrupted(ControllerError):
-    """A signal ended the command; says what becomes of its campaign."""
+    """A signal ended the command; the message says what happens to its campaign."""
 
     exit_code = INTERRUPTED
 
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """Bars on a terminal; where nobody looks, one line when a stage begins and ends."""
+    """Progress bars on a terminal; no bars where standard error is not a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -52,7 +52,7 @@ def bars() -> Iterator[Progress]:
 
 
 class StageBars:
-    """Draws one bar for each stage that a campaign reports."""
+    """Draws one bar for each stage; without a terminal it prints one line for each stage."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -60,7 +60,7 @@ class StageBars:
         self._stage = ""
 
     def show(self, stage: str, done: int, total: int) -> None:
-        """The campaign's stage as of now."""
+        """Show that `done` of `total` steps of a stage are finished; a total of 0 is not known."""
         if not stage:
             return
         if stage != self._stage:
@@ -72,18 +72,22 @@ class StageBars:
         self._progress.update(self._tasks[stage], completed=done, total=total or None)
 
     def finish(self) -> None:
-        """The present stage is over."""
+        """Fill the bar of the present stage."""
         if self._stage:
             task = self._progress.tasks[list(self._tasks).index(self._stage)]
             self._progress.update(task.id, completed=task.total or task.completed)
 
 
-def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
-    """Show a campaign until it ends; its last state.
+def follow(client: ControllerClient, campaign_id: str) -> CampaignSummary:
+    """Show a campaign's progress until it ends.
+
+    Returns:
+        The campaign, with its configuration and outcome.
 
     Raises:
-        ControllerError: it failed, was cancelled or interrupted; says how to go on.
-        Interrupted: a signal ended the watching.
+        ControllerError: the campaign failed, was cancelled or was interrupted. The message says
+            how to continue it.
+        Interrupted: a signal ended this command.
     """
     last = None
     try:
@@ -95,16 +99,16 @@ def follow(client: ControllerClient, campaign_id: str) -> pb.Campaign:
                     stages.finish()
     except KeyboardInterrupt:
         story = (
-            f"latfarm campaign resume {campaign_id} goes on where it stopped"
+            f"to continue where it stopped: latfarm campaign resume {campaign_id}"
             if client.hosted
             else f"the campaign goes on; latfarm campaign cancel {campaign_id} stops it"
         )
         raise Interrupted(f"interrupted; {story}") from None
     if last is None:
-        raise ControllerError(f"the controller knows nothing of campaign {campaign_id}")
+        raise ControllerError(f"the controller does not know campaign {campaign_id}")
     if last.state != "done":
-        remedy = f"latfarm campaign resume {last.campaign_id} goes on where it stopped"
+        remedy = f"to continue where it stopped: latfarm campaign resume {last.campaign_id}"
         raise ControllerError(
-            f"campaign {last.name} {last.state}: {last.error or 'no reason given'}; {remedy}"
+            f"campaign {last.name} is {last.state}: {last.error or 'no reason is given'}; {remedy}"
         )
-    return client.campaign(campaign_id)  # what is watched comes without its configuration
+    return client.campaign(campaign_id)  # watching gives no configuration

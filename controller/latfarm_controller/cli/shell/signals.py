@@ -1,4 +1,4 @@
-"""Steps of a command that signals must not tear in two."""
+"""Signals that stop a command, and how to hold them off during a step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that stop a command."""
 
 
 @contextmanager
 def no_signals() -> Iterator[None]:
-    """A step that must not be torn in two: SIGINT and SIGTERM are not heard during it."""
+    """Ignore SIGINT and SIGTERM during a step that must not be interrupted half-way."""
     before = {name: signal.signal(name, signal.SIG_IGN) for name in STOPPING}
     try:
         yield

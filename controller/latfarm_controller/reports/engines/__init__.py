@@ -1,1 +1,1 @@
-"""The report that compares runtimes."""
+"""The report that compares the inference engines of a board."""

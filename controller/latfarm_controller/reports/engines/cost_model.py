@@ -1,8 +1,8 @@
-"""MNN's cost model against what MNN took: absolute, and with one factor for all.
+"""Compares MNN's cost model with the latencies that were measured with MNN.
 
-The model needs no measurement (`latfarm_predictors.models.published.mnn_cost`).
-What it is for is choosing
-algorithms and backends, so its order of networks (Kendall) says more than its milliseconds.
+The cost model needs no measurement (`latfarm_predictors.models.published.mnn_cost`). MNN uses it to
+choose algorithms and backends, so whether it orders networks correctly (Kendall's tau) says more
+than its milliseconds. It is compared as it is, and with one factor that fits all networks best.
 """
 
 from __future__ import annotations
@@ -22,15 +22,24 @@ from latfarm_predictors.models.published.mnn_cost import MnnCost, algorithms
 from latfarm_controller import zoo
 
 RUNTIME = "mnn"
+"""Name of MNN among the runtimes."""
 _NAMED_CLOCK = re.compile(r"@ ?(\d+(?:\.\d+)?) ?GHz")
+"""The nominal clock in the name of a processor, for example `@ 2.10GHz`."""
 
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A network on one of MNN's platforms, in ms.
+    """A network on one of MNN's platforms: measured, and by MNN's cost model.
 
-    `direct_ms` is Eq. 5 with the direct algorithm's multiplications, `chosen_ms` with the
-    operations of the algorithms that Eqs. 2, 3 and 9 choose.
+    Attributes:
+        network: its name.
+        platform: the platform.
+        backend: MNN's backend.
+        threads: number of threads; None where that is not a setting of the backend.
+        measured_ms: the measured latency in milliseconds.
+        direct_ms: Eq. 5 with the multiplications of the direct algorithm, in milliseconds.
+        chosen_ms: Eq. 5 with the operations of the algorithms that Eqs. 2, 3 and 9 choose, in
+            milliseconds.
     """
 
     network: str
@@ -44,10 +53,15 @@ class ModelRow:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well predictions follow measurements; None where too few or all alike.
+    """How well predictions agree with measurements.
 
-    `factor` is the one number that fits best: the median of measured / predicted. `error` is the
-    median absolute relative error without it, `scaled_error` with it.
+    Attributes:
+        rows: number of networks.
+        factor: the one factor that fits best: the median of measured / predicted.
+        error: median absolute relative error without the factor.
+        scaled_error: median absolute relative error with the factor.
+        pearson: Pearson's correlation; None with fewer than three networks or equal values.
+        kendall: Kendall's tau; None as for `pearson`.
     """
 
     rows: int
@@ -60,11 +74,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """All of it.
+    """The comparison of MNN's cost model with measurements.
 
-    `agreement` by "all" or thread count, then by "direct" and "chosen". `clock` says who told the
-    cores' clock; empty: nobody. `algorithms` tells how often each was chosen in a network, `layers`
-    what for each of its convolutions and matrix products.
+    Attributes:
+        rows: the networks on MNN's platforms.
+        clock: where the clock of the cores is known from; empty: it is not known.
+        agreement: by "all", the number of threads or the backend, then by "direct" and "chosen".
+        algorithms: how often each algorithm is chosen in a network, by network.
+        layers: convolutions and matrix products for which another algorithm than the direct one is
+            chosen, as (node, algorithm), by network.
     """
 
     rows: tuple[ModelRow, ...] = ()
@@ -79,11 +97,11 @@ class ModelReport:
 
 
 def against_mnn(outcome: Mapping[str, Any], clock_mhz: float | None = None) -> ModelReport:
-    """MNN's cost model for every cell of MNN that was measured in fp32.
+    """Compare MNN's cost model with every latency of MNN that was measured, except int8 ones.
 
     Args:
-        outcome: of an engines campaign.
-        clock_mhz: highest clock of the board's cores, where the board does not tell it.
+        outcome: the outcome of an engines campaign.
+        clock_mhz: highest clock of the board's cores in MHz; None: as the board reports it.
     """
     offers = {found["name"]: found for found in outcome.get("platforms", ())}
     graphs = {
@@ -134,9 +152,9 @@ def _build(name: str, resolution: int | None) -> Graph:
 
 
 def _clocks(outcome: Mapping[str, Any], given_mhz: float | None) -> tuple[list[float], str]:
-    """Highest clock of each core in MHz, and who told it; empty where nobody knows.
+    """Highest clock of each core in MHz, and where it is known from; both empty if it is not known.
 
-    A virtual machine hides the clock, but its processor's name often has the nominal one.
+    A virtual machine hides the clock, but the name of its processor often has the nominal one.
     """
     hardware = outcome.get("hardware", {})
     told = str(outcome.get("conditions", {}).get("clock_max_khz", ""))

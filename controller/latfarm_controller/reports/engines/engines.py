@@ -1,7 +1,7 @@
-"""The report of a comparison of engines: one table, one plot, as HTML, Markdown, SVG or text.
+"""The report that compares engines: tables and plots, as HTML, Markdown, SVG or text.
 
-Everything here is made from a campaign's outcome (`EnginesCampaign.outcome`), which is plain JSON:
-a stored campaign is shown again at any time.
+Everything is made from the outcome of a campaign (`EnginesCampaign.outcome`), which is plain JSON.
+So a stored campaign can be shown again at any time.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ Outcome = Mapping[str, Any]
 CellData = Mapping[str, Any]
 
 BUSY = 0.1
+"""A cell counts as disturbed if other programs used its cores for more than this share of time."""
 
 MARKS = "Bold: the network's fastest. ~: unstable (passes differ by more than 5 %, or the runs' \
 deviation is above 2 %). ± spread: the larger of the deviation between sessions and between runs. \
 x: speed-up over one thread of the same engine."
+"""Explains the marks in the cells of a table."""
 
 
 def dtypes(outcome: Outcome) -> list[str]:
-    """Element types that were compared, floats first."""
+    """Data types that were compared, floating-point types first."""
     return sorted(
         {found["dtype"] for found in outcome["platforms"]}, key=lambda t: (t == "int8", t)
     )
 
 
 def columns(outcome: Outcome, dtype: str) -> list[tuple[str, str]]:
-    """Platforms of an element type as (name, heading), in the order of the table."""
+    """Platforms of a data type as (name, heading), in the order of the table."""
     return [
         (found["name"], heading(found)) for found in outcome["platforms"] if found["dtype"] == dtype
     ]
 
 
 def heading(found: Mapping[str, Any]) -> str:
-    """What a column is called: the engine, and its threads where they count."""
+    """Heading of a column: the engine, and its threads if it has a number of threads."""
     return f"{found['engine']} {found['threads']}t" if found["threads"] else str(found["engine"])
 
 
 def rows(outcome: Outcome, dtype: str) -> Iterator[tuple[str, list[CellData]]]:
-    """Each network with its cells in the order of `columns`."""
+    """Each network with its cells, in the order of `columns`."""
     cells = {(cell["network"], cell["platform"]): cell for cell in outcome["cells"]}
     for network in outcome["networks"]:
         name = network["name"]
@@ -53,7 +55,7 @@ def rows(outcome: Outcome, dtype: str) -> Iterator[tuple[str, list[CellData]]]:
 
 
 def cell_text(cell: CellData) -> str:
-    """One cell in a line of text: "12.3 ±1.1 % 1.9x"; "failed" where there is no latency."""
+    """One cell as text, for example "12.3 ±1.1 % 1.9x"; "failed" if there is no latency."""
     if cell["latency_ms"] is None:
         return "failed"
     mark = "~" if cell["unstable"] else ""
@@ -63,7 +65,7 @@ def cell_text(cell: CellData) -> str:
 
 
 def failures(outcome: Outcome) -> list[tuple[str, str, str]]:
-    """Cells without a latency, and runtimes that the board lacks: (network, platform, reason)."""
+    """Failed cells and runtimes that the board lacks, each as (network, platform, reason)."""
     failed = [
         (cell["network"], cell["platform"], cell["reason"])
         for cell in outcome["cells"]
@@ -73,7 +75,7 @@ def failures(outcome: Outcome) -> list[tuple[str, str, str]]:
 
 
 def facts(outcome: Outcome) -> dict[str, str]:
-    """The conditions that a figure must not be shown without."""
+    """The conditions of the measurements, which every copy of the tables must show."""
     hardware = outcome["hardware"]
     begun, ended = outcome["measured_at_s"]
     day = datetime.fromtimestamp(begun, UTC).date().isoformat() if begun else "unknown"
@@ -112,13 +114,13 @@ def facts(outcome: Outcome) -> dict[str, str]:
 
 
 def markdown(outcome: Outcome, model: ModelReport, title: str, picture: str = "") -> str:
-    """The report for the documentation.
+    """The report as Markdown.
 
     Args:
-        outcome: of the campaign.
-        model: MNN's cost model against it.
-        title: heading.
-        picture: path of the plot from where the page will lie.
+        outcome: the outcome of the campaign.
+        model: MNN's cost model, compared with it.
+        title: heading of the page.
+        picture: path of the plot, relative to the page; empty: there is none.
     """
     parts = [f"# {title}", ""]
     parts += [f"- **{name}**: {text}" for name, text in facts(outcome).items()]
@@ -141,14 +143,14 @@ def markdown(outcome: Outcome, model: ModelReport, title: str, picture: str = ""
 
 
 def markdown_table(outcome: Outcome, dtype: str) -> list[str]:
-    """Lines of the table of an element type: a row for each network, a column for each platform."""
+    """Lines of the table of a data type: a row for each network, a column for each platform."""
     header = ["network", *(name for _, name in columns(outcome, dtype))]
     body = [[name, *map(_md_cell, cells)] for name, cells in rows(outcome, dtype)]
     return _md_table(header, body)
 
 
 def render(outcome: Outcome, model: ModelReport, title: str) -> str:
-    """The report as one HTML text that loads nothing."""
+    """The report as one HTML text that needs no other files."""
     body = []
     for dtype in dtypes(outcome):
         shown = columns(outcome, dtype)
@@ -186,7 +188,7 @@ def _html_cell(cell: CellData) -> str:
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
-    """Texts of any length, each under its name."""
+    """Texts of any length, each after its name."""
     return "".join(f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in pairs)
 
 

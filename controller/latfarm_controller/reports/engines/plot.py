@@ -1,4 +1,4 @@
-"""The plot of a comparison of engines: bars by network, as one SVG that needs nothing else."""
+"""The plot that compares engines: a panel of bars for each network, as one SVG."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from html import escape
 from typing import Any
 
 WIDTH, LEFT, RIGHT, STEP, TITLE = 760, 170, 130, 17, 28
+"""Sizes in units of the view box: width, margins, height of a bar, height of a panel's title."""
 
-# Colours of the page where there is one (`page.STYLE`), and such as do without.
+# The colours of the page (`page.STYLE`); the second value holds where the plot is a file alone.
 _STYLE = (
     ".engine{fill:var(--accent,#2457c5)}.best{fill:var(--good,#12805c)}"
     ".shaky{fill:var(--soft,#5b6575)}.whisker{stroke:var(--ink,#1c2330)}"
@@ -17,10 +18,10 @@ _STYLE = (
 
 
 def plot(outcome: Mapping[str, Any], dtype: str) -> str:
-    """One panel for each network, one bar for each engine and thread count, with its spread.
+    """A plot with a panel for each network, and a bar with its spread for each engine and threads.
 
-    Fainter bars have fewer threads; green is the network's fastest, grey unstable. Each panel has
-    a scale of its own.
+    Bars of fewer threads are fainter. The network's fastest bar is green, unstable bars are grey.
+    Each panel has a scale of its own.
     """
     platforms = {found["name"]: found for found in outcome["platforms"] if found["dtype"] == dtype}
     panels = [

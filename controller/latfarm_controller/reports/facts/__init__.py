@@ -1,1 +1,1 @@
-"""What reports tell, as plain data."""
+"""The facts of reports, as plain data."""

@@ -1,7 +1,7 @@
-"""How well a platform is predicted: by family of networks and of kernels, beside every baseline.
+"""Accuracy of predictions of networks, by family of networks, compared with every baseline.
 
-The columns are those of nn-Meter's Table 8: RMSPE, MAPE, and the shares within 5 % and 10 %. What
-lies between two measurements of the same thing bounds what any prediction can reach.
+The columns are those of Table 8 of the nn-Meter paper: RMSPE, MAPE, and the shares within 5 % and
+10 %. No prediction can be better than the difference between two measurements of the same network.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from latfarm_controller.reports.facts.kernel_baselines import FittedKernelBaseline
 
 OURS = "latfarm"
+"""Name of our own predictions among the methods."""
 COVERAGE = 0.9
+"""Coverage of the intervals in the report."""
 OTHER = "other models"
+"""Family of networks that are not of the zoo."""
 _NUMBERED = re.compile(r"-\d+$")
+"""The number at the end of the name of a variant."""
 
 
 def network_family(name: str) -> str:
-    """The line of a zoo network by its name; `OTHER` for files that people bring."""
+    """The lineage of a network of the zoo, by its name; `OTHER` for all other networks."""
     plain = _NUMBERED.sub("", name)
     for wanted in (name, plain):
         fits = [
@@ -49,7 +53,7 @@ def network_family(name: str) -> str:
 
 
 def scores(predicted_ms: Sequence[float], measured_ms: Sequence[float]) -> dict[str, Any]:
-    """The columns of Table 8 as shares, and how many pairs they are over."""
+    """The columns of Table 8 as shares, and the number of networks or kernels."""
     found = evaluate(predicted_ms, measured_ms)
     return {
         "count": found.count,
@@ -61,7 +65,7 @@ def scores(predicted_ms: Sequence[float], measured_ms: Sequence[float]) -> dict[
 
 
 def interval_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Share of measurements inside their interval, and the median width over the prediction."""
+    """Share of measurements inside their interval, and the median relative width of intervals."""
     told = [row for row in rows if row.get("interval_ms")]
     if not told:
         return {"inside": None, "width": None}
@@ -71,7 +75,7 @@ def interval_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def repeat_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
-    """The last pass as a prediction of the first, over whatever was measured twice."""
+    """The scores of the last pass as a prediction of the first; None if nothing has two passes."""
     pairs = [(p[-1], p[0]) for p in passes if len(p) > 1 and min(p[0], p[-1]) > 0]
     return scores([p[0] for p in pairs], [p[1] for p in pairs]) if pairs else None
 
@@ -79,15 +83,17 @@ def repeat_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
 def network_accuracy(
     record: PlatformRecord, baselines: Sequence[FittedKernelBaseline]
 ) -> dict[str, Any]:
-    """Networks that the predictor never saw, and those that it was calibrated on, one left out.
+    """Accuracy for networks that the predictor never saw, and for its calibration networks.
 
-    Of the unseen networks every baseline of `BASELINES` is told, as the bundle has it. Of the
-    calibration networks the bundle's baselines know kernels, so there sums of kernels are told that
-    each baseline did not see.
+    Each calibration network is left out of the correction that predicts it. For unseen networks all
+    `BASELINES` of the bundle are judged. The bundle's baselines were fitted to kernels of the
+    calibration networks, so for these networks they are judged by sums of kernels that each
+    baseline did not see.
 
     Args:
-        record: what is known.
-        baselines: of kernels, out of fold; empty where the bundle holds no measurements.
+        record: what is known about the platform.
+        baselines: baselines of kernels with out-of-fold predictions; empty where the bundle holds
+            no measurements.
     """
     predictor = record.predictor
     if predictor is None:
@@ -114,7 +120,7 @@ def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list
 
 
 def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, list[float]]:
-    """Every baseline of the bundle, and what it says of each network."""
+    """Latencies of the networks in milliseconds, by each baseline of the bundle."""
     if not graphs:
         return {}
     asked = BaselineSums(predictor, graphs)
@@ -122,7 +128,7 @@ def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[st
     for name in BASELINES:
         try:
             found[name] = asked.latency_ms(name)
-        except NoBaselineError:  # it was made by an older version, or from too few measurements
+        except NoBaselineError:  # an older version made the bundle, or it had too few measurements
             continue
     return found
 
@@ -130,7 +136,10 @@ def _baselines(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[st
 def _left_out(
     record: PlatformRecord, predictor: PlatformPredictor, baselines: Sequence[FittedKernelBaseline]
 ) -> list[dict[str, Any]]:
-    """The correction's own leave-one-out: residuals are logs of measured over predicted."""
+    """Predictions of calibration networks from the correction's own leave-one-out residuals.
+
+    A residual is the logarithm of measured over predicted latency.
+    """
     residuals = predictor.correction.residuals.tolist()
     names = list(record.provenance.get("networks", ()))
     known = {network.graph.name: network for network in record.calibration}
@@ -154,7 +163,8 @@ def _left_out(
             continue
         predicted_ms = sample.latency_ms * exp(-residual)
         row = _row(known[name], sample.latency_ms, predicted_ms, sums.get(name, {}))
-        # Scores are residuals over their sigma; the interval is the one of all left out alike.
+        # A score is a residual divided by its standard deviation. The same interval width is used
+        # for all networks that were left out.
         reach = factor * abs(residual) / score if score > 0 else 0.0
         interval = [predicted_ms * exp(-reach), predicted_ms * exp(reach)] if reach else None
         rows.append(row | {"interval_ms": interval, "unsupported": []})
@@ -180,7 +190,7 @@ def _row(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """All that is told of a set of networks; None for none."""
+    """All facts about a set of networks; None if it is empty."""
     if not rows:
         return None
     measured = [row["measured_ms"] for row in rows]
@@ -219,5 +229,5 @@ def _family(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _told_of_all(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The baselines that say something of each network, in the order of the first."""
+    """The baselines that predict all of these networks, in the order of the first network."""
     return [n for n in rows[0]["baseline_ms"] if all(n in row["baseline_ms"] for row in rows)]

@@ -1,4 +1,4 @@
-"""How a characterisation went, as data: duration, failures, conditions of the boards, drift."""
+"""How a characterisation went: its duration, failures, conditions of the boards, and drift."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 
 UNKNOWN = "unknown"
+"""Reading of a sensor that a board does not have."""
 _MOST_VALUES = 4
+"""Most different readings of one sensor that are listed."""
 _CLOCK_DROP = 0.02
+"""A clock counts as fallen if it fell by more than this share during a measurement."""
 
 
 def duration(record: PlatformRecord) -> dict[str, Any]:
-    """Measurements and board time by purpose, and the campaign's own account."""
+    """Measurements and board time by purpose, and the totals that the campaign itself counted."""
     campaign = record.campaign
     return {
         "measurements": len(record.all_measured),
@@ -64,9 +67,9 @@ def failures(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """What the boards were like: throttling and clocks on top, all other sensors below.
+    """Conditions of the boards: throttling and clocks first, then all other sensors.
 
-    A sensor that tells nothing is `unknown`, and counts as neither good nor bad.
+    A sensor that a board does not have is `unknown`; it counts as neither good nor bad.
     """
     good = [m for m in measurements if m.ok]
     values: dict[str, list[str]] = {}
@@ -100,7 +103,7 @@ def _clock_drop(told: Mapping[str, str]) -> float | None:
 
 
 def _sensor(name: str, found: Sequence[str], count: int) -> dict[str, Any]:
-    """A sensor's readings: their range if they are numbers, else the most frequent ones."""
+    """Readings of a sensor: their range if they are numbers, else the most frequent ones."""
     told = [value for value in found if value != UNKNOWN]
     numbers = [number for value in told if (number := _number(value)) is not None]
     row: dict[str, Any] = {"sensor": name, "known": len(told), "of": count}
@@ -119,7 +122,7 @@ def _number(text: str) -> float | None:
 
 
 def drift(record: PlatformRecord) -> dict[str, Any]:
-    """What the sentinel said of each board, and which measurements its shifts voided."""
+    """Drift of the sentinel on each board, and measurements that are void because of it."""
     outcome = record.outcome
     kernels = outcome.get("kernels", {})
     return {

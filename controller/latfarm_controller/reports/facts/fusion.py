@@ -1,7 +1,7 @@
-"""Fusion of a platform as data: a verdict for each pair of ops, and how times fared against truth.
+"""Fusion on a platform: a verdict for each pair of ops, and how well times alone tell it.
 
-Precision and recall are those of `fused`. Of one pair they are over its test cases (other sizes,
-other variants of the ops), of all pairs over the pairs, as the campaign counts them.
+Precision and recall are those of the verdict `fused`. For one pair they are taken over its test
+cases (other sizes, other variants of the ops), for the platform over all pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FUSED, SEPARATE, UNDECIDED = "fused", "separate", "undecided"
 
 
 def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
-    """The matrix and its evidence; from the rules alone where no detection is stored."""
+    """The fusion matrix and its evidence; only the matrix, where no detection is stored."""
     outcome: Mapping[str, Any] = record.outcome.get("fusion", {})
     entries: Sequence[Mapping[str, Any]] = outcome.get("pairs", ())
     if entries:
@@ -82,7 +82,15 @@ def _unmeasured(first: str, second: str, verdict: str) -> dict[str, Any]:
 
 
 def judged(truth: bool | None, found: str) -> str:
-    """The black box against the truth: hit, miss, false, right, undecided; empty without one."""
+    """How a verdict by times compares with the truth of the profiler.
+
+    Args:
+        truth: whether the profiler shows one kernel; None: it does not tell.
+        found: the verdict by times.
+
+    Returns:
+        hit, miss, false, right or undecided; empty where there is no truth.
+    """
     if truth is None:
         return ""
     if found == UNDECIDED:
@@ -93,7 +101,7 @@ def judged(truth: bool | None, found: str) -> str:
 
 
 def case_scores(truth: bool | None, answers: Sequence[str]) -> dict[str, float | None]:
-    """Precision and recall of `fused` over the cases of one pair; None where undefined."""
+    """Precision and recall of `fused` over the test cases of one pair; None where undefined."""
     if truth is None or not answers:
         return {"precision": None, "recall": None}
     claimed = sum(answer == FUSED for answer in answers)
@@ -105,7 +113,7 @@ def case_scores(truth: bool | None, answers: Sequence[str]) -> dict[str, float |
 
 
 def _axis(names: Any) -> list[str]:
-    """Ops in the order of the operator list, others behind them by name."""
+    """Ops in the order of the list of operators, then all others by name."""
     order = {
         operator.op: place for place, operator in reversed(list(enumerate(OPERATORS.values())))
     }

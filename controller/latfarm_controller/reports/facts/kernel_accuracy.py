@@ -1,6 +1,6 @@
-"""How well a platform's kernels are predicted, by models that did not see them, by family.
+"""Accuracy of predictions of kernels, by models that did not see them, by family of kernels.
 
-Ours are the out-of-fold estimates that a bundle keeps; the baselines are those of
+Our own predictions are the out-of-fold estimates that a bundle keeps. The baselines are those of
 `kernel_baselines.py`.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def kernel_accuracy(
     record: PlatformRecord, baselines: Sequence[FittedKernelBaseline]
 ) -> dict[str, Any] | None:
-    """Out-of-fold accuracy and intervals of kernels; None for a bundle without its measurements."""
+    """Out-of-fold accuracy and intervals of kernels; None if the bundle has no measurements."""
     predictor = record.predictor
     evidence = None if predictor is None else predictor.confidence
     if predictor is None or evidence is None or not len(evidence):
@@ -83,7 +83,7 @@ def _interval(middle_ms: float, reach: float) -> list[float]:
 
 
 def _passes(measurements: Sequence[Measurement]) -> list[list[float]]:
-    """Latencies of each kernel, one a pass at another time, oldest first."""
+    """Latencies of each kernel in milliseconds, one for each pass, oldest first."""
     found: dict[str, list[float]] = {}
     for m in measurements:
         if m.ok and m.latency_ms is not None:

@@ -1,9 +1,9 @@
-"""Baselines that did not see what they are judged on.
+"""Baselines that did not see the kernels and networks that judge them.
 
-A bundle's own baselines were fitted to all that was measured: they know the answers. Here each is
-fitted anew to three quarters of the kernels at a time, and answers for the rest; what it chose when
-it was tuned (tiles, numbers of features) is kept. Forests told when they were fitted what the trees
-say that did not see a kernel (out of bag).
+A bundle's own baselines were fitted to all measurements, so they know the answers. Here each one is
+fitted again to three quarters of the kernels at a time and predicts the rest. The choices of its
+tuning (tiles, numbers of features) are kept. Forests need no new fit: they kept out-of-bag
+predictions, which are those of the trees that did not see a kernel.
 """
 
 from __future__ import annotations
@@ -30,30 +30,40 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 FOLDS = 4
+"""Number of parts of the kernels; each part is predicted from the others."""
 SLOW = frozenset({"nn-meter", "annette-statistical", "annette-mixed"})
-"""Forests by kind of kernel: to fit them anew takes minutes. Unseen networks judge them as well."""
+"""Baselines that are not fitted again, because it takes minutes. Unseen networks judge them."""
 SUM = "sum"
+"""Baseline: the sum of our own predictions of kernels, without the network correction."""
 _LEAST_MS = 1e-9
+"""Shortest latency in milliseconds that counts as a prediction, to keep errors finite."""
 _LEAST_ROWS = 8
+"""Fewest kernels that a baseline is fitted to."""
 
 
 @dataclass(frozen=True)
 class FittedKernelBaseline:
-    """A baseline, fitted to all kernels, and what it says of each without it, shape (n,)."""
+    """A baseline, and its predictions of kernels that it did not see.
+
+    Attributes:
+        name: its name.
+        model: the baseline, fitted to all kernels.
+        unseen_ms: for each kernel the prediction without it, in milliseconds, shape (n,).
+    """
 
     name: str
     model: Any
     unseen_ms: Array
 
     def predict(self, table: Table) -> Array:
-        """Latency in ms of kernels that were not measured, shape (m,)."""
+        """Latencies of other kernels in milliseconds, shape (m,)."""
         return np.asarray(np.maximum(self.model.predict(table)[0], _LEAST_MS), dtype=np.float64)
 
 
 def kernel_baselines(
     predictor: PlatformPredictor, evidence: Evidence
 ) -> list[FittedKernelBaseline]:
-    """All of `BASELINES` that say something of a kernel, in that order, but for `SLOW` ones."""
+    """The `BASELINES` that predict kernels, in that order, without those that are `SLOW`."""
     table, latency = evidence.table, evidence.latency_ms
     found = []
     for name in BASELINES:
@@ -69,10 +79,10 @@ def network_sums(
     baselines: Sequence[FittedKernelBaseline],
     networks: Sequence[NetworkSample],
 ) -> list[dict[str, float]]:
-    """What baselines say of the calibration networks that they have not seen, in ms.
+    """Latencies of the calibration networks by each baseline, in milliseconds.
 
-    Those of kernels sum the estimates that were made without the kernel in question; those of whole
-    networks are fitted to the others.
+    Baselines of kernels sum the predictions that were made without the kernel in question.
+    Baselines of whole networks are fitted to the other networks.
     """
     known = {key: place for place, key in enumerate(_keys(evidence.table))}
     whole = {name: maker.make(predictor.rules) for name, maker in NETWORK_MODELS.items()}
@@ -90,7 +100,7 @@ def network_sums(
         ]:
             times[seen] = unseen_ms[places[seen]]
             sums[name] = float(times.sum()) + fixed_ms
-        # One factor of hundreds of kernels, or nothing at all, was fitted of these.
+        # These have no fit, or one factor that was fitted to hundreds of kernels.
         sums |= {name: baseline_ms(predictor, graph, name) for name in MNN if name in sums}
         others = [*networks[:number], *networks[number + 1 :]]
         sums |= _by_networks(whole, graph, others)
@@ -98,20 +108,12 @@ def network_sums(
     return found
 
 
-def rows_by_family(table: Table) -> dict[str, Rows]:
-    """Which rows are of each family."""
-    found: dict[str, list[int]] = {}
-    for row, family in enumerate(table.families):
-        found.setdefault(family, []).append(row)
-    return {family: np.array(rows, dtype=np.intp) for family, rows in sorted(found.items())}
-
-
 def _model(predictor: PlatformPredictor, name: str) -> Any | None:
     if name == "roofline":
         return predictor.models.overall
     try:
         return predictor.baselines.kernel(name)
-    except PredictorsError:  # it is one of networks, or this bundle was made without it
+    except PredictorsError:  # it is a baseline of networks, or this bundle does not have it
         return None
 
 
@@ -128,16 +130,16 @@ def _by_networks(
 
 
 def _keys(table: Table) -> list[tuple[object, ...]]:
-    """What tells kernels apart, one a row: equal for those that no predictor could tell apart."""
+    """A key for each row, which is equal for kernels that no predictor can tell apart."""
     columns = [getattr(table, each.name) for each in fields(table)]
     return list(zip(*(c if isinstance(c, tuple) else c.tolist() for c in columns), strict=True))
 
 
 def _out_of_bag(model: Any, table: Table) -> Array | None:
-    """What forests told, when they were fitted, of rows by the trees that did not see them.
+    """The out-of-bag predictions of forests, which they kept when they were fitted.
 
-    None of other models, and of forests whose bundle does not hold it: it was made by an older
-    version.
+    Returns:
+        None for other models, and for forests of a bundle that an older version made.
     """
     if not isinstance(model, GroupForests):
         return None
@@ -151,7 +153,7 @@ def _out_of_bag(model: Any, table: Table) -> Array | None:
 
 
 def _grouped(model: GroupForests, table: Table) -> dict[str, Rows]:
-    """The rows that each forest answers for."""
+    """The rows that each forest predicts."""
     groups: dict[str, list[int]] = {}
     for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
         name = model.joined.get(family_group(family, kind), "")
@@ -164,7 +166,7 @@ def _out_of_fold(model: Any, table: Table, latency: Array) -> Array:
     if told is not None:
         return told
     count = len(table)
-    # By place and not by chance: the same kernels give the same figures.
+    # The folds depend on the order, not on chance, so the same kernels give the same numbers.
     fold = np.arange(count) % FOLDS
     found = np.empty(count)
     for number in range(FOLDS):
@@ -175,7 +177,7 @@ def _out_of_fold(model: Any, table: Table, latency: Array) -> Array:
 
 
 def _refit(model: Any, table: Table, latency: Array) -> Any:
-    """The same model fitted to other kernels."""
+    """The same kind of model, fitted to other kernels."""
     if not isinstance(model, GroupForests):
         return model.refit(table, latency, np.zeros(len(table)))
     groups: dict[str, list[int]] = {"": list(range(len(table)))}

@@ -1,4 +1,4 @@
-"""How kernel times were obtained and kernels chosen, as data: insight, sampler, rounds, target."""
+"""How kernel times were obtained (insight), and how kernels were chosen (sampling)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from latfarm_controller.reports.facts.platform_record import PlatformRecord
 
 INSIGHTS: tuple[Insight, ...] = ("profile", "padded", "single")
 _LEAST_PAIRS = 3
+"""Fewest kernels over which two ways of timing are compared."""
 
 
 def insight(record: PlatformRecord) -> dict[str, Any]:
-    """What was chosen and why, how many kernels rest on what, how each compares to a profile."""
+    """The insight and its reason, the number of kernels of each, and each beside the profiler."""
     told: Mapping[str, Any] = record.outcome.get("insight", {})
     counts = Counter({s.kernel.kernel_id: s.insight for s in record.kernels}.values())
     return {
@@ -33,20 +34,21 @@ def insight(record: PlatformRecord) -> dict[str, Any]:
 
 
 def _in_networks(record: PlatformRecord) -> int:
-    """Kernels known only from profiled networks, at no measurement of their own."""
+    """Number of kernels that are only known from profiled networks."""
     alone = {m.graph_hash for m in record.measured.get("kernel", ())}
     return len({s.kernel.kernel_id for s in record.kernels} - alone)
 
 
 def profile_ms(measurement: Measurement) -> float:
-    """What the runtime's profiler says of a model's own layers; 0 without a profile."""
+    """Sum of a model's own layers in its profile, in milliseconds; 0 without a profile."""
     return sum(each.latency_ms for each in measurement.layers if each.op not in LAYOUT_OPS)
 
 
 def beside_profile(record: PlatformRecord) -> list[dict[str, Any]]:
-    """Kernels measured alone, and between pads, against the profiler's figure of the same kernel.
+    """Times of kernels alone and between pads, compared with the profiler's times.
 
-    Pearson's correlation is that of 001's Fig. 8; the median ratio says what correlation hides.
+    Pearson's correlation is the measure of Fig. 8 of the smart padding paper. The median ratio
+    shows a constant factor, which a correlation hides.
     """
     profiles: dict[str, list[float]] = {}
     singles: dict[str, list[float]] = {}
@@ -80,7 +82,7 @@ def beside_profile(record: PlatformRecord) -> list[dict[str, Any]]:
 
 
 def pearson(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Pearson's correlation; None where one of them is constant."""
+    """Pearson's correlation; None if one of the two is constant."""
     mean_a, mean_b = sum(first) / len(first), sum(second) / len(second)
     both = sum((a - mean_a) * (b - mean_b) for a, b in zip(first, second, strict=True))
     a_square = sum((a - mean_a) ** 2 for a in first)
@@ -89,7 +91,7 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def sampling(record: PlatformRecord) -> dict[str, Any]:
-    """Which sampler chose how many kernels in which rounds, from which bundle, what ended it."""
+    """The sampler, its kernels and rounds, the bundle that it started from, and why it ended."""
     config = {} if record.campaign is None else record.campaign.config
     kernels: Mapping[str, Any] = record.outcome.get("kernels", {})
     target = config.get("target")
@@ -113,18 +115,18 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
 
 
 def _bundle_name(started_from: Any) -> str:
-    """The sibling's bundle that a characterisation started from; empty where it had none."""
+    """Name of the sibling platform's bundle that was started from; empty if there was none."""
     return str(started_from.get("bundle", "")) if isinstance(started_from, Mapping) else ""
 
 
 def rounds(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """The sampler's batches, as the order of measurements shows them.
+    """The rounds of the sampler, derived from the order of measurements.
 
-    A batch is measured in all its passes before the next one is drawn, so a new kernel behind a
-    second pass begins a round. What was measured in one pass alone is one round.
+    All passes of a round are measured before the next round is drawn. So a new kernel after a
+    second pass begins a round. If there was only one pass, everything is one round.
 
     Args:
-        measurements: of kernels, oldest first.
+        measurements: the measurements of kernels, oldest first.
     """
     found: list[dict[str, Any]] = []
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a platform's report is made of: measurements of the store, and their predictor."""
+"""The data that a platform's report is made from: measurements of the store, and a predictor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from latfarm_controller.campaigns.slow_core import AS_TOLD, SlowCore
 from latfarm_controller.store.base import CampaignRecord, Store
 
 PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
-"""Of a characterisation's measurements."""
+"""Purposes of the measurements of a characterisation."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +30,33 @@ class SeenNetwork:
 
     @property
     def sample(self) -> NetworkSample | None:
-        """All passes as one sample."""
+        """All passes pooled to one sample; None if no pass is good."""
         return pooled_network(self.graph, list(self.measurements))
 
     @property
     def passes_ms(self) -> list[float]:
-        """Latency of each pass."""
+        """Latencies of the passes in milliseconds."""
         return [m.latency_ms for m in self.measurements if m.latency_ms is not None]
 
 
 @dataclass(frozen=True)
 class PlatformRecord:
-    """Everything that is known of a platform.
+    """Everything that is known about a platform.
 
     Attributes:
         platform: its name.
-        campaign: the characterisation; None where there is none.
-        predictor: the newest bundle's; None where there is none.
+        campaign: the characterisation; None if there is none.
+        predictor: the predictor of the newest bundle; None if there is none.
         provenance: what the bundle says it was made from.
-        rules: how the platform fuses; None where nothing says so.
-        kernels: what was trained on, one a pass.
-        calibration: networks of the campaign.
+        rules: the fusion rules; None if they are not known.
+        kernels: the samples that the predictor was trained on, one for each pass.
+        calibration: the networks of the campaign.
         unseen: networks of other campaigns and of queries, which the bundle was not made from.
         measured: the campaign's measurements by purpose, failures included, oldest first.
-        call_overhead_ms: latency of an empty model.
-        transfer_ms_per_mb: cost of a network's inputs and outputs.
-        left_out: measurements that training did not use, by reason.
-        told: why something is missing, in plain words.
+        call_overhead_ms: latency of an empty model, in milliseconds.
+        transfer_ms_per_mb: milliseconds for each megabyte of a network's inputs and outputs.
+        left_out: number of measurements that training did not use, by reason.
+        told: sentences that say why something is missing.
     """
 
     platform: str
@@ -75,7 +75,7 @@ class PlatformRecord:
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """Of the campaign."""
+        """The outcome of the campaign; empty if there is no campaign."""
         return {} if self.campaign is None else self.campaign.outcome
 
     @property
@@ -86,9 +86,12 @@ class PlatformRecord:
 
 
 def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignRecord | None:
-    """The campaign of that id or name, or the platform's newest characterisation, ended ones first.
+    """A campaign by its id or name; without a name, the newest characterisation.
 
-    None where there is none of this platform.
+    A characterisation that is finished goes before one that is not.
+
+    Returns:
+        None if the platform has no such campaign.
     """
     if name:
         found = store.get_campaign(name)
@@ -98,7 +101,7 @@ def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignReco
 
 
 def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
-    """A campaign's measurements, oldest first, by their purpose."""
+    """The measurements of a campaign by their purpose, oldest first."""
     found: dict[str, list[Measurement]] = {}
     for measurement in store.measurements(campaign_id=campaign_id):
         found.setdefault(measurement.purpose, []).append(measurement)
@@ -109,7 +112,7 @@ def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
 
 
 def networks_of(store: Store, measurements: Iterable[Measurement]) -> list[SeenNetwork]:
-    """The networks among some measurements; those whose graph is lost are left out."""
+    """The networks of some measurements; a network whose graph is lost is left out."""
     answers: dict[str, list[Measurement]] = {}
     for m in sorted(measurements, key=lambda m: (m.measured_at_s, m.request_id)):
         if m.ok and m.latency_ms and m.protocol_version == PROTOCOL_VERSION:
@@ -129,14 +132,14 @@ def unseen_networks(
     fingerprint: str = "",
     slow_core: SlowCore = AS_TOLD,
 ) -> list[SeenNetwork]:
-    """Networks of the platform that were measured, but not to make the predictor.
+    """Networks of a platform that were measured, but that the predictor was not made from.
 
     Args:
-        store: where to look.
-        platform: whose.
-        seen: those that the predictor was calibrated on; other exports of them count as seen too.
-        fingerprint: of the platform when the predictor was made; empty: any.
-        slow_core: what is taken out of their latencies, as it was for the predictor.
+        store: holds the measurements.
+        platform: the platform.
+        seen: the calibration networks; other exports of the same networks count as seen, too.
+        fingerprint: fingerprint of the platform when the predictor was made; empty: any.
+        slow_core: the correction for a slow core that the predictor was made with.
     """
     known = {network_hash_of(network.graph) for network in seen}
     found: list[Measurement] = []

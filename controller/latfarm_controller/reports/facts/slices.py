@@ -1,8 +1,8 @@
-"""Slices through what was measured: all sizes of a kernel held but one, where most points lie.
+"""Slices through the measured kernels: kernels that differ in one size only.
 
-A slice is anchored at a measured kernel. Points on it share its type and all its other sizes;
-points near it have other sizes within a factor of `TOLERANCE`, or other ops behind the main one,
-and are told apart.
+A slice is anchored at a measured kernel. Points on the slice have the same type and the same other
+sizes. Points near the slice have other sizes within a factor of `TOLERANCE`, or other ops after the
+main one; they are kept separate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from latfarm_predictors.kernels.workload import Workload
 Axis = Literal["out_channels", "in_channels", "spatial"]
 
 TOLERANCE = 1.3
-"""How far, as a factor, the other sizes of a point near the slice may lie from the slice's."""
+"""Largest factor between another size of a point near the slice and that size of the slice."""
 
 AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
     {
@@ -28,17 +28,30 @@ AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
         "fc": ("out_channels", "in_channels"),
     }
 )
-"""What can be varied alone, by family; of all others, channels (in step) and the map's side."""
+"""Sizes that can be varied alone, by family of kernels."""
 _OTHERS: tuple[Axis, ...] = ("out_channels", "spatial")
+"""The same for all other families: all channels together, and the side of the feature map."""
 _ALIKE = ("family", "dtype", "kernel_h", "kernel_w", "stride_h", "stride_w")
+"""Fields of a workload with a window that are equal for all kernels near a slice."""
 _SAME = ("dilation_h", "dilation_w", "inputs")
+"""Further fields that are equal for all kernels near a slice."""
 _NEAR_WORTH = 0.35
+"""Value of a place with points near the slice, where a place with points on it has 1."""
 _LEAST_SPAN = 1.5
+"""Smallest factor between the first and the last place of a slice."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured kernel: its workload and its latency in ms, call overhead taken off."""
+    """A measured kernel.
+
+    Attributes:
+        work: its workload.
+        latency_ms: its latency in milliseconds, without the overhead of the call.
+        mad_ms: the median absolute deviation of the latency, in milliseconds.
+        measurements: number of measurements.
+        insight: how the latency was obtained.
+    """
 
     work: Workload
     latency_ms: float
@@ -49,7 +62,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice: the anchor, what varies, and the rows on it and near it."""
+    """A slice through the measured kernels.
+
+    Attributes:
+        anchor: the kernel that gives the sizes that do not vary.
+        axis: the size that varies.
+        exact: the kernels on the slice.
+        near: the kernels near the slice.
+    """
 
     anchor: Workload
     axis: Axis
@@ -58,26 +78,26 @@ class Slice:
 
     @property
     def worth(self) -> float:
-        """How well measured points show the curve: by distinct places along the axis."""
+        """How well the points show the curve: the number of distinct places along the axis."""
         on = {position(row.work, self.axis) for row in self.exact}
         beside = {position(row.work, self.axis) for row in self.near} - on
         return len(on) + _NEAR_WORTH * len(beside)
 
 
 def axes(work: Workload) -> tuple[Axis, ...]:
-    """What of a kernel can be varied alone."""
+    """The sizes of a kernel that can be varied alone."""
     return AXES.get(work.family, _OTHERS)
 
 
 def position(work: Workload, axis: Axis) -> int:
-    """Where a kernel lies along an axis."""
+    """The place of a kernel along an axis."""
     if axis == "spatial":
         return work.in_w
     return work.out_channels if axis == "out_channels" else work.in_channels
 
 
 def _held(work: Workload, axis: Axis) -> tuple[float, ...]:
-    """The sizes that a slice holds, in one order; tied ones once."""
+    """The sizes that a slice does not vary, in a fixed order; sizes that vary together once."""
     sizes: list[float] = [work.batch]
     if axis != "spatial":
         sizes += [work.in_h, work.in_w]
@@ -100,7 +120,7 @@ def _kind(work: Workload, axis: Axis) -> tuple[object, ...]:
 
 
 def find_slices(rows: Sequence[Row], axis: Axis) -> list[Slice]:
-    """A slice for each distinct anchor among `rows` that has two places or more, best first."""
+    """A slice for each distinct anchor that has two or more places, the best one first."""
     groups: dict[tuple[object, ...], list[tuple[tuple[float, ...], Row]]] = {}
     for row in rows:
         if axis not in axes(row.work) or (axis == "spatial" and row.work.in_h != row.work.in_w):
@@ -125,17 +145,17 @@ def _sort_key(work: Workload) -> tuple[float, ...]:
 
 
 def _close(sizes: npt.NDArray[np.float64], held: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which rows of `sizes`, of shape (n, d), are those of `held` within the tolerance."""
+    """Which rows of `sizes`, shape (n, d), equal `held`, shape (d,), within the tolerance."""
     larger, smaller = np.maximum(sizes, held), np.minimum(sizes, held)
     alike = np.where(smaller > 0, larger <= TOLERANCE * smaller, sizes == held)
     return np.asarray(alike.all(axis=1))
 
 
 def moved(work: Workload, axis: Axis, place: int) -> Workload:
-    """The same kernel at another place along an axis; bytes and operations follow.
+    """The same kernel at another place along an axis, with its new bytes and operations.
 
-    Weights that do not grow with the axis (a bias along input channels) are told from those that do
-    by the shape of the main op's weight.
+    The shape of the main op's weight tells which weights grow with the axis and which do not, such
+    as a bias along input channels.
     """
     if axis == "spatial":
         return _resized(work, place)
@@ -144,7 +164,7 @@ def moved(work: Workload, axis: Axis, place: int) -> Workload:
     main_in = element * work.batch * work.in_h * work.in_w * work.in_channels
     extra_in = max(work.input_bytes - main_in, 0)
     if work.family not in AXES:
-        # Channels go in step: everything grows with them.
+        # All channels change together, so everything grows with them.
         return work._replace(
             in_channels=max(round(work.in_channels * ratio), 1),
             out_channels=place,
@@ -173,7 +193,7 @@ def moved(work: Workload, axis: Axis, place: int) -> Workload:
 
 
 def _resized(work: Workload, side: int) -> Workload:
-    """The same kernel on a square map of another side."""
+    """The same kernel on a square feature map of another size."""
     pooled = work.family == "global_pool"
     gap = work.in_w - work.out_w * work.stride_w
     out = work.out_w if pooled or work.out_w == 1 else max((side - gap) // work.stride_w, 1)

@@ -1,7 +1,7 @@
-"""Staircases of a platform as data: measured points, our prediction with its interval, the forest.
+"""Latency staircases of a platform: measured points, our prediction with its interval, a baseline.
 
 Hardware computes in tiles, so latency rises in steps (nn-Meter, section 2.3; ANNETTE's Eq. 6).
-The kernels shown are those in which networks spend most of their time.
+The kernels shown are those in which networks spend most of their time. The baseline is a forest.
 """
 
 from __future__ import annotations
@@ -33,17 +33,30 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 MOST_FAMILIES = 4
+"""Most families of kernels that have plots."""
 MOST_PLOTS = 8
+"""Most plots in a report."""
 COVERAGE = 0.9
+"""Coverage of the predicted intervals."""
 _PLACES = 400
+"""Most places along an axis at which a curve is computed."""
 _SPARSE = 100
+"""Most places of a curve, where the measured places have no common divisor."""
 _FEWEST = 8
+"""Fewest places of a curve."""
 _MARGIN = 1.15
+"""Factor by which a curve extends beyond the measured places."""
 _FEW = 2
+"""A slice with this number of points or fewer is not drawn."""
 
 
 def rows_of(samples: Sequence[KernelSample], overhead_ms: float) -> list[Row]:
-    """Samples as one row for each kernel: medians, the call's overhead taken off single times."""
+    """One row for each kernel, with medians over its samples.
+
+    Args:
+        samples: the samples of kernels.
+        overhead_ms: latency of an empty model, which is taken off times of kernels alone.
+    """
     pools: dict[str, list[KernelSample]] = {}
     for sample in samples:
         if sample.latency_ms > 0:
@@ -60,10 +73,10 @@ def rows_of(samples: Sequence[KernelSample], overhead_ms: float) -> list[Row]:
 
 
 def time_shares(record: PlatformRecord) -> dict[str, float]:
-    """Share of the networks' predicted time by kernel family; by rows where no network is known."""
+    """Share of networks' predicted time by kernel family; of kernels, if no network is known."""
     predictor = record.predictor
     shares: dict[str, float] = {}
-    # Of either kind: hundreds of networks tell no more of where time goes than twenty.
+    # A few networks of both kinds suffice: hundreds would give about the same shares as twenty.
     graphs = [network.graph for network in record.calibration or record.unseen]
     if predictor is not None and graphs:
         for answer in predictor.predict_many(graphs):
@@ -130,7 +143,7 @@ def _point(row: Row, axis: Axis, exact: bool) -> dict[str, Any]:
 
 
 def _near_points(chosen: Slice, predictor: PlatformPredictor) -> list[dict[str, Any]]:
-    """Points beside the slice, carried onto it by what the prediction says of the way there."""
+    """Points near the slice, moved onto it by the predicted ratio of the two latencies."""
     if not chosen.near:
         return []
     own = _predict(predictor, [row.work for row in chosen.near])["latency_ms"]
@@ -145,10 +158,11 @@ def _near_points(chosen: Slice, predictor: PlatformPredictor) -> list[dict[str, 
 
 
 def grid(places: Sequence[int]) -> list[int]:
-    """Where the curve is drawn: multiples of a step, from below the measured places to above them.
+    """The places of a curve: multiples of a step, from below the measured places to above them.
 
-    The step divides all measured places, for latency jumps between aligned and other sizes, and a
-    line through all of them would be a block; it is a power of two where they share no divisor.
+    Latency jumps between aligned and other sizes, and a line through all sizes would look like a
+    block. So the step divides all measured places, or is a power of two if they have no common
+    divisor.
     """
     first, last = int(min(places) / _MARGIN), int(max(places) * _MARGIN) + 1
     step = gcd(*places)
@@ -165,13 +179,13 @@ def grid(places: Sequence[int]) -> list[int]:
 def curve_of(
     predictor: PlatformPredictor, anchor: Workload, axis: Axis, places: Sequence[int]
 ) -> dict[str, list[float]]:
-    """Prediction along an axis: places, latency_ms, low_ms, high_ms, forest_ms, equally long."""
+    """Predictions along an axis, as lists: place, latency_ms, low_ms, high_ms, forest_ms."""
     told = _predict(predictor, [moved(anchor, axis, place) for place in places])
     return {"place": [float(place) for place in places], **told}
 
 
 def _predict(predictor: PlatformPredictor, works: Sequence[Workload]) -> dict[str, list[float]]:
-    """What the models say of kernels: not what was measured of the very same ones."""
+    """Predictions by the models alone, even for kernels that were measured."""
     import numpy as np
     from latfarm_predictors.features.table import as_table
 
@@ -189,7 +203,7 @@ def _predict(predictor: PlatformPredictor, works: Sequence[Workload]) -> dict[st
 
 
 def _forest(predictor: PlatformPredictor, table: Table) -> list[float]:
-    """The baseline's line; empty for a bundle without it."""
+    """Latencies by the baseline in milliseconds; empty for a bundle without it."""
     try:
         found: list[float] = predictor.baselines.kernel("forest").predict(table)[0].tolist()
     except NoBaselineError:
@@ -198,7 +212,7 @@ def _forest(predictor: PlatformPredictor, table: Table) -> list[float]:
 
 
 def held_text(work: Workload, axis: Axis) -> str:
-    """The sizes that a slice holds, in words."""
+    """The sizes that a slice does not vary, as text."""
     told: Mapping[str, Any] = configuration(work)
     parts = []
     if work.family == "fc":

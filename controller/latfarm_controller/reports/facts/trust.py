@@ -1,7 +1,7 @@
-"""How far predictions can be trusted, as data: platform, networks, layers, and what to do about it.
+"""How far predictions can be trusted: of the platform, of networks and layers, with remedies.
 
-CM_TV, CM_LV and CM_O (smart padding paper, section III-C) stand beside the calibrated intervals and
-are labelled uncalibrated; `latfarm_predictors.trust.network_trust` makes both.
+The intervals CM_TV, CM_LV and CM_O (smart padding paper, section III-C) are shown beside the
+calibrated intervals and labelled uncalibrated. `latfarm_predictors.trust` computes both.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from latfarm_predictors.trust.network_trust import LayerTrust, NetworkTrust
 
 MOST_NETWORKS = 12
+"""Most networks that are shown, the worst covered first."""
 MOST_LAYERS = 8
+"""Most layers of a network that are shown, the longest first."""
 
 
 def trust_facts(record: PlatformRecord) -> dict[str, Any] | None:
-    """Trust in the platform, and in the networks that are known: those it never saw, if any.
+    """Trust in predictions of the platform, and of known networks.
 
-    None without a predictor; `missing` says why where a bundle cannot tell.
+    The networks are those that the predictor never saw, or its calibration networks if there are
+    none. If the bundle lacks the data, `missing` says why.
+
+    Returns:
+        None if there is no predictor.
     """
     predictor = record.predictor
     if predictor is None:
@@ -49,7 +55,7 @@ def trust_facts(record: PlatformRecord) -> dict[str, Any] | None:
 
 
 def distinct(networks: Sequence[SeenNetwork]) -> list[SeenNetwork]:
-    """Networks by name, the first of each: two exports of one are told once."""
+    """The networks, but only the first of each name, because others are exports of the same."""
     found: dict[str, SeenNetwork] = {}
     for network in networks:
         found.setdefault(network.graph.name, network)

@@ -27,14 +27,14 @@ METHODS = {
     "mnn_cost": "MNN's cost, as published",
     "mnn_cost_scaled": "MNN's cost, scaled",
 }
-"""How methods are called; those that are not here go by their own names."""
+"""Names of methods in the report; a method that is not listed has its own name."""
 REPEAT = "measured again (ceiling)"
 _MOST_NETWORKS = 40
 _MOST_NAMED = 8
 
 
 def networks(facts: Mapping[str, Any]) -> str:
-    """The networks that the bundle never saw, then those that calibrated it, one left out."""
+    """The section on networks: those that the bundle never saw, then the calibration networks."""
     unseen, calibration = facts["unseen"], facts["calibration"]
     parts = []
     if unseen:
@@ -47,8 +47,8 @@ def networks(facts: Mapping[str, Any]) -> str:
         )
     if calibration:
         note = (
-            "The correction from kernels to networks was made without the network in question, and "
-            "so was every kernel, by ours and by the baselines."
+            "The correction from kernels to networks was made without the network in question. "
+            "Latfarm and the baselines also predict every kernel without having seen it."
         )
         parts.append(
             "<h3>Calibration networks, each left out in turn</h3>"
@@ -62,15 +62,15 @@ def networks(facts: Mapping[str, Any]) -> str:
         "Networks: predicted and measured",
         "".join(parts),
         "RMSPE: root mean square percentage error. MAPE: mean absolute percentage error. Intervals "
-        "are to hold the measured latency in 90 % of cases; width: of the interval, over the "
-        "prediction, median. Measured again: a later pass as prediction of the first; no "
+        "should hold the measured latency in 90 % of cases; width: median width of the interval "
+        "divided by the prediction. Measured again: a later pass as prediction of the first; no "
         "prediction can be expected to do better.",
         "networks",
     )
 
 
 def kernels(facts: Mapping[str, Any] | None) -> str:
-    """Kernels by models that did not see them."""
+    """The section on kernels, which are predicted by models that did not see them."""
     body = (
         ""
         if facts is None
@@ -79,16 +79,17 @@ def kernels(facts: Mapping[str, Any] | None) -> str:
     return page.section(
         "Kernels: predicted by models that did not see them",
         body,
-        "Each kernel is predicted by models fitted without it: ours out of fold, baselines fitted "
-        "anew to three quarters of the kernels at a time. (Forests by kind of kernel are judged by "
-        "unseen networks alone; to fit them anew takes minutes.) Latencies are net of the call's "
-        "overhead, so the shortest kernels, which drown in it, err most.",
+        "Each kernel is predicted by models that were fitted without it: ours out of fold, the "
+        "baselines fitted again to three quarters of the kernels at a time. (Forests by kind of "
+        "kernel are only judged by unseen networks, because fitting them again takes minutes.) "
+        "Latencies do not include the overhead of the call, so the shortest kernels, which are "
+        "small beside it, have the largest errors.",
         "kernels",
     )
 
 
 def staircases(entries: Sequence[Mapping[str, Any]]) -> str:
-    """The plots, and what their marks mean."""
+    """The section with the staircases and the meaning of their marks."""
     if not entries:
         return ""
     plots = "".join(_stairs(entry, number) for number, entry in enumerate(entries))
@@ -105,10 +106,10 @@ def staircases(entries: Sequence[Mapping[str, Any]]) -> str:
     return page.section(
         "Staircases of the kernels that networks spend most time in",
         f'<div class="plots">{plots}</div>{keys}',
-        "A slice holds all sizes of a kernel but one, where most measurements lie. Points nearby "
-        "are carried onto the slice: their measured latency times what the prediction says of the "
-        "way there. The curve is the model's alone, without what was measured of the very same "
-        "kernel. Point at a mark to read it.",
+        "In a slice all sizes of a kernel but one are constant. Points near the slice are moved "
+        "onto it: their measured latency is multiplied by the predicted ratio of the two "
+        "latencies. The curve is predicted by the model alone, even where the same kernel was "
+        "measured. Point at a mark to read its values.",
         "staircases",
     )
 
@@ -133,7 +134,7 @@ def _agreement(facts: Mapping[str, Any]) -> str:
     rows = [row for row in facts["networks"] if row["interval_ms"]]
     return svg.agreement(
         [
-            # Names would lie on each other where there are many; each point has its own title.
+            # Many names would overlap, so then each point only has a tooltip.
             svg.Point(row["network"], row["measured_ms"], row["predicted_ms"], *row["interval_ms"])
             for row in rows
         ],

@@ -1,4 +1,4 @@
-"""The report's sections on how it was done: insight, sampling, duration, failures, conditions."""
+"""The report's sections on the campaign: insight, sampling, cost, failures and conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAY = "%Y-%m-%d %H:%M UTC"
 
 
 def insight(facts: Mapping[str, Any]) -> str:
-    """How kernel times were obtained."""
+    """The section on how kernel times were obtained."""
     counts = facts["counts"]
     if not counts:
         return ""
@@ -52,7 +52,7 @@ def insight(facts: Mapping[str, Any]) -> str:
 
 
 def sampling(facts: Mapping[str, Any]) -> str:
-    """Which kernels were chosen, and what ended the choosing."""
+    """The section on how kernels were chosen, and why the sampler stopped."""
     if facts["measured"] is None and not facts["rounds"]:
         return ""
     target = facts["target"]
@@ -95,7 +95,7 @@ def _minutes(value: float | None) -> str:
 
 
 def duration(facts: Mapping[str, Any]) -> str:
-    """What it cost, by purpose."""
+    """The section on the cost of the campaign, by purpose of measurements."""
     if not facts["measurements"]:
         return ""
     idle = [b["idle_share"] for b in facts["boards"].values() if "idle_share" in b]
@@ -128,7 +128,7 @@ def _date(at_s: float) -> str:
 
 
 def failures(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Failures by type."""
+    """The section on failures, by type."""
     rows = [
         [
             page.cell(row["code"]),
@@ -145,7 +145,7 @@ def failures(facts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
-    """What the boards were like, and what their sentinel said."""
+    """The section on the conditions of the boards and the drift of their sentinels."""
     if not facts["measurements"]:
         return ""
     throttling, clock = facts["throttling"], facts["clock"]
@@ -160,7 +160,7 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
             ("unstable measurements", f"{facts['unstable']} of {total}"),
             ("voided by the sentinel", str(drift["void"])),
             ("measured again", str(drift["measured_again"])),
-            ("of a slow core is felt", _felt(drift["slow_core"])),
+            ("effect of a slow core", _felt(drift["slow_core"])),
             ("not trained on", ", ".join(f"{n} {w}" for w, n in drift["left_out"].items())),
         ]
     )
@@ -187,22 +187,22 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
 
 
 def _felt(told: Mapping[str, Any]) -> str:
-    """How far repeats at other slowdowns of the core put right what was taken out for it."""
+    """How much the correction for a slow core was changed by repeated measurements."""
     if not told["pairs"]:
         return ""
     if not told["shift"]:
-        return f"what was taken for granted, by {told['pairs']} repeats"
+        return f"as assumed, by {told['pairs']} repeats"
     than = "more" if told["shift"] > 0 else "less"
     return (
-        f"{than} than taken for granted, by {told['pairs']} repeats: latencies are set right by "
+        f"{than} than assumed, by {told['pairs']} repeats: latencies are corrected by a factor of "
         f"slowdown ** {-told['shift']:.2f}"
     )
 
 
 def _known(count: int, known: int, total: int) -> str:
-    """Silence of a sensor is not the same as good news."""
+    """A count among the measurements with a known reading; unknown ones are told separately."""
     if not known:
-        return "unknown: no sensor tells"
+        return "unknown: there is no sensor"
     return f"{count} of {known}" + (f" ({total - known} unknown)" if known < total else "")
 
 

@@ -1,4 +1,4 @@
-"""The report's section on fusion: the matrix, and how times fared against the runtime itself."""
+"""The report's section on fusion: the matrix, and how well times alone tell it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JUDGED = {
 
 
 def fusion(facts: Mapping[str, Any] | None) -> str:
-    """The section; nothing where no rules are known."""
+    """The section on fusion; empty if no rules are known."""
     if facts is None:
         return ""
     counts = facts["counts"]
@@ -41,10 +41,9 @@ def fusion(facts: Mapping[str, Any] | None) -> str:
         + _overruled(facts)
         + _disagreements(facts)
         + _pairs(facts),
-        "Row: first op, column: the op behind it. Where the runtime reports the graph that it "
-        "really ran, that is the verdict, and what times alone say is scored against it: precision "
-        "and recall are those of pairs that run as one kernel; an undecided pair counts as not "
-        "found.",
+        "Row: first op, column: the op after it. If the runtime reports the graph that it really "
+        "ran, that is the verdict, and the verdict by times alone is judged by it. Precision and "
+        "recall are those of pairs that run as one kernel; an undecided pair counts as not found.",
         "fusion",
     )
 
@@ -55,7 +54,7 @@ def _scores(facts: Mapping[str, Any]) -> str:
         said = {"opaque": "hides single layers", "off": "was not asked", "unavailable": "has none"}
         profile = said.get(str(facts["profile"]), "")
         return words.paragraph(
-            "There is no graph of the runtime's own to judge these verdicts by"
+            "The runtime reports no graph by which these verdicts could be judged"
             + (f": its profiler {profile}." if profile else ".")
         )
     rows = [_score("times alone, our rule", told)]
@@ -78,7 +77,7 @@ def _score(name: str, told: Mapping[str, Any]) -> list[str]:
 
 
 def _overruled(facts: Mapping[str, Any]) -> str:
-    """Pairs that networks fuse otherwise than their own models told."""
+    """Pairs that networks fuse differently than models of the pair alone showed."""
     rows = [
         [
             page.cell(seen["pair"].replace("+", " > ")),
@@ -91,12 +90,13 @@ def _overruled(facts: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     note = (
-        "The layers of profiled networks tell something else of these than the pairs' own models, "
-        "which end behind the second op. Networks are cut as they show it: pairs that run as one "
-        "kernel here and as two there are timed, and predicted, together."
+        "The layers of profiled networks show another verdict for these pairs than models of the "
+        "pair alone, which end after the second op. Networks are cut as their profiles show. "
+        "Pairs that run as one kernel in some places and as two in others are timed and "
+        "predicted together."
     )
     header = ["pair", "is cut", "one kernel", "two"]
-    return "<h3>Put right by networks</h3>" + words.table(header, rows, note)
+    return "<h3>Corrected by profiles of networks</h3>" + words.table(header, rows, note)
 
 
 def _disagreements(facts: Mapping[str, Any]) -> str:
@@ -106,8 +106,8 @@ def _disagreements(facts: Mapping[str, Any]) -> str:
         return ""
     header = ["pair", "is, and was", "case", "by times", *_TIMES]
     note = words.paragraph(
-        "Saved: T1 + T2 - T12, what connecting the two ops saves; the rule compares it with the "
-        "shorter of both, min(T1, T2). The call's overhead is taken off all of them."
+        "Saved: T1 + T2 - T12, the time that connecting the two ops saves. The rule compares it "
+        "with the shorter of both, min(T1, T2). All times are without the overhead of the call."
     )
     made = words.table(header, rows) + note
     title = f"Disagreements and the times behind them: {words.count(len(pairs), 'pair')}"

@@ -1,4 +1,4 @@
-"""The frame of a report: one HTML file with its own style, light and dark, no script."""
+"""The frame of a report: one HTML file with its own style for light and dark, and no script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ svg .label{fill:var(--soft);font-size:12px}
 .grid{stroke:var(--line)}.axis{stroke:var(--soft);stroke-dasharray:4 4}.band{fill:var(--band)}
 .inside line{stroke:var(--good);stroke-width:2}.inside circle{fill:var(--good)}
 .outside line{stroke:var(--bad);stroke-width:2}.outside circle{fill:var(--bad)}
-.bar{fill:var(--accent)}.fused{fill:var(--accent)}.separate{fill:var(--line)}
+.fused{fill:var(--accent)}.separate{fill:var(--line)}
 .undecided{fill:none;stroke:var(--bad);stroke-width:2}
 details{margin:6px 0}summary{cursor:pointer}
 """
@@ -74,11 +74,11 @@ summary{font-size:14px;padding:3px 0}
 .figure b{font-size:20px}td,th{padding:5px 8px}}
 @media print{nav{display:none}section{break-inside:avoid}}
 """
-"""What a platform's report adds to `STYLE`."""
+"""Style that the report of a platform adds to `STYLE`."""
 
 
 def cell(value: object, kind: str = "") -> str:
-    """One escaped table cell; kind is good, bad or nothing."""
+    """One escaped table cell; `kind` is `good`, `bad` or empty."""
     mark = f' class="{kind}"' if kind else ""
     return f"<td{mark}>{escape(str(value))}</td>"
 
@@ -91,7 +91,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """The headline figures: (value, what it is)."""
+    """The figures at the top of a page: each value, and what it is."""
     boxes = "".join(
         f'<div class="figure"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
         for value, name in pairs
@@ -100,7 +100,7 @@ def figures(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def section(title: str, body: str, note: str = "", name: str = "") -> str:
-    """A titled block, to be linked to by its name; nothing where there is no body."""
+    """A block with a title, which links can name; empty if the body is empty."""
     if not body:
         return ""
     foot = f'<p class="note">{escape(note)}</p>' if note else ""
@@ -109,7 +109,7 @@ def section(title: str, body: str, note: str = "", name: str = "") -> str:
 
 
 def page(title: str, lead: str, body: str, style: str = "") -> str:
-    """The whole document; `style` goes behind the common one."""
+    """The whole document; `style` is added to the common style."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -119,7 +119,7 @@ def page(title: str, lead: str, body: str, style: str = "") -> str:
 
 
 def write(path: Path, html: str) -> Path:
-    """Write the document whole or not at all; the absolute path."""
+    """Write a document as a whole or not at all, and return its absolute path."""
     with written_whole(path, make_folder=True) as part:
         part.write_text(html, encoding="utf-8")
     return path.resolve()

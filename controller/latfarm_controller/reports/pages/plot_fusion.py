@@ -1,4 +1,4 @@
-"""The fusion matrix as inline SVG: the first op by row, the op behind it by column."""
+"""The fusion matrix as SVG: the first op in rows, the op after it in columns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 CELL, TOP, LETTER = 22, 104, 6.1
 MARKS = {"miss": "wrong", "false": "wrong", "undecided": "open"}
-"""Rings by what the times said of a pair whose truth a profile tells."""
+"""Classes of the rings around pairs whose verdict by times differs from the profiler's."""
 
 
 def matrix(facts: Mapping[str, Any]) -> str:
-    """The plot of `fusion_facts.fusion_facts`; nothing without pairs."""
+    """The plot of `facts.fusion.fusion_facts`; empty without pairs."""
     firsts, seconds, pairs = facts["firsts"], facts["seconds"], facts["pairs"]
     if not pairs:
         return ""
@@ -67,7 +67,7 @@ def _cell(pair: Mapping[str, Any], x: int, y: int) -> str:
 
 
 def says(pair: Mapping[str, Any]) -> str:
-    """A pair in one line."""
+    """One line of text about a pair."""
     text = f"{pair['first']} then {pair['second']}: {pair['verdict']}"
     if pair["graph_fused"] is not None:
         text += f" by profile, {pair['time_fused']} by times"

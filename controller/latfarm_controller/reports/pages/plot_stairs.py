@@ -1,4 +1,4 @@
-"""A staircase as inline SVG: measured points, prediction with its interval, the forest."""
+"""A staircase as SVG: measured points, our prediction with its interval, and the baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AXES = {
 
 
 def axis_name(facts: Mapping[str, Any]) -> str:
-    """What is varied, in words: of matrices features, of kernels that go in step channels."""
+    """The size that varies, as text: features for matrices, else channels or the map's side."""
     axis = str(facts["axis"])
     if facts["family"] == "fc":
         return AXES[axis].replace("channels", "features")
@@ -29,7 +29,7 @@ def axis_name(facts: Mapping[str, Any]) -> str:
 
 
 def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values from `low` to `high`, at most about `most` of them; one where they are equal."""
+    """About `most` round values from `low` to `high`; one value if the two are equal."""
     if high <= low:
         return [low]
     rough = (high - low) / most
@@ -41,12 +41,12 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def stairs(facts: Mapping[str, Any], number: int) -> str:
-    """The plot of one entry of `staircases.staircases`; `number` makes its ids unique."""
+    """The plot of one entry of `facts.staircases.staircases`; `number` makes its ids unique."""
     curve, points = facts["curve"], facts["points"]
     places: list[float] = curve["place"]
     low, high = places[0], max(places[-1], places[0] + 1)
     shown: list[float] = [p["shown_ms"] for p in points]
-    # The band may be huge where nothing is known: what was measured and predicted sets the scale.
+    # The interval may be huge, so the scale only depends on measured and predicted latencies.
     top: float = 1.08 * max([*shown, *curve["latency_ms"]])
     top = max(
         top, min(max(curve["high_ms"]), 1.6 * top), min(max([0.0, *curve["forest_ms"]]), 1.3 * top)
@@ -102,12 +102,12 @@ def stairs(facts: Mapping[str, Any], number: int) -> str:
 
 
 def title(facts: Mapping[str, Any]) -> str:
-    """What the plot shows, in one line."""
+    """The title of the plot, in one line."""
     return f"{facts['type']}: latency against {axis_name(facts)}"
 
 
 def description(facts: Mapping[str, Any]) -> str:
-    """What the plot shows, for who does not see it."""
+    """A description of the plot for people who cannot see it."""
     curve = facts["curve"]
     first, last = curve["latency_ms"][0], curve["latency_ms"][-1]
     return (

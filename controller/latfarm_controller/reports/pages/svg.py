@@ -1,6 +1,6 @@
-"""Plots as inline SVG text: no script, no font, no network, so that a report is one file.
+"""Plots as SVG text inside a page: they need no script, no font and no network.
 
-Colours are CSS classes of `page.py`, which knows light and dark.
+Their colours are CSS classes that `page.py` defines for light and dark displays.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 420
+"""Size of a plot in units of its view box."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
+"""Margins around the axes in the same units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A network in the plot: measured against predicted, with the predicted interval (all ms)."""
+    """A network in a plot of measured against predicted latencies, with the predicted interval."""
 
     label: str
     measured_ms: float
@@ -40,74 +42,28 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def agreement(points: Sequence[Point], *, named: bool = True) -> str:
-    """Measured (x) against predicted (y) on logarithmic axes, each with its interval.
+    """A plot of measured (x) against predicted (y) latencies on logarithmic axes, with intervals.
 
     The band is +-10 % around perfect agreement. Points without positive latencies are left out.
 
     Args:
-        points: one a network.
-        named: whether names stand beside the points; they are in the points' titles either way.
+        points: one point for each network.
+        named: whether names stand beside the points. They are shown as tooltips in any case.
     """
     shown = [p for p in points if min(p.measured_ms, p.predicted_ms, p.low_ms) > 0]
     if not shown:
         return ""
-    low = min(min(p.measured_ms, p.low_ms) for p in shown) / 1.25
-    high = max(max(p.measured_ms, p.high_ms) for p in shown) * 1.25
-    span = math.log(high / low)
-
-    def x(value_ms: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value_ms / low) / span
-
-    def y(value_ms: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * math.log(value_ms / low) / span
-
+    scale = _LogScale(
+        low_ms=min(min(p.measured_ms, p.low_ms) for p in shown) / 1.25,
+        high_ms=max(max(p.measured_ms, p.high_ms) for p in shown) * 1.25,
+    )
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'aria-label="measured against predicted latency">'
+        'aria-label="measured against predicted latency">',
+        *_agreement_frame(scale),
     ]
-    band = [
-        (low, low * 0.9),
-        (high, high * 0.9),
-        (high, high * 1.1),
-        (low, low * 1.1),
-    ]
-    corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in band)
-    parts.append(
-        f'<clipPath id="plot"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath>'
-        f'<polygon class="band" clip-path="url(#plot)" points="{corners}"/>'
-    )
-    parts.extend(
-        f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" '
-        f'y2="{HEIGHT - BOTTOM}"/><line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
-        f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" '
-        f'text-anchor="middle">{tick:g}</text>'
-        f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" '
-        f'text-anchor="end">{tick:g}</text>'
-        for tick in _ticks(low, high)
-    )
-    parts.append(
-        f'<line class="axis" x1="{x(low):.1f}" y1="{y(low):.1f}" x2="{x(high):.1f}" '
-        f'y2="{y(high):.1f}"/>'
-    )
     for index, point in enumerate(sorted(shown, key=lambda p: p.measured_ms)):
-        kind = "inside" if point.inside else "outside"
-        px, py = x(point.measured_ms), y(point.predicted_ms)
-        # Neighbours' labels lie on opposite sides of the diagonal.
-        anchor, dx, dy = ("start", 8, 14) if index % 2 else ("end", -8, -7)
-        parts.append(
-            f'<g class="{kind}"><title>{escape(point.label)}: measured {point.measured_ms:.3g} ms, '
-            f"predicted {point.predicted_ms:.3g} ms</title>"
-            f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{y(point.low_ms):.1f}" '
-            f'y2="{y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
-            + (
-                f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
-                f"{escape(point.label)}</text></g>"
-                if named
-                else "</g>"
-            )
-        )
+        parts.append(_agreement_point(scale, point, index, named=named))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
@@ -118,29 +74,75 @@ def agreement(points: Sequence[Point], *, named: bool = True) -> str:
     return "".join(parts)
 
 
-def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """Horizontal bars, one a row, longest value filling the width; values in `unit`."""
-    if not rows:
-        return ""
-    top = max(value for _, value in rows) or 1.0
-    step, left = 22, 220
-    height = step * len(rows) + 8
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="bars, {escape(unit)}">']
-    for index, (label, value) in enumerate(rows):
-        length = (WIDTH - left - 90) * max(value, 0.0) / top
-        y = 4 + index * step
-        parts.append(
-            f'<text class="tick" x="{left - 8}" y="{y + 14}" text-anchor="end">'
-            f"{escape(label)}</text>"
-            f'<rect class="bar" x="{left}" y="{y + 2}" width="{length:.1f}" height="{step - 6}"/>'
-            f'<text class="tick" x="{left + length + 6:.1f}" y="{y + 14}">'
-            f"{value:.3g} {escape(unit)}</text>"
-        )
-    return "".join([*parts, "</svg>"])
+@dataclass(frozen=True, slots=True)
+class _LogScale:
+    """Places of latencies on two logarithmic axes that both go from `low_ms` to `high_ms`."""
+
+    low_ms: float
+    high_ms: float
+
+    def _share(self, value_ms: float) -> float:
+        return math.log(value_ms / self.low_ms) / math.log(self.high_ms / self.low_ms)
+
+    def x(self, value_ms: float) -> float:
+        """Horizontal place of a latency."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * self._share(value_ms)
+
+    def y(self, value_ms: float) -> float:
+        """Vertical place of a latency."""
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * self._share(value_ms)
+
+
+def _agreement_frame(scale: _LogScale) -> list[str]:
+    """The band of +-10 %, the grid with its numbers, and the diagonal."""
+    x, y, low, high = scale.x, scale.y, scale.low_ms, scale.high_ms
+    band = [(low, low * 0.9), (high, high * 0.9), (high, high * 1.1), (low, low * 1.1)]
+    corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in band)
+    return [
+        f'<clipPath id="plot"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
+        f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath>'
+        f'<polygon class="band" clip-path="url(#plot)" points="{corners}"/>',
+        *(
+            f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP}" '
+            f'y2="{HEIGHT - BOTTOM}"/><line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+            f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+            f'text-anchor="middle">{tick:g}</text>'
+            f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" '
+            f'text-anchor="end">{tick:g}</text>'
+            for tick in _ticks(low, high)
+        ),
+        f'<line class="axis" x1="{x(low):.1f}" y1="{y(low):.1f}" x2="{x(high):.1f}" '
+        f'y2="{y(high):.1f}"/>',
+    ]
+
+
+def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool) -> str:
+    """One network with its interval; names of neighbours lie on opposite sides of the diagonal."""
+    kind = "inside" if point.inside else "outside"
+    px, py = scale.x(point.measured_ms), scale.y(point.predicted_ms)
+    anchor, dx, dy = ("start", 8, 14) if index % 2 else ("end", -8, -7)
+    name = (
+        f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
+        f"{escape(point.label)}</text>"
+        if named
+        else ""
+    )
+    return (
+        f'<g class="{kind}"><title>{escape(point.label)}: measured {point.measured_ms:.3g} ms, '
+        f"predicted {point.predicted_ms:.3g} ms</title>"
+        f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{scale.y(point.low_ms):.1f}" '
+        f'y2="{scale.y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
+        f"{name}</g>"
+    )
 
 
 def matrix(verdicts: Sequence[tuple[str, str, str]]) -> str:
-    """Fusion matrix; a row is the first op; verdicts are fused, separate or undecided."""
+    """A fusion matrix: the first op in rows, the second in columns.
+
+    Args:
+        verdicts: (first op, second op, verdict); a verdict is fused, separate or undecided.
+    """
     if not verdicts:
         return ""
     firsts = sorted({first for first, _, _ in verdicts})
@@ -177,12 +179,12 @@ _ALONE = (
     ".grid{stroke:#d9dee6}.axis{stroke:#5b6575;stroke-dasharray:4 4}.band{fill:#2457c51a}"
     ".inside line{stroke:#12805c;stroke-width:2}.inside circle{fill:#12805c}"
     ".outside line{stroke:#c2410c;stroke-width:2}.outside circle{fill:#c2410c}"
-    ".bar{fill:#2457c5}.fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"
+    ".fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"
 )
 
 
 def standalone(plot: str) -> str:
-    """A plot of this module as an image file of its own, on white."""
+    """A plot of this module as the text of an image file, on a white background."""
     opening, rest = plot.split(">", 1)
     opening = opening.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
     return (

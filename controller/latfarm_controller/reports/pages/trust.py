@@ -1,4 +1,4 @@
-"""The report's section on trust: platform, networks and layers, and what would help."""
+"""The report's section on trust in predictions: platform, networks, layers, and remedies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTE = (
 
 
 def trust(facts: Mapping[str, Any] | None) -> str:
-    """The section; nothing without a predictor."""
+    """The section on trust; empty if there is no predictor."""
     if facts is None:
         return ""
     if facts["missing"]:

@@ -1,4 +1,4 @@
-"""How figures are written in reports: one way for each kind of quantity."""
+"""Texts of reports: each kind of quantity is written in one way, with small parts of pages."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from latfarm_controller.reports.pages import page
 
 NONE = "–"  # noqa: RUF001 - a dash of the width of a digit, for what is not known
 MINUTE_MS, HOUR_MS = 60_000.0, 3_600_000.0
+"""A minute and an hour in milliseconds."""
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as per cent; huge ones without decimals."""
+    """A share as per cent; shares of 10 or more have no decimals."""
     if share is None:
         return NONE
     return f"{100 * share:.{0 if abs(share) >= 10 else digits}f} %"
 
 
 def signed_percent(share: float) -> str:
-    """A signed share as per cent."""
+    """A share as per cent, always with its sign."""
     return f"{100 * share:+.1f} %"
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds to four digits, without the unit; never in powers of ten."""
+    """Milliseconds with about four digits, without the unit and never with an exponent."""
     if value is None:
         return NONE
     size = abs(value)
@@ -40,17 +41,17 @@ def span(interval_ms: Sequence[float] | None) -> str:
 
 
 def plain(value: float | None) -> str:
-    """A number of no unit to four digits."""
+    """A number without a unit, with four digits."""
     return NONE if value is None else f"{value:.4g}"
 
 
 def ratio(value: float | None) -> str:
-    """A precision, a recall or a correlation."""
+    """A precision, a recall or a correlation, with three decimals."""
     return NONE if value is None else f"{value:.3f}"
 
 
 def time(value_ms: float) -> str:
-    """A duration in its natural unit."""
+    """A duration in milliseconds, seconds, minutes or hours, whichever reads best."""
     if value_ms < 1000:
         return f"{value_ms:.0f} ms"
     if value_ms < 2 * MINUTE_MS:
@@ -61,7 +62,7 @@ def time(value_ms: float) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """A number and its noun."""
+    """A number with its noun, in singular or plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
@@ -71,17 +72,17 @@ def paragraph(text: str, kind: str = "note") -> str:
 
 
 def command(text: str) -> str:
-    """A command to copy, escaped."""
+    """An escaped command for readers to copy."""
     return f"<code>{escape(text)}</code>"
 
 
 def text_cell(text: object) -> str:
-    """A left-aligned cell whose text may break."""
+    """A left-aligned cell whose text may have several lines."""
     return f'<td class="text">{escape(str(text))}</td>'
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """The keys of a plot: (class of the sample, what it means)."""
+    """The legend of a plot, from pairs of a key of `_SAMPLES` and its meaning."""
     items = "".join(
         f'<li><svg class="key" viewBox="0 0 22 12" aria-hidden="true">{_SAMPLES[kind]}</svg>'
         f"{escape(text)}</li>"
@@ -106,10 +107,10 @@ _SAMPLES = {
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
-    """A table that scrolls sideways where it is too wide; nothing without rows."""
+    """A table that scrolls sideways if it is too wide; empty without rows."""
     if not rows:
         return ""
-    # Not as the table's own caption, which would scroll out of sight with it.
+    # The caption is outside of the table, because it would scroll out of sight with the table.
     told = paragraph(caption, "caption") if caption else ""
     label = escape(caption or header[0] or "table")
     made = page.table(header, rows)
@@ -117,7 +118,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
-    """Names and values below each other; pairs without a value are left out."""
+    """A list of names and values; pairs without a value are left out."""
     rows = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in pairs

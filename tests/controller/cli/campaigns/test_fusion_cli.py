@@ -1,4 +1,4 @@
-"""`latfarm fusion` on files of rules: show, edit, compare, and what they refuse."""
+"""`latfarm fusion` on files of rules: show, edit and compare, and their errors."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["edit", "{mine}", "--set", "Conv=fused"], "expected Conv+Relu=fused"),
+        (["edit", "{mine}", "--set", "Conv=fused"], "written as Conv+Relu=fused"),
         (["edit", "{mine}", "--set", "Conv+Relu=maybe"], "fused, separate or undecided"),
         (["edit", "toy-board", "--set", "Conv+Relu=fused"], "-o FILE"),
         (["edit", "{mine}", "--set", "A+B=fused", "-o", "{none}/x.json"], "no such folder"),
-        (["compare", "{mine}", "{none}"], "no bundle of platform"),
+        (["compare", "{mine}", "{none}"], "there is no bundle for platform"),
         (["compare", "{mine}", "name@known"], "used or detected"),
         (["compare", "{broken}", "{mine}"], "not JSON"),
         (["show", "--rules", "{none}"], "cannot be read"),

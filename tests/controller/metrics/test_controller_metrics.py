@@ -1,4 +1,4 @@
-"""What the controller counts, and that labels stay few; its port and what keeps it fresh."""
+"""The metrics of the controller, their bounded labels, and the port that serves them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.observer import FarmState, QueueState
 from latfarm_controller.metrics import accuracy as metrics_accuracy
 from latfarm_controller.metrics import port as metrics_port
-from latfarm_controller.metrics.births import Births
-from latfarm_controller.metrics.labels import MOST_VALUES, Few
+from latfarm_controller.metrics.counters import CounterFromZero
+from latfarm_controller.metrics.labels import MOST_VALUES, BoundedLabel
 from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.training import bundles
@@ -51,7 +51,7 @@ def value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(PREFIX + name, labels)
 
 
-def test_it_tells_what_happened() -> None:
+def test_events_are_counted() -> None:
     metrics = ControllerMetrics()
     metrics.dispatched("p", 3.0)
     metrics.built(5, 2, 0.5)
@@ -66,7 +66,7 @@ def test_it_tells_what_happened() -> None:
     metrics.stored(7, 0.01)
     metrics.predicted("p", ok=True)
     metrics.predicted("whatever anybody asks for", ok=False)
-    metrics.text()  # the scrape in which series begin
+    metrics.text()  # new series are 0 in this scrape
     ok = {"platform": "p", "outcome": "ok", "error_code": ""}
     assert value(metrics, "measurements_total", **ok) == 1
     throttled = {"platform": "p", "outcome": "infrastructure_error", "error_code": "THROTTLED"}
@@ -97,7 +97,7 @@ def test_a_burst_of_failures_between_two_scrapes_is_a_rise() -> None:
 
 def test_a_series_that_comes_again_begins_again() -> None:
     registry = CollectorRegistry()
-    births = Births(registry, "eggs", "Eggs.", ["hen"])
+    births = CounterFromZero(registry, "eggs", "Eggs.", ["hen"])
     births.inc("a", by=3)
     births.inc("b")
     eggs = partial(registry.get_sample_value, "eggs_total")
@@ -118,7 +118,7 @@ def test_names_are_conventional_and_each_has_its_help() -> None:
 
 
 def test_labels_stay_few() -> None:
-    few = Few(3)
+    few = BoundedLabel(3)
     assert [few(name) for name in "abcdab"] == ["a", "b", "c", "other", "a", "b"]
     metrics = ControllerMetrics()
     for number in range(MOST_VALUES + 50):
@@ -131,7 +131,7 @@ def test_only_the_newest_campaigns_have_series() -> None:
     metrics = ControllerMetrics()
     for number in range(MOST_CAMPAIGNS + 5):
         metrics.delivered(f"kernels-{number}", measurement())
-        metrics.delivered("kernels-0", measurement())  # goes on, and so stays
+        metrics.delivered("kernels-0", measurement())  # it still runs, so its series stays
     labels = {"platform": "p", "outcome": "ok"}
     assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels) == 0
     assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels)
@@ -159,7 +159,7 @@ def test_a_shift_of_the_sentinel_shows_and_goes() -> None:
 
 
 class Farm:
-    """Looked at by the observer."""
+    """A farm for the observer."""
 
     quiet = False
 
@@ -171,7 +171,7 @@ class Farm:
 
 
 class Store:
-    """Counted by the observer."""
+    """A store for the observer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,7 +182,7 @@ class Store:
 
 
 class Predictor:
-    """Says 2 ms of everything, between 1 and 3."""
+    """Predicts 2 ms for every network, with an interval of 1 to 3 ms."""
 
     def predict(self, net: Graph, coverage: float) -> Answer:
         return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
@@ -243,8 +243,8 @@ def test_predictions_are_compared_while_no_board_here_times(
     monkeypatch.setattr(metrics_port, "LOOK_S", 0.01)
     path = tmp_path / "bundles" / "p" / "0001.zip"
     monkeypatch.setattr(bundles, "newest", lambda _folder: {"p": path})
+    monkeypatch.setattr("latfarm_predictors.bundle.load_bundle", lambda _path: Predictor())
     metrics, farm = ControllerMetrics(), Farm()
-    metrics.accuracy._open[path] = Predictor()  # type: ignore[assignment]
     where = {"platform": "p", "purpose": "network"}
 
     async def run() -> None:
@@ -275,11 +275,11 @@ def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
     where = {"platform": "p", "purpose": "left_out"}
     assert value(metrics, "prediction_error_ratio_count", **where) is None
     metrics.measured("b", measurement(), 1.0)
-    # A rate shows nothing of a series that is first seen at its height.
+    # Series start at 0, because a rate does not show the first value of a series.
     assert value(metrics, "prediction_error_ratio_count", **where) == 0
     assert value(metrics, "prediction_covered_total", **where) == 0
     residuals = np.log([1.25, 0.5, *[1.0] * 18])
-    scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0: far outside what the others tell
+    scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0 lies far outside of the others
     correction = SimpleNamespace(residuals=residuals, scores=scores)
     metrics.trained(SimpleNamespace(platform="p", correction=correction))  # type: ignore[arg-type]
     assert value(metrics, "prediction_error_ratio_count", **where) == 20

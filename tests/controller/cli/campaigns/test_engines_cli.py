@@ -1,4 +1,4 @@
-"""`latfarm engines`: what is said before anything runs, and how a stored comparison is shown."""
+"""`latfarm engines`: errors before anything runs, and the output for a stored comparison."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_stored_comparison_as_json(latfarm: Any, stored: str) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("fusion-1", "a campaign of kind fusion, not engines"),
-        ("engines-2", "nothing measured yet (interrupted)"),
+        ("fusion-1", "a campaign of kind fusion; name one of kind engines"),
+        ("engines-2", "is interrupted and has measured nothing yet"),
         ("engines-9", "no campaign 'engines-9'"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_cannot_be_shown(latfarm: Any, stored: str, name: str, complaint: s
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--threads", "one"], "--threads 'one': must be numbers"),
+        (["--threads", "one"], "--threads 'one': thread counts are numbers"),
         (["--networks", "resnet-18"], "no zoo family 'resnet-18'"),
         ([], "there is no board"),
     ],

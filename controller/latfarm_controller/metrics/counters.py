@@ -1,4 +1,4 @@
-"""Counters whose series begin at 0 for whoever scrapes them."""
+"""Counters whose series are 0 when they are scraped for the first time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
-class Births(Collector):
-    """A counter with labels: each series is 0 in its first scrape, and its count from then on.
+class CounterFromZero(Collector):
+    """A counter with labels. Each series is 0 in its first scrape and shows its count afterwards.
 
-    A rate shows nothing of a series that is first seen at its height, and nobody can know all
-    series beforehand: boards, platforms and error codes come as they come. So a board that fails
-    everything it is given within one scrape would raise no alert. The price: a new series is one
-    scrape late. Of several scrapers the first one to come sees the 0.
+    Prometheus computes a rate from the increase of a series. A series that is first seen with its
+    final count has no increase, and boards, platforms and error codes are not known beforehand. So
+    without this, a board that fails many requests within one scrape interval would raise no alert.
+    The price is that a new series is one scrape late. If there are several scrapers, only the first
+    one sees the 0.
 
-    One thread counts; any thread may scrape.
+    Only one thread may count; any thread may scrape.
+
+    Args:
+        registry: the registry of the metrics.
+        name: name of the metric.
+        text: help text of the metric.
+        labels: names of its labels.
     """
 
     def __init__(
@@ -30,16 +37,16 @@ class Births(Collector):
         registry.register(self)
 
     def inc(self, *labels: str, by: float = 1.0) -> None:
-        """Count for the series of these labels' values."""
+        """Add to the series with these values of the labels."""
         self._counts[labels] = self._counts.get(labels, 0.0) + by
 
     def remove(self, *labels: str) -> None:
-        """End a series; if it comes again, it begins at 0 again."""
+        """Remove a series; if it comes again, it starts at 0 again."""
         self._counts.pop(labels, None)
         self._born.discard(labels)
 
     def collect(self) -> Iterator[Metric]:
-        """One family of all series."""
+        """The metric with all its series."""
         name, text = self._about
         family = CounterMetricFamily(name, text, labels=self._labels)
         for labels, count in list(self._counts.items()):

@@ -1,4 +1,4 @@
-"""What enrolment asks of `latfarm boards`: entries with certificates, health, wheels."""
+"""Commands that enrolment calls: boards with certificates, their health, and wheels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_board_that_serves_is_well(latfarm: Latfarm, address: str) -> None:
     assert "SERVING" in plain.out
 
 
-def test_one_that_does_not_answer_is_not(latfarm: Latfarm) -> None:
+def test_a_board_that_does_not_answer_is_not_well(latfarm: Latfarm) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     assert latfarm("boards", "add", "gone", address).code == 0

@@ -1,4 +1,4 @@
-"""How a characterisation went: rounds, failures, sensors, and what a silent sensor means."""
+"""Facts about a campaign: rounds, failures and sensors, with missing ones counted as unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.controller.reports import toy
 
 
 def passes(*rounds: tuple[int, ...]) -> list[Measurement]:
-    """Kernels by number, each round measured twice over."""
+    """Measurements of numbered kernels, in rounds of two passes."""
     numbers = [n for kernels in rounds for _ in range(2) for n in kernels]
     return [toy.measured(toy.conv(4, 8 + n, 7), "kernel", 1.0, i) for i, n in enumerate(numbers)]
 
@@ -35,7 +35,7 @@ def test_rounds_are_seen_in_the_order_of_passes() -> None:
     assert [r["kernels"] for r in methods.rounds(once)] == [2]
 
 
-def test_a_silent_sensor_is_no_good_news() -> None:
+def test_a_missing_sensor_counts_as_unknown() -> None:
     graph = toy.conv(4, 8, 7)
     silent = [
         toy.measured(graph, "kernel", 1.0, n, conditions={"throttling": "unknown"}) for n in (1, 2)
@@ -46,9 +46,9 @@ def test_a_silent_sensor_is_no_good_news() -> None:
     core = {"shift": 0.0, "error": 0.0, "pairs": 0}
     drift = {"sentinels": [], "void": 0, "measured_again": 0, "left_out": {}, "slow_core": core}
     page = html_conduct.conditions(told, drift)
-    assert page.count("unknown: no sensor tells") == 2
-    assert "taken for granted" not in page
-    for shift, said in ((0.0, "what was taken for granted"), (-0.2, "less than taken for granted")):
+    assert page.count("unknown: there is no sensor") == 2
+    assert "assumed" not in page
+    for shift, said in ((0.0, "as assumed"), (-0.2, "less than assumed")):
         core.update(shift=shift, pairs=40)
         assert f"{said}, by 40 repeats" in html_conduct.conditions(told, drift)
 

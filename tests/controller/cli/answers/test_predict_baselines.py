@@ -1,4 +1,4 @@
-"""`latfarm predict --baseline`, and the benchmark's rows of baselines, from a bundle alone."""
+"""`latfarm predict --baseline`, and the benchmark's table of baselines, without a board."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`latfarm zoo`: what it lists and shows is what is built; what it writes is complete or absent."""
+"""`latfarm zoo`: lists and shows what is built, and writes complete files or none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_list_can_be_narrowed_to_a_task(latfarm: Latfarm) -> None:
     assert "vgg11" not in table
     wrong = latfarm("zoo", "list", "--task", "speech")
     assert wrong.code == 2
-    assert "known: classification, detection, language" in wrong.line
+    assert "known tasks: classification, detection, language" in wrong.line
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -68,7 +68,7 @@ def test_the_stages_of_a_network_add_up(name: str) -> None:
 def test_stages_are_the_maps_of_a_network() -> None:
     parts = stages(zoo.build("mobilenet-v3-small"))
     sizes = [part.size for part in parts]
-    # Squeeze and excite on single pixels begins no stage of its own.
+    # Squeeze-and-excite works on single pixels, but it does not begin a stage.
     assert sizes == [(112, 112), (56, 56), (28, 28), (14, 14), (7, 7), (1, 1), ()]
     assert parts[-1].output == (1, 1000)
 
@@ -114,11 +114,11 @@ def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None
         (("export", "alexnet"), "either -o FOLDER or --jsonl FILE"),
         (("export", "alexnet", "-o", "a", "--jsonl", "b"), "either -o FOLDER or --jsonl FILE"),
         (("export", "alexnet", "lenet", "-o", "a"), "no zoo family 'lenet'"),
-        (("export", "alexnet", "-o", "a", "-f", "caffe"), "known: onnx"),
+        (("export", "alexnet", "-o", "a", "-f", "caffe"), "known formats: onnx"),
         (("export", "alexnet", "-o", "a", "--dtype", "int4"), "not 'int4'"),
         (("export", "alexnet", "-o", "a", "-f", "ncnn", "--dtype", "int8"), "not 'int8'"),
         (("export", "alexnet", "--jsonl", "a", "-f", "onnx"), "graph-json, not onnx"),
-        (("export", "alexnet", "-o", "a", "--rule", "x"), "known: wide, nn-meter"),
+        (("export", "alexnet", "-o", "a", "--rule", "x"), "known rules: wide, nn-meter"),
         (
             ("export", "alexnet", "-o", "a", "--variants", "2", "--width", "0.5"),
             "variants draw their own widths",
@@ -184,7 +184,7 @@ def test_export_overwrites_only_when_told(latfarm: Latfarm, tmp_path: Path) -> N
     ended = latfarm(*command, tmp_path)
     assert ended.code == 1
     told = ended.err.splitlines()
-    assert "1 graph in" in told[0]
+    assert "1 graph was written to" in told[0]
     assert "nasbench201@5" in told[1]
     assert "exists; --force overwrites it" in told[1]
     assert (tmp_path / "nasbench201@5.json").read_text() == "mine"
@@ -236,11 +236,11 @@ def test_the_dataset_goes_into_one_file(latfarm: Latfarm, tmp_path: Path) -> Non
     for name in ("d.jsonl", "d.jsonl.gz", "again.jsonl.gz"):
         ended = latfarm("zoo", "export", "nn-meter", "--variants", "2", "--jsonl", tmp_path / name)
         assert ended.code == 0
-        assert "26 graphs in" in ended.line
+        assert "26 graphs were written to" in ended.line
     graphs = lines(tmp_path / "d.jsonl")
     assert [graph.name for graph in graphs] == [f"{name}-{i}" for name in FAMILIES for i in (0, 1)]
     assert lines(tmp_path / "d.jsonl.gz") == graphs
-    # Nothing in it but the graphs: neither a name nor a time.
+    # The compressed file has neither a name nor a time inside.
     assert (tmp_path / "again.jsonl.gz").read_bytes() == (tmp_path / "d.jsonl.gz").read_bytes()
     assert len(list(tmp_path.glob("*"))) + len(list(tmp_path.glob(".*"))) == 3
     again = latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl")
@@ -277,7 +277,7 @@ def test_a_file_in_the_way_of_the_folder_is_told(latfarm: Latfarm, tmp_path: Pat
     assert "taken" in ended.line
 
 
-def test_it_needs_neither_ray_nor_the_store() -> None:
+def test_the_zoo_needs_neither_ray_nor_the_store() -> None:
     program = (
         "import sys\n"
         "from latfarm_controller.cli.main import run\n"

@@ -1,4 +1,4 @@
-"""Slices find where points lie, and a kernel moved along an axis is the kernel built there."""
+"""Slices through measured kernels, and kernels that are moved along an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table and plot of engines, and MNN's cost model beside what MNN took."""
+"""Tables and plots that compare engines, and MNN's cost model compared with measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONDITIONS = {"os": "Debian", "kernel": "6.1", "core_busy_share": "0.3", "clock_
 
 
 def outcome(hardware: dict[str, str] | None = None, **conditions: str) -> dict[str, Any]:
-    """Of a campaign in which MNN takes 1 ms a million multiply-adds, halved by a second thread."""
+    """A campaign's outcome: MNN takes 1 ms for 1e6 multiply-adds, and half of it on two threads."""
     offers = [
         offer(name, runtime=kind, version=version, model_format=kind, dtype="fp32")
         for name, kind, version in PLATFORMS
@@ -156,7 +156,7 @@ def test_the_plot_has_a_bar_for_each_cell(found: dict[str, Any]) -> None:
     drawn = plot(found, "fp32")
     root = ElementTree.fromstring(svg.standalone(drawn))
     names = [child.tag.rpartition("}")[2] for child in root.iter()]
-    assert names.count("rect") == 1 + 8  # white ground, and nine cells of which one failed
+    assert names.count("rect") == 1 + 8  # a white background, and nine cells of which one failed
     assert drawn.count('class="best"') == 3
     assert drawn.count(">failed</text>") == 1
     assert "var(--accent,#2457c5)" in drawn
@@ -184,7 +184,7 @@ def test_the_model_is_compared_at_each_thread_count() -> None:
     one, two = by_threads["resnet18", 1], by_threads["resnet18", 2]
     assert one.direct_ms == pytest.approx(2 * two.direct_ms)
     assert one.chosen_ms < one.direct_ms
-    # measured: 1 ms a million multiply-adds; predicted: those of 1500 MHz, a little more for pools
+    # measured: 1 ms for a million multiply-adds; predicted: for 1500 MHz, and a little for pools
     assert one.measured_ms / one.direct_ms == pytest.approx(1500.0 / 1e3, rel=0.02)
     agreed = model.agreement["1t"]["direct"]
     assert agreed.rows == 3
@@ -228,7 +228,7 @@ def test_without_mnn_there_is_no_comparison(found: dict[str, Any]) -> None:
 
 
 def test_the_benchmark_renders_its_page_again(found: dict[str, Any], tmp_path: Path) -> None:
-    script = Path(__file__).parents[3] / "benchmarks" / "engines.py"
+    script = Path(__file__).parents[4] / "benchmarks" / "engines.py"
     spec = importlib.util.spec_from_file_location("latfarm_benchmark_engines", script)
     assert spec is not None
     assert spec.loader is not None
@@ -247,7 +247,7 @@ def test_the_benchmark_renders_its_page_again(found: dict[str, Any], tmp_path: P
 
 
 def test_table_2_on_gpus_is_what_mobilenet_costs() -> None:
-    # The paper does not name Table 2's network; appendix C's FLOPS come from MobileNet-v1.
+    # The paper does not name the network of Table 2; the FLOPS of appendix C are MobileNet-v1's.
     graph = zoo.build("mobilenet-v1")
     for name, measured_ms in (("Adreno (TM) 540", 15.8), ("Mali-G71", 20.7)):
         model = MnnCost(gpu(name, "vulkan"), schemes=False)

@@ -1,4 +1,4 @@
-"""`latfarm graph`: layers and totals, hashes, differences; alone, without a board or a store."""
+"""`latfarm graph`: layers, totals, hashes and differences, without a board or a store."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_diff_sees_wiring_that_ops_do_not_tell(latfarm: Latfarm, tmp_path: Path)
         files.append(write(made, tmp_path / f"{order[0]}.onnx"))
     ended = latfarm("graph", "diff", *files)
     assert ended.code == 1
-    assert "the ops agree one by one" in ended.out
+    assert "the ops are the same" in ended.out
 
 
 def test_wrong_usage(latfarm: Latfarm, tmp_path: Path) -> None:
@@ -194,10 +194,10 @@ def test_build_writes_a_format_with_the_models_own_weights(
 def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) -> None:
     file = write(net(), tmp_path / "net.onnx")
     for arguments, says in (
-        (("-f", "caffe", "-o", "x"), "no format 'caffe'; known: onnx, tflite"),
+        (("-f", "caffe", "-o", "x"), "there is no format 'caffe'; known formats: onnx, tflite"),
         (
             ("-f", "ncnn", "--dtype", "int8", "-o", "x"),
-            "ncnn is written as fp32 or fp16, not 'int8'",
+            "models in the format ncnn can be fp32 or fp16, not 'int8'",
         ),
         (("-o", file), "exists; give --force"),
         (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),

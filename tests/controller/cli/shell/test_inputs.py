@@ -1,4 +1,4 @@
-"""What people type: models, folders, shapes."""
+"""Inputs on the command line: models, folders and shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_shapes() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "x:", ":1,2", "x:1,a", "x:0,3", "x:-1,3"])
 def test_bad_shapes_name_the_form(text: str) -> None:
-    with pytest.raises(UsageError, match="expected name:1,3,224,224"):
+    with pytest.raises(UsageError, match="written as name:1,3,224,224"):
         inputs.shapes([text])
 
 

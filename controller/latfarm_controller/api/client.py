@@ -1,0 +1,182 @@
+"""The client of the controller's service: its calls with the controller's own types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from latfarm_predictors.measurement import Measurement
+from latfarm_protos.v1 import controller_pb2 as pb
+from latfarm_protos.v1 import controller_pb2_grpc
+
+from latfarm_controller.api import messages
+from latfarm_controller.api.error_codes import error_of
+from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
+from latfarm_controller.errors import ControllerError
+from latfarm_controller.store.base import BoardEvent
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
+
+
+class ControllerClient:
+    """Calls the controller's service. Not thread-safe.
+
+    Args:
+        channel: an open channel to the controller.
+        hosted: whether the controller runs in this process, and so ends with this command.
+
+    Raises:
+        ControllerError: from any method; an error of the class that the service raised.
+    """
+
+    def __init__(self, channel: grpc.Channel, *, hosted: bool = False) -> None:
+        self._stub: Any = controller_pb2_grpc.ControllerServiceStub(channel)
+        self.hosted = hosted
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+
+    def _stream(self, stream: Any) -> Iterator[Any]:
+        try:
+            yield from stream
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+        finally:
+            stream.cancel()
+
+    def boards(self) -> list[BoardSummary]:
+        """All boards of the inventory, reachable or not."""
+        found = self._call(lambda: self._stub.ListBoards(pb.ListBoardsRequest()))
+        return [messages.board_from_pb(board) for board in found.boards]
+
+    def drain_board(self, name: str, reason: str) -> BoardSummary:
+        """Give a board no new work; it finishes the work that it has."""
+        request = pb.BoardRequest(name=name, reason=reason)
+        return messages.board_from_pb(self._call(lambda: self._stub.DrainBoard(request)))
+
+    def quarantine_board(self, name: str, reason: str) -> BoardSummary:
+        """Stop a board, and discard what it measured since its last good sentinel."""
+        request = pb.BoardRequest(name=name, reason=reason)
+        return messages.board_from_pb(self._call(lambda: self._stub.QuarantineBoard(request)))
+
+    def resume_board(self, name: str, reason: str, new_reference: bool) -> BoardSummary:
+        """Let a board work again if its sentinel takes as long as it used to.
+
+        Args:
+            name: the board's name in the inventory.
+            reason: why; people see it in the list of events.
+            new_reference: accept the sentinel's present latency as the new normal one.
+        """
+        request = pb.BoardRequest(name=name, reason=reason, new_reference=new_reference)
+        return messages.board_from_pb(self._call(lambda: self._stub.ResumeBoard(request)))
+
+    def watch_board(self, name: str) -> Iterator[BoardSummary]:
+        """A board now and at each change, until nothing runs on it."""
+        for message in self._stream(self._stub.WatchBoard(pb.BoardRequest(name=name))):
+            yield messages.board_from_pb(message)
+
+    def board_events(self, name: str) -> list[BoardEvent]:
+        """What was decided about a board, newest first; about all boards where `name` is empty."""
+        request = pb.BoardRequest(name=name)
+        found = self._call(lambda: self._stub.ListBoardEvents(request))
+        return [messages.event_from_pb(event) for event in found.events]
+
+    def platforms(self) -> list[PlatformSummary]:
+        """All platforms, and the runtimes that are missing."""
+        found = self._call(lambda: self._stub.ListPlatforms(pb.ListPlatformsRequest()))
+        return [messages.platform_from_pb(platform) for platform in found.platforms]
+
+    def start(
+        self, kind: str, platform: str, config: Mapping[str, Any], name: str = ""
+    ) -> CampaignSummary:
+        """Start a campaign, or continue the one of the same kind, platform, settings and name."""
+        request = pb.StartCampaignRequest(
+            kind=kind, platform=platform, config_json=json.dumps(dict(config)), name=name
+        )
+        return messages.campaign_from_pb(self._call(lambda: self._stub.StartCampaign(request)))
+
+    def campaigns(self) -> list[CampaignSummary]:
+        """All campaigns, newest first."""
+        found = self._call(lambda: self._stub.ListCampaigns(pb.ListCampaignsRequest()))
+        return [messages.campaign_from_pb(campaign) for campaign in found.campaigns]
+
+    def campaign(self, campaign_id: str) -> CampaignSummary:
+        """One campaign by its id or name."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return messages.campaign_from_pb(self._call(lambda: self._stub.GetCampaign(request)))
+
+    def watch(self, campaign_id: str) -> Iterator[CampaignSummary]:
+        """A campaign, without its configuration, now and at each change, until it ends."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        for message in self._stream(self._stub.WatchCampaign(request)):
+            yield messages.campaign_from_pb(message)
+
+    def resume(self, campaign_id: str) -> CampaignSummary:
+        """Continue a campaign where it stopped."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return messages.campaign_from_pb(self._call(lambda: self._stub.ResumeCampaign(request)))
+
+    def cancel(self, campaign_id: str) -> CampaignSummary:
+        """Stop a campaign after the measurement that is running."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return messages.campaign_from_pb(self._call(lambda: self._stub.CancelCampaign(request)))
+
+    def query(
+        self,
+        graph: Graph,
+        platform: str,
+        *,
+        tier: str = "",
+        refresh: bool = False,
+        energy: bool = False,
+        on_progress: Callable[[str], None] = lambda _text: None,
+    ) -> tuple[Measurement, bool]:
+        """The true latency of a network, from the store or measured on a board.
+
+        Args:
+            graph: the network.
+            platform: the platform to answer for.
+            tier: `survey` or `publish`, which measures longer; empty: `survey`.
+            refresh: measure even if the store has an answer.
+            energy: measure what an inference costs, too.
+            on_progress: called with texts for people while a board measures.
+
+        Returns:
+            The measurement, and whether the store had it.
+        """
+        request = pb.QueryRequest(
+            graph_json=graph.dumps().encode(),
+            platform=platform,
+            tier=tier,
+            refresh=refresh,
+            energy=energy,
+        )
+        for event in self._stream(self._stub.Query(request)):
+            if event.WhichOneof("event") == "progress":
+                on_progress(event.progress)
+            else:
+                return messages.measurement_from_pb(event.answer.measurement), event.answer.hit
+        raise ControllerError("the controller ended the query without an answer")
+
+    def results(
+        self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
+    ) -> Iterator[Measurement]:
+        """Stored measurements, newest first; an empty filter selects all, a limit of 0 too."""
+        request = pb.ListMeasurementsRequest(
+            platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
+        )
+        for message in self._stream(self._stub.ListResults(request)):
+            yield messages.measurement_from_pb(message)
+
+    def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
+        """All facts of a platform's report; see `latfarm_controller.reports.platform_report`."""
+        request = pb.ReportRequest(platform=platform, campaign_id=campaign_id)
+        found = self._call(lambda: self._stub.Report(request))
+        facts: dict[str, Any] = json.loads(found.facts_json)
+        return facts

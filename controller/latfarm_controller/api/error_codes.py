@@ -1,0 +1,61 @@
+"""The errors of the controller on the wire: their gRPC status, and how a client rebuilds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from latfarm_predictors.errors import PredictorsError
+
+from latfarm_controller import errors
+
+ERROR_KEY = "latfarm-error"
+"""Trailing metadata with the name of the error's class, so that a client raises the same class."""
+LONGEST_ERROR = 3000
+"""Longest error text in characters: the text travels in a header, where gRPC allows 8 KiB."""
+
+STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (errors.UsageError, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.StoreBusyError, grpc.StatusCode.UNAVAILABLE),
+    (errors.AgentLostError, grpc.StatusCode.UNAVAILABLE),
+    (errors.LeaseError, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.ControllerError, grpc.StatusCode.ABORTED),
+    (PredictorsError, grpc.StatusCode.INVALID_ARGUMENT),
+    (OSError, grpc.StatusCode.INTERNAL),
+)
+"""Status code of each class of errors. The first class that an error belongs to decides."""
+KINDS = tuple(kind for kind, _ in STATUS)
+"""All classes of errors that a client is told about. Any other error is a bug of the controller."""
+
+
+async def abort(context: Any, error: Exception) -> None:
+    """End a call with the status, the text and the class name of an error.
+
+    Args:
+        context: the call's `grpc.aio.ServicerContext`.
+        error: an error of one of the classes in `KINDS`; any other is raised again.
+    """
+    code = next((code for kind, code in STATUS if isinstance(error, kind)), None)
+    if code is None:
+        raise error
+    name = "UsageError" if isinstance(error, PredictorsError) else "ControllerError"
+    if isinstance(error, errors.ControllerError):
+        name = type(error).__name__
+    text = str(error) or type(error).__name__
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[:LONGEST_ERROR]}..."
+    await context.abort(code, text, ((ERROR_KEY, name),))
+
+
+def error_of(rpc_error: grpc.RpcError) -> Exception:
+    """Rebuild the error that the service raised, on the client's side."""
+    names = dict(rpc_error.trailing_metadata() or ())
+    known = {cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type)}
+    kind = known.get(str(names.get(ERROR_KEY, "")))
+    if kind is not None and issubclass(kind, errors.ControllerError):
+        return kind(rpc_error.details())
+    if rpc_error.code() is grpc.StatusCode.UNAVAILABLE:
+        return errors.ControllerError(
+            "the controller went away during the call; run the command again to continue"
+        )
+    return errors.ControllerError(str(rpc_error.details()))

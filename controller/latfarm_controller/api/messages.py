@@ -1,0 +1,204 @@
+"""Messages of the controller's service, made from the controller's own types and read back.
+
+Each `..._to_pb` function has a `..._from_pb` function that returns an equal object.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.measurement import Measurement
+from latfarm_protos.v1 import controller_pb2 as pb
+
+from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
+from latfarm_controller.errors import UsageError
+from latfarm_controller.store.base import BoardEvent, CampaignRecord
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message in bytes. A question carries one network, a campaign carries many."""
+MESSAGE_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+"""Options of gRPC that the server and its clients use alike."""
+
+
+def board_to_pb(board: BoardSummary) -> pb.BoardStatus:
+    """The message of a board."""
+    return pb.BoardStatus(
+        board_id=board.board_id,
+        name=board.name,
+        address=board.address,
+        state=board.state,
+        detail=board.detail,
+        platforms=board.platforms,
+        hardware=dict(board.hardware),
+        standing=board.standing,
+        standing_reason=board.standing_reason,
+        standing_since_s=board.standing_since_s,
+        under_way=board.under_way,
+    )
+
+
+def board_from_pb(message: pb.BoardStatus) -> BoardSummary:
+    """The board of a message."""
+    return BoardSummary(
+        board_id=message.board_id,
+        name=message.name,
+        address=message.address,
+        state=message.state,
+        detail=message.detail,
+        platforms=tuple(message.platforms),
+        hardware=dict(message.hardware),
+        standing=message.standing,
+        standing_reason=message.standing_reason,
+        standing_since_s=message.standing_since_s,
+        under_way=message.under_way,
+    )
+
+
+def platform_to_pb(platform: PlatformSummary) -> pb.PlatformStatus:
+    """The message of a platform."""
+    return pb.PlatformStatus(
+        name=platform.name,
+        runtime=platform.runtime,
+        model_format=platform.model_format,
+        boards=platform.boards,
+        available=platform.available,
+        missing=platform.missing,
+        bundle=platform.bundle,
+        fingerprint=platform.fingerprint,
+    )
+
+
+def platform_from_pb(message: pb.PlatformStatus) -> PlatformSummary:
+    """The platform of a message."""
+    return PlatformSummary(
+        name=message.name,
+        runtime=message.runtime,
+        model_format=message.model_format,
+        boards=tuple(message.boards),
+        available=message.available,
+        missing=message.missing,
+        bundle=message.bundle,
+        fingerprint=message.fingerprint,
+    )
+
+
+def event_to_pb(event: BoardEvent) -> pb.BoardEvent:
+    """The message of something that was decided about a board."""
+    return pb.BoardEvent(
+        name=event.board,
+        board_id=event.board_id,
+        event=event.event,
+        reason=event.reason,
+        actor=event.actor,
+        at_s=event.at_s,
+        details_json=json.dumps(dict(event.details)),
+    )
+
+
+def event_from_pb(message: pb.BoardEvent) -> BoardEvent:
+    """The board's event of a message."""
+    return BoardEvent(
+        board=message.name,
+        board_id=message.board_id,
+        event=message.event,
+        reason=message.reason,
+        actor=message.actor,
+        at_s=message.at_s,
+        details=json.loads(message.details_json or "{}"),
+    )
+
+
+def campaign_to_pb(record: CampaignRecord, remaining_ms: float = 0.0) -> pb.Campaign:
+    """The message of a campaign.
+
+    Args:
+        record: the campaign.
+        remaining_ms: how long its present stage still takes, in milliseconds; 0: not known.
+    """
+    return pb.Campaign(
+        campaign_id=record.campaign_id,
+        name=record.name,
+        kind=record.kind,
+        platform=record.platform,
+        config_json=json.dumps(record.config),
+        state=record.state,
+        stage=record.stage,
+        stage_done=record.stage_done,
+        stage_total=record.stage_total,
+        measurements=record.measurements,
+        failures=record.failures,
+        board_ms=record.board_ms,
+        wall_ms=record.wall_ms,
+        remaining_ms=remaining_ms,
+        started_at_s=record.started_at_s,
+        finished_at_s=record.finished_at_s,
+        outcome_json=json.dumps(record.outcome, default=str),
+        error=record.error,
+    )
+
+
+def campaign_from_pb(message: pb.Campaign) -> CampaignSummary:
+    """The campaign of a message."""
+    return CampaignSummary(
+        campaign_id=message.campaign_id,
+        name=message.name,
+        kind=message.kind,
+        platform=message.platform,
+        config=json.loads(message.config_json or "{}"),
+        state=message.state,
+        stage=message.stage,
+        stage_done=message.stage_done,
+        stage_total=message.stage_total,
+        measurements=message.measurements,
+        failures=message.failures,
+        board_ms=message.board_ms,
+        wall_ms=message.wall_ms,
+        remaining_ms=message.remaining_ms,
+        started_at_s=message.started_at_s,
+        finished_at_s=message.finished_at_s,
+        outcome=json.loads(message.outcome_json or "{}"),
+        error=message.error,
+    )
+
+
+def measurement_to_pb(measurement: Measurement) -> pb.Measurement:
+    """The message of a measurement."""
+    return pb.Measurement(json=json.dumps(measurement.to_json()))
+
+
+def measurement_from_pb(message: pb.Measurement) -> Measurement:
+    """The measurement of a message."""
+    return Measurement.from_json(json.loads(message.json))
+
+
+def graph_from_json(data: bytes) -> Graph:
+    """The network of a request.
+
+    Raises:
+        UsageError: the bytes are not JSON.
+        GraphError: the JSON does not describe a network.
+    """
+    try:
+        return Graph.from_json(json.loads(data))
+    except ValueError as error:
+        raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
+
+
+def config_from_json(text: str) -> dict[str, Any]:
+    """The configuration of a campaign in a request; empty text is an empty configuration.
+
+    Raises:
+        UsageError: the text is not a JSON object.
+    """
+    try:
+        data = json.loads(text or "{}")
+    except ValueError as error:
+        raise UsageError(f"the field config_json is not valid JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError("the field config_json must be a JSON object")
+    return data

@@ -1,0 +1,88 @@
+"""What the controller tells about boards, platforms and campaigns, as plain data.
+
+The application makes these summaries, `latfarm_controller.api` carries them over the wire, and the
+command line shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from latfarm_controller.store.base import CampaignRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSummary:
+    """One board of the inventory: what it is, and whether it may work.
+
+    Attributes:
+        board_id: identity of the device; empty where the board was never reached.
+        name: the board's name in the inventory.
+        address: `host:port` of its agent.
+        state: the state that its agent reports, or `unreachable`.
+        detail: why the board cannot be reached.
+        platforms: names of the platforms that it offers.
+        hardware: facts about the device, by name.
+        standing: `working`, `draining`, `drained` or `quarantined`.
+        standing_reason: why the board does not work, and the remedy.
+        standing_since_s: Unix time of that decision in seconds; 0 where there was none.
+        under_way: number of requests that the board has now.
+    """
+
+    board_id: str = ""
+    name: str = ""
+    address: str = ""
+    state: str = ""
+    detail: str = ""
+    platforms: tuple[str, ...] = ()
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    standing: str = ""
+    standing_reason: str = ""
+    standing_since_s: float = 0.0
+    under_way: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain JSON types, with all its fields."""
+        return asdict(self) | {"platforms": list(self.platforms)}
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSummary:
+    """One platform and the boards that offer it, or a runtime that some boards lack.
+
+    Attributes:
+        name: the platform's name; empty for a runtime that is missing.
+        runtime: the name of its runtime.
+        model_format: the format of the models that it loads.
+        boards: names of the boards that offer the platform, or that lack the runtime.
+        available: whether a reachable board offers it.
+        missing: why nothing offers it, and the remedy.
+        bundle: number of its newest bundle; empty where it has none.
+        fingerprint: the fingerprint of its settings and versions.
+    """
+
+    name: str = ""
+    runtime: str = ""
+    model_format: str = ""
+    boards: tuple[str, ...] = ()
+    available: bool = False
+    missing: str = ""
+    bundle: str = ""
+    fingerprint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain JSON types, with all its fields."""
+        return asdict(self) | {"boards": list(self.boards)}
+
+
+@dataclass(frozen=True)
+class CampaignSummary(CampaignRecord):
+    """A campaign's record, and an estimate of how long its present stage still takes.
+
+    Attributes:
+        remaining_ms: the estimate in milliseconds; 0 where it is not known.
+    """
+
+    remaining_ms: float = 0.0

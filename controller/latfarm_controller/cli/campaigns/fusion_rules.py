@@ -1,0 +1,99 @@
+"""Fusion rules as commands name them: read from files, campaigns and bundles, changed, written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from latfarm_predictors.whole_file import written_whole
+
+from latfarm_controller.cli.shell import inputs
+from latfarm_controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from latfarm_predictors.kernels.fusion import FusionRules
+
+
+def load(source: str, wait_s: float) -> FusionRules:
+    """Rules of a file, of a campaign (`NAME@used`, `NAME@detected`) or of a platform.
+
+    Raises:
+        UsageError: there are no rules of that name.
+    """
+    if Path(source).is_file():
+        return inputs.read_rules(Path(source))
+    name, at, which = source.rpartition("@")
+    if not at:
+        return of_platform(source)
+    if which not in ("used", "detected"):
+        raise UsageError(f"{source}: after @ write used or detected")
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        outcome = client.campaign(name).outcome
+    found = outcome.get("fusion", outcome)
+    key = "rules" if which == "used" else "detected"
+    if key not in found:
+        raise UsageError(
+            f"campaign {name!r} has found no fusion rules yet; wait until it is finished"
+        )
+    return inputs.parse_rules(json.dumps(found[key]), source)
+
+
+def of_platform(platform: str) -> FusionRules:
+    """The fusion rules in the newest bundle of a platform.
+
+    Raises:
+        UsageError: there is no such bundle.
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import open_bundle
+
+    return open_bundle(load_config().bundles_dir, platform).rules
+
+
+def changed(
+    rules: FusionRules, changes: Sequence[str], inbound: int | None, outbound: int | None
+) -> FusionRules:
+    """The rules with changes such as `Conv+Relu=fused`, and with other branch rules.
+
+    Raises:
+        UsageError: a change has another form.
+    """
+    from dataclasses import replace
+
+    from latfarm_predictors.errors import FusionRulesError
+    from latfarm_predictors.kernels.fusion import Branch, Verdict
+
+    pairs: dict[tuple[str, str], Verdict] = {}
+    for text in changes:
+        pair, equals, verdict = text.partition("=")
+        first, plus, second = pair.partition("+")
+        if not (equals and plus and first and second):
+            raise UsageError(f"--set {text}: a change is written as Conv+Relu=fused")
+        pairs[first, second] = cast("Verdict", verdict)
+    try:
+        changed = rules.replace_pairs(pairs)
+        if inbound is not None:
+            changed = replace(changed, multi_inbound=cast("Branch", inbound))
+        if outbound is not None:
+            changed = replace(changed, multi_outbound=cast("Branch", outbound))
+    except FusionRulesError as error:
+        raise UsageError(f"--set: {error}") from error
+    return changed
+
+
+def write(rules: FusionRules, path: Path) -> None:
+    """Write rules to a file.
+
+    Raises:
+        UsageError: the file cannot be written; an older file of that name is unchanged.
+    """
+    try:
+        with written_whole(path, make_folder=True) as part:
+            part.write_text(rules.dumps(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

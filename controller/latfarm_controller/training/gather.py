@@ -1,0 +1,67 @@
+"""The training set of several campaigns: one that characterised a platform, and its additions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from latfarm_controller.campaigns.cover import CoverCampaign
+from latfarm_controller.errors import UsageError
+from latfarm_controller.store.base import Store
+from latfarm_controller.training.training_set import TrainingSet, collect
+
+
+def gather(store: Store, platform: str, campaign_id: str) -> TrainingSet:
+    """The training set of a campaign and of the earlier campaigns that it adds to.
+
+    Fusion rules, overhead and networks are those of the earliest campaign. A kernel that several
+    campaigns measured has the samples of all: the differences between them show how far the board
+    drifted. Kernels that were measured under another fingerprint than the earliest campaign's are
+    left out, because they belong to another platform.
+
+    Raises:
+        UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
+    """
+    chain = bases(store, campaign_id)
+    result = collect(store, platform, chain[-1])
+    left_out = Counter(result.left_out)
+    boards = set(result.board_ids)
+    for added in reversed(chain[:-1]):
+        more = collect(store, platform, added)
+        left_out.update(more.left_out)
+        if more.fingerprint != result.fingerprint:
+            left_out["fingerprint"] += len(more.kernels)
+            continue
+        result.kernels += more.kernels
+        boards |= set(more.board_ids)
+    return replace(
+        result,
+        campaign_id=chain[0],
+        board_ids=tuple(sorted(boards)),
+        left_out=dict(sorted(left_out.items())),
+    )
+
+
+def bases(store: Store, campaign_id: str) -> list[str]:
+    """The ids of a campaign, of the one that it adds to, and so on; the last adds to none.
+
+    Raises:
+        UsageError: one of them is not in the store, or a campaign adds to itself.
+    """
+    chain = [campaign_id]
+    while True:
+        record = store.get_campaign(chain[-1])
+        if record is None:
+            raise UsageError(
+                f"there is no campaign {chain[-1]!r}; `latfarm campaign list` names them all"
+            )
+        chain[-1] = record.campaign_id
+        if record.kind != CoverCampaign.kind:
+            return chain
+        base = str(record.config["base"])
+        if base in chain:
+            raise UsageError(
+                f"campaign {campaign_id!r} adds to itself, so nothing can be learned from it; "
+                "name another campaign"
+            )
+        chain.append(base)
