@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Sequence
 
 from latfarm_agent.runtimes.flatbuffer import VECTORS, Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
 _FLOATS = (0.0, -1.0, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"), 0.05)
 _INTS = (-1, 0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 127, 255, 256, 1000, 4096, 65535, 65536, 1 << 20)

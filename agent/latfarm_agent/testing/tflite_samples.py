@@ -77,7 +77,7 @@ class SampleWriter:
     def ints(self, *values: int, shape: Dims | None = None) -> int:
         """A constant of int32: one dimension, unless a shape is given."""
         made = self.tensor([len(values)] if shape is None else shape, "INT32")
-        self._data(made, struct.pack(f"<{len(values)}i", *values))
+        self.fill(made, struct.pack(f"<{len(values)}i", *values))
         return made
 
     def weight(self, *shape: int, axis: int = -1) -> int:
@@ -85,18 +85,18 @@ class SampleWriter:
         count = _count(shape)
         if self.dtype == "int8":
             made = self.tensor(shape, "INT8", shape[axis] if axis >= 0 else 0, max(axis, 0))
-            self._data(made, bytes((i * 37) % 101 for i in range(count)))
+            self.fill(made, bytes((i * 37) % 101 for i in range(count)))
         else:
             made = self.tensor(shape)
             values = [((i * 37) % 101 - 50) / 500 for i in range(count)]
-            self._data(made, struct.pack(f"<{count}f", *values))
+            self.fill(made, struct.pack(f"<{count}f", *values))
         return made
 
     def bias(self, count: int) -> int:
         """A bias for each of `count` channels."""
         if self.dtype == "int8":
             made = self.tensor([count], "INT32", count)
-            self._data(made, bytes(4 * count))
+            self.fill(made, bytes(4 * count))
             return made
         return self.weight(count)
 
@@ -119,7 +119,7 @@ class SampleWriter:
             self._codes.append(code)
         if self.dtype == "int8" and code in _INT8_OUTPUTS:
             scale, zero_point = _INT8_OUTPUTS[code]
-            quantisation = self._graphs[-1].tensors[made[0]].quantization
+            quantisation = self.described(made[0]).quantization
             quantisation.scale, quantisation.zeroPoint = [scale], [zero_point]
         operator.opcodeIndex = self._codes.index(code)
         operator.inputs, operator.outputs = list(inputs), made
@@ -130,6 +130,17 @@ class SampleWriter:
                 setattr(operator.builtinOptions, name, value)
         self._graphs[-1].operators.append(operator)
         return made if several else made[0]
+
+    def described(self, tensor: int) -> Any:
+        """The schema's object for a tensor of the current subgraph; a caller may change it."""
+        return self._graphs[-1].tensors[tensor]
+
+    def fill(self, tensor: int, data: bytes) -> None:
+        """Make a tensor of the current subgraph a constant with these bytes."""
+        made = self.schema.BufferT()
+        made.data = list(data)
+        self.described(tensor).buffer = len(self._buffers)
+        self._buffers.append(made)
 
     def finish(self) -> bytes:
         """The file."""
@@ -149,12 +160,6 @@ class SampleWriter:
         builder = flatbuffers.Builder(4096)
         builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
         return bytes(builder.Output())
-
-    def _data(self, tensor: int, data: bytes) -> None:
-        made = self.schema.BufferT()
-        made.data = list(data)
-        self._graphs[-1].tensors[tensor].buffer = len(self._buffers)
-        self._buffers.append(made)
 
 
 def _count(shape: Dims) -> int:
@@ -247,8 +252,8 @@ def _math(w: SampleWriter) -> None:
 
 def _top(w: SampleWriter, inputs: Sequence[int]) -> tuple[int, int]:
     values, indices = w.op("TOPK_V2", inputs, [[1, 4, 3], [1, 4, 3]], "TopKV2Options")
-    w._graphs[-1].tensors[indices].type = w.schema.TensorType.INT32
-    w._graphs[-1].tensors[indices].quantization = None
+    w.described(indices).type = w.schema.TensorType.INT32
+    w.described(indices).quantization = None
     return values, indices
 
 
@@ -286,7 +291,7 @@ def _recurrent(w: SampleWriter) -> None:
     biases = [w.weight(5) for _ in range(4)]
     states = [w.tensor([1, 5]), w.tensor([1, 5])]
     for state in states:
-        w._graphs[-1].tensors[state].isVariable = True
+        w.described(state).isVariable = True
     inputs = [x, *weights, -1, -1, -1, *biases, -1, -1, *states, -1, -1, -1, -1]
     options: Fields = {"fusedActivationFunction": 4, "timeMajor": False}
     name = "UnidirectionalSequenceLSTMOptions"
@@ -301,7 +306,7 @@ def _branches(w: SampleWriter) -> None:
     x = w.op("IF", [smaller, x], [2, 3], "IfOptions", **chosen)
     loop: Fields = {"condSubgraphIndex": 3, "bodySubgraphIndex": 4}
     made = w.op("WHILE", [count, x], [[], [2, 3]], "WhileOptions", **loop)
-    w._graphs[-1].tensors[made[0]].type = w.schema.TensorType.INT32
+    w.described(made[0]).type = w.schema.TensorType.INT32
     w.output(*made)
     for code in ("RELU", "NEG"):
         w.subgraph()

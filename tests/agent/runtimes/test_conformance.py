@@ -18,7 +18,8 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.worker.pool import WorkerLimits
 

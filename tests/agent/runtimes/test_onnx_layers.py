@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode, read_nodes, read_opset
+from latfarm_agent.runtimes.onnx.covers import Cover, covers
+from latfarm_agent.runtimes.onnx.wire import WireNode, read_nodes, read_opset
 
 
 def node(name: str, op: str, read: str, made: str, activation: str = "") -> WireNode:

@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import (
-    BoardProfile,
-    SimulatedTiles,
-    Throttle,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
     true_kernels,
 )
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles, Throttle
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
 PLAIN = BoardProfile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)

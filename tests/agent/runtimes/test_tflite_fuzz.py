@@ -15,8 +15,8 @@ from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema as tflite_schema
-from latfarm_agent.runtimes.tflite.check import check, check_file
+from latfarm_agent.runtimes.tflite_format import schema as tflite_schema
+from latfarm_agent.runtimes.tflite_format.check import check, check_file
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, platform_of
 from latfarm_agent.testing.tflite_mutants import Mutator, sites
 from latfarm_agent.testing.tflite_samples import SampleWriter, samples
@@ -259,7 +259,7 @@ def test_strings() -> None:
         x = writer.input([2])
         writer.output(writer.op("RELU", [x], [2]))
         texts = writer.tensor([2], "STRING")
-        writer._data(texts, content)
+        writer.fill(texts, content)
         return writer.finish()
 
     def numbers(*values: int) -> bytes:

@@ -23,7 +23,7 @@ from latfarm_agent.runtimes.adb.report import (
 )
 from latfarm_agent.runtimes.adb.tflite_layers import read_layers
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.tflite.check import check_file
+from latfarm_agent.runtimes.tflite_format.check import check_file
 
 _TOOL = "benchmark_model"
 _NUMBER = r"(\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)"

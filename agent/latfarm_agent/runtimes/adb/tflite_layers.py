@@ -21,8 +21,8 @@ from typing import Sequence
 from latfarm_agent.runtimes.adb.report import garbled
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined, op_name
+from latfarm_agent.runtimes.tflite_format import schema
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, joined, op_name
 
 _TOOL = "benchmark_model"
 _BEGIN = "Operator-wise Profiling Info for Regular Benchmark Runs"

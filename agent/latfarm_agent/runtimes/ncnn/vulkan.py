@@ -16,8 +16,9 @@ from latfarm_agent.runtimes.printed import printed
 
 _CPU_TYPE = 3  # as ncnn counts: discrete, integrated, virtual, CPU
 # "[0 Adreno (TM) 640]  fp16-p/s/u/a=1/1/1/1": packed, storage, (uniform,) arithmetic
-_FP16 = re.compile(r"^\[(\d+) .*\]\s+fp16-p/s/(?:u/)?a=(\d)/(\d)/(?:\d/)?(\d)", re.MULTILINE)
-_known_halves: dict[int, tuple[bool, bool, bool]] = {}
+_FP16 = re.compile(r"^\[(\d+) (.*)\]\s+fp16-p/s/(?:u/)?a=(\d)/(\d)/(?:\d/)?(\d)", re.MULTILINE)
+_known_halves: dict[tuple[int, str], tuple[bool, bool, bool]] = {}
+"""Half precision of the devices that ncnn printed, by index and name."""
 _HALVES = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic")
 
 
@@ -34,16 +35,16 @@ def devices(module: Any, folder: Path) -> list[tuple[Gpu, tuple[bool, bool, bool
     if not hasattr(module, "get_gpu_count"):
         return []
     count, said = printed(module.get_gpu_count, folder / "said")
-    # Printed once a process, when the first look makes an instance.
-    for index, *flags in _FP16.findall(said):
-        _known_halves[int(index)] = (flags[0] == "1", flags[1] == "1", flags[2] == "1")
+    # ncnn prints this once in a process: when the first call makes a Vulkan instance.
+    for index, name, *flags in _FP16.findall(said):
+        _known_halves[int(index), name] = (flags[0] == "1", flags[1] == "1", flags[2] == "1")
     found = []
     for index in range(int(count)):
         told = module.get_gpu_info(index)
         name = str(told.device_name())
         software = told.type() == _CPU_TYPE or is_software(name)
         gpu = Gpu(index, name, hex(told.driver_version()), software)
-        found.append((gpu, _known_halves.get(index, (False, False, False))))
+        found.append((gpu, _known_halves.get((index, name), (False, False, False))))
     return found
 
 

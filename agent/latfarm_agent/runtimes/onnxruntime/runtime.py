@@ -22,8 +22,9 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.onnx.covers import Cover, covers
+from latfarm_agent.runtimes.onnx.wire import read_nodes
 from latfarm_agent.runtimes.onnxruntime import providers as onnx_providers
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
 from latfarm_agent.runtimes.onnxruntime.providers import ProviderTarget
 from latfarm_agent.runtimes.onnxruntime.trace import (
     CPU,
@@ -33,7 +34,6 @@ from latfarm_agent.runtimes.onnxruntime.trace import (
     read_kernels,
     read_places,
 )
-from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
 from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers, known_name
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.covers import Cover, covers, known_name
+from latfarm_agent.runtimes.onnx.wire import WireNode
 
 CPU = "CPUExecutionProvider"
 RECORD_PLACES = "session.record_ep_graph_assignment_info"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Collection, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime
-from latfarm_agent.runtimes.onnxruntime.layers import covers
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.covers import covers
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.trace import middle_mean
 
 # Kinds of an execution graph's nodes that are no work of the model.

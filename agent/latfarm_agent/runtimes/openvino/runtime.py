@@ -22,7 +22,7 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.noise import input_noise
-from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+from latfarm_agent.runtimes.onnx.wire import read_nodes
 from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe

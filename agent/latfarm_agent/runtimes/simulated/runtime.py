@@ -24,13 +24,12 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.simulated.cost import (
-    BoardProfile,
-    Power,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
     exact_work_uj,
 )
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, Power
 
 VERSION = "1.0"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode, external_tensors, read_nodes
+from latfarm_agent.runtimes.onnx.wire import WireNode, external_tensors, read_nodes
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 
 _ERROR, _INFO = 1, 3  # ILogger.Severity; INTERNAL_ERROR is 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.trace import middle_mean
 
 _METADATA = re.compile(r"[\x1e\x1f]")  # separate the entries of a layer's metadata

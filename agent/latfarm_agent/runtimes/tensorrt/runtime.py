@@ -33,7 +33,7 @@ from latfarm_agent.runtimes.tensorrt.options import (
     lacking,
     platforms,
 )
-from latfarm_agent.runtimes.tensorrt.session import TensorRtSession
+from latfarm_agent.runtimes.tensorrt.session import SessionMode, TensorRtSession
 
 _OLDEST = (8, 4)
 _PROFILE_WARMUP = 3
@@ -83,14 +83,11 @@ class TensorRtRuntime:
         compile_ms, self._untold_ms = self._untold_ms, 0.0
         trt, cuda = self._open()
         settings = job.settings
-        self._session = TensorRtSession(
-            trt,
-            cuda,
-            built.engine,
-            self._journal,
+        mode = SessionMode(
             transfers=settings.get("transfers") == "each run",
             graph=settings.get("cuda_graph") == "yes",
         )
+        self._session = TensorRtSession(trt, cuda, built.engine, self._journal, mode)
         self._gpu_latency = settings.get("latency") == "gpu"
         board, index = self._sensors(cuda)
         self._log = SessionLog(
@@ -129,7 +126,8 @@ class TensorRtRuntime:
         trt, cuda = self._open()
         built = self._engine(job)
         profiler = make_profiler(trt)
-        session = TensorRtSession(trt, cuda, built.engine, self._journal, profiler=profiler)
+        mode = SessionMode(profiler=profiler)
+        session = TensorRtSession(trt, cuda, built.engine, self._journal, mode)
         told: list[list[tuple[str, float]]] = []
         try:
             for turn in range(_PROFILE_WARMUP + runs):

@@ -50,33 +50,40 @@ class Times:
     gpu_ms: float
 
 
+@dataclass(frozen=True)
+class SessionMode:
+    """How a session runs its engine.
+
+    `transfers`: each run copies the inputs from pinned host memory to the GPU and the outputs back.
+    `graph`: the engine is launched as a CUDA graph. `profiler`: an object that TensorRT tells each
+    layer's time in each run, which makes the runs slower; None: no profiler.
+    """
+
+    transfers: bool = False
+    graph: bool = False
+    profiler: Any = None
+
+
+_PLAIN = SessionMode()
+
+
 class TensorRtSession:
     """An execution context with everything that it needs. Close it before its engine is dropped.
 
     Args:
         trt: the TensorRT module.
         cuda: the GPU.
-        engine: what to run.
-        journal: where TensorRT's errors are.
-        transfers: copy inputs to the GPU and outputs back in each run, from and to pinned memory.
-        graph: launch the engine as a CUDA graph.
-        profiler: is told each layer's time in each run; slows the runs.
+        engine: the engine to run.
+        journal: holds the errors that TensorRT logs.
+        mode: how to run the engine.
 
     Raises:
-        RuntimeFailure: OUT_OF_MEMORY, MODEL_FAILED, MODEL_INVALID (an input that cannot be filled)
-            or MODEL_UNSUPPORTED (it cannot run as a graph).
+        RuntimeFailure: OUT_OF_MEMORY, MODEL_FAILED, MODEL_INVALID (an input cannot be filled) or
+            MODEL_UNSUPPORTED (the model cannot run as a graph).
     """
 
     def __init__(
-        self,
-        trt: Any,
-        cuda: Cuda,
-        engine: Any,
-        journal: Journal,
-        *,
-        transfers: bool = False,
-        graph: bool = False,
-        profiler: Any = None,
+        self, trt: Any, cuda: Cuda, engine: Any, journal: Journal, mode: SessionMode = _PLAIN
     ) -> None:
         self._cuda = cuda
         self._journal = journal
@@ -94,10 +101,10 @@ class TensorRtSession:
             self._events = [cuda.event()]
             self._events.append(cuda.event())
             self._context = _context(engine, journal)
-            if profiler is not None:
-                self._context.profiler = profiler
-            self._bind(trt, engine, transfers=transfers)
-            if graph:
+            if mode.profiler is not None:
+                self._context.profiler = mode.profiler
+            self._bind(trt, engine, transfers=mode.transfers)
+            if mode.graph:
                 # Once outside, so that what TensorRT does at its first run is not captured.
                 self._enqueue()
                 cuda.synchronise(self._stream)

@@ -18,12 +18,12 @@ given = json.loads(sys.argv[1])
 sys.path[:0] = given["path"]
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tflite.gpu import smallest_model
-from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, LitertDevice
 with tempfile.TemporaryDirectory() as name:
     path = Path(name) / "model.tflite"
     path.write_bytes(smallest_model())
     try:
-        model = CompiledModel(Path(given["folder"]), path, Device(gpu=True), profiling=False)
+        model = CompiledModel(Path(given["folder"]), path, LitertDevice(gpu=True), profiling=False)
         model.run()
         model.close()
     except RuntimeFailure as failure:

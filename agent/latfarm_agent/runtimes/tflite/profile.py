@@ -14,8 +14,8 @@ from typing import Callable, Mapping, Sequence
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.tflite.context import ExecutionStep
 from latfarm_agent.runtimes.tflite.litert import Event
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, joined
 from latfarm_agent.runtimes.trace import middle_mean
 
 XNNPACK = "XNNPACK"

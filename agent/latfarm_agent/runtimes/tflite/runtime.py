@@ -25,7 +25,6 @@ from latfarm_agent.runtimes.tflite import delegates as tflite_delegates
 from latfarm_agent.runtimes.tflite import gpu as tflite_gpu
 from latfarm_agent.runtimes.tflite import profile as tflite_profile
 from latfarm_agent.runtimes.tflite.cache import GraphCache
-from latfarm_agent.runtimes.tflite.check import check_file
 from latfarm_agent.runtimes.tflite.delegates import Delegate
 from latfarm_agent.runtimes.tflite.litert import OLDEST, CompiledModel, LitertDevice
 from latfarm_agent.runtimes.tflite.sessions import (
@@ -38,6 +37,7 @@ from latfarm_agent.runtimes.tflite.sessions import (
     operators,
 )
 from latfarm_agent.runtimes.tflite.vela import estimate_of
+from latfarm_agent.runtimes.tflite_format.check import check_file
 
 _PACKAGES = (
     # module, distribution, name in a platform

@@ -20,7 +20,7 @@ from latfarm_agent.runtimes.tflite.cache import GraphCache, entry_key, file_sha2
 from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
 from latfarm_agent.runtimes.tflite.delegates import Delegate
 from latfarm_agent.runtimes.tflite.litert import CompiledModel, LitertDevice
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, operators_of
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, operators_of
 
 _UNSUPPORTED = (
     "custom op",

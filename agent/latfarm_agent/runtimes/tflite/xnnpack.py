@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from latfarm_agent.runtimes.tflite.model import TfliteOperator
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator
 
 _ACTIVATIONS = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
 _PADDINGS = frozenset({"PAD", "PADV2"})

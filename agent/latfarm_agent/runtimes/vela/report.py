@@ -18,7 +18,7 @@ from typing import Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
 _ON_CPU = "Passthrough"
 _ROUNDING = 1e-3

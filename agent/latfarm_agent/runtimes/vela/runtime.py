@@ -26,7 +26,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
-from latfarm_agent.runtimes.tflite.check import check_file
+from latfarm_agent.runtimes.tflite_format.check import check_file
 from latfarm_agent.runtimes.vela.report import VelaEstimate, read_estimate, read_operators
 
 _OLDEST = 5

@@ -154,7 +154,7 @@ class InferenceSession:
         providers: Sequence[Any] | None = None,
         enable_fallback: int = 1,
     ) -> None:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         machine = _machine()
         self._options = options

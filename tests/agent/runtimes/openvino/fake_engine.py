@@ -51,7 +51,7 @@ class InputInfo:
 
 class IENetwork:
     def __init__(self, path: Path) -> None:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         assert path.suffix == ".onnx", "the reader is chosen by the name"
         self.nodes = read_nodes(path)

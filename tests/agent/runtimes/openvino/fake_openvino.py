@@ -159,7 +159,7 @@ class Core:
         return f"{name} of {device}"
 
     def read_model(self, path: str) -> _Model:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         return _Model(read_nodes(Path(path)))
 

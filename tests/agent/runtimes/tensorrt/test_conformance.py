@@ -95,6 +95,9 @@ class TestTensorRt(RuntimeSuite):
         result = measure(bench, "board-tensorrt10.3-fp32", model)
         assert result.outcome == "ok", result.error_message
         told = {name: float(result.conditions[name].split(";")[0]) for name in LATENCIES}
+        # What differs between sessions is told for each of them, what they share only once.
+        assert all(len(result.conditions[name].split("; ")) <= 2 for name in LATENCIES)
+        assert result.conditions["gpu"] == "Double GPU"
         # The GPU's share of a run is shorter than the run, and longer than its kernels together.
         assert KERNELS_MS < told["gpu_latency_ms"] < told["host_latency_ms"]
         assert result.conditions["latency_of"] == "host"

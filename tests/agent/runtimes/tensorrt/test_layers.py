@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.tensorrt.layers import (
     EngineLayer,
     covered,

@@ -11,7 +11,7 @@ from latfarm_agent.bench.results import condition_of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import CudaDevice
-from latfarm_agent.runtimes.onnxruntime.wire import external_tensors
+from latfarm_agent.runtimes.onnx.wire import external_tensors
 from latfarm_agent.runtimes.tensorrt.build import Journal, failure, read_model
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 from latfarm_agent.runtimes.tensorrt.log import SessionLog

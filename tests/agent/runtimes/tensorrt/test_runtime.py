@@ -19,6 +19,7 @@ START = """
 import ctypes, json, sys
 from pathlib import Path
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
+from latfarm_agent.runtimes.cuda import Cuda
 from latfarm_agent.runtimes.tensorrt.runtime import TensorRtRuntime
 driver = ctypes.CDLL("libcuda.so.1")
 model, cache = map(Path, sys.argv[1:])
@@ -77,7 +78,7 @@ print(json.dumps(live))
 def test_timings_are_kept_and_engines_are_not(play: Callable[..., Any], tmp_path: Path) -> None:
     told = play("""
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
-kept = TimingCache(cache, "10.3.0", runtime._cuda.device)
+kept = TimingCache(cache, "10.3.0", Cuda().device)
 told = []
 def build():
     prepared = runtime.prepare(job("fp32", 0, len(told)))
@@ -102,11 +103,11 @@ print(json.dumps(told))
     assert play(again) == "warm"
 
 
-def test_memory_that_is_gone_ends_the_process(play: Callable[..., Any]) -> None:
+def test_a_fault_on_the_gpu_ends_the_process(play: Callable[..., Any]) -> None:
     for name in ("fp32", "graph-fp32"):
         code, told = play(f"""
 runtime.prepare(job({name!r}))
-runtime._cuda.free(runtime._session._memory[0])
+driver.latfarm_double_fault(700)
 try:
     runtime.run()
 except Exception as error:
@@ -186,9 +187,9 @@ config = trt.Builder(logger).create_builder_config()
 wrong(lambda: setattr(config, "max_workspace_size", 1))
 wrong(lambda: config.set_flag("FP16"))
 wrong(lambda: setattr(trt.Builder(logger), "num_DLA_cores", 3))
-cuda, device = runtime._cuda, runtime._cuda.device
-plan = EnginePlan("fp32", "strong")
-built = build(trt, logger, journal, model, plan, TimingCache(None, "", device))
+cuda = Cuda()
+plan, nowhere = EnginePlan("fp32", "strong"), TimingCache(None, "", cuda.device)
+built = build(trt, logger, journal, model, plan, nowhere)
 context = built.engine.create_execution_context()
 stream = cuda.stream()
 wrong(lambda: context.execute_async_v3(stream))

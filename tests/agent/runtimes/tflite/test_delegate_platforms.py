@@ -13,7 +13,9 @@ from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.records import OfferedRuntime
 from latfarm_agent.runtimes.base import RuntimeFailure
+from latfarm_agent.runtimes.tflite.delegates import parse
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
+from latfarm_agent.runtimes.tflite.sessions import open_external
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 from latfarm_agent.worker.pool import WorkerLimits
 
@@ -143,7 +145,7 @@ def test_profile_says_what_ran_where(
     make_bench: Callable[..., Bench], library: Path, chain: Callable[..., Path], tmp_path: Path
 ) -> None:
     bench = make_bench(entry(library))
-    # The profile counts whole microseconds: tensors of this size take some of them.
+    # Large enough that each operator takes longer than the clock around it.
     model = chain(tmp_path / "m.tflite", CHAIN, side=128)
     result = measure(bench, named(bench, "vx"), model, profile=True)
     assert result.outcome == "ok", result.error_message
@@ -170,16 +172,13 @@ def test_a_delegate_computes_what_the_cpu_does(
     library: Path, chain: Callable[..., Path], tmp_path: Path, dtype: str
 ) -> None:
     import numpy as np
+    from ai_edge_litert import interpreter
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
-    from latfarm_agent.runtimes.base import Job
 
     model = chain(tmp_path / "m.tflite", CHAIN, dtype)
-    runtime = TfliteRuntime(1, delegates=[entry(library, dtypes=[dtype])])
-    job = Job(model, {"delegate": "vx"}, dtype, tmp_path)
-    runtime.prepare(job)
-    runtime.run()
-    session = runtime._session
-    assert session is not None
+    (delegate,) = parse([entry(library, dtypes=[dtype])])
+    session = open_external(interpreter, model, 1, delegate, tmp_path, None)
+    session.run()
     taken = [step for step in session.steps() if session.names.get(step.delegate) == "vx"]
     assert len(taken) == 3
     mine = session.interpreter

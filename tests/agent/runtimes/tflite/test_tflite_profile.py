@@ -11,9 +11,10 @@ from latfarm_agent.runtimes.tflite import profile
 from latfarm_agent.runtimes.tflite import runtime as tflite
 from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
 from latfarm_agent.runtimes.tflite.litert import CompiledModel, Event, LitertDevice
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, op_name
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
+from latfarm_agent.runtimes.tflite.sessions import open_interpreter
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, op_name
 
 CONV = "Convolution (NHWC, F32) IGEMM"
 FC = "Fully Connected (NC, F32) GEMM"
@@ -193,11 +194,8 @@ class TestReal:
     def test_the_compiled_model_computes_what_the_interpreter_does(self, job: Job) -> None:
         from ai_edge_litert import interpreter
 
-        runtime = TfliteRuntime(1)
-        runtime.prepare(job)
-        runtime.run()
-        session = runtime._session
-        assert session is not None
+        session = open_interpreter(interpreter, job.model_path, 1)
+        session.run()
         folder = Path(interpreter.__file__).parent
         model = CompiledModel(folder, job.model_path, LitertDevice(), profiling=True)
         try:

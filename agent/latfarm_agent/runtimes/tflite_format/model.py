@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Collection, Sequence
 
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
 _REAL = "_real"
 

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Mapping, Sequence
 
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 
 _BLOCKED = re.compile(r"^(?P<tensor>.+)_nchwc(_token_\d+)?$")
 # What the optimiser appends to a node's name, several times over.

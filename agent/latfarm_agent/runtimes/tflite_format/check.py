@@ -15,7 +15,7 @@ from typing import NoReturn, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Bytes, Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
 _MOST_RANK = 8
 _MOST_NESTING = 16

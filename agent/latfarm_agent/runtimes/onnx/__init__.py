@@ -1,0 +1,1 @@
+"""ONNX files as several runtimes need them: their nodes, and which of them a kernel covers."""

@@ -1,0 +1,1 @@
+"""TFLite files as several runtimes need them: their schema, their check, their operators."""
