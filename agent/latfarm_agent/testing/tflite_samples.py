@@ -1,6 +1,6 @@
-"""Small TFLite models of many operators, written through the schema that ships with ai-edge-litert.
+"""Small valid TFLite models of many operators, written with the schema of ai-edge-litert.
 
-They are what `tflite_mutants` breaks; each runs as it is.
+`tflite_mutants` breaks copies of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 Dims = Sequence[int]
 Fields = Dict[str, Any]
 _INT8_SCALE = 0.05
+"""Scale of activations and weights in int8 models."""
 
-# Of these operators the int8 kernels want an output of this scale and zero point.
+# Operator -> scale and zero point that its int8 kernel requires of the output.
 _INT8_OUTPUTS = {
     "LOGISTIC": (1 / 256, -128),
     "SOFTMAX": (1 / 256, -128),
@@ -21,13 +22,14 @@ _INT8_OUTPUTS = {
     "L2_NORMALIZATION": (1 / 128, 0),
 }
 _VERSIONS = {"BROADCAST_TO": 2}
+"""Operator -> its version in the file, where that is not 1."""
 
 
 class SampleWriter:
-    """A model in the making; tensors are numbers, and an operator gives the tensor that it makes.
+    """Builds a model step by step; tensors are referred to by number.
 
-    `dtype` "int8": activations and weights are quantised, one scale per output channel of a
-    weight, with biases in int32.
+    With the `dtype` "int8", activations and weights are quantised. Weights have one scale for each
+    output channel, and biases are int32.
     """
 
     def __init__(self, dtype: str = "fp32") -> None:
@@ -41,7 +43,7 @@ class SampleWriter:
         self.subgraph()
 
     def subgraph(self) -> int:
-        """Begin another subgraph; its number."""
+        """Begin another subgraph and return its number."""
         graph = self.schema.SubGraphT()
         graph.tensors, graph.inputs, graph.outputs, graph.operators = [], [], [], []
         graph.name = f"graph{len(self._graphs)}".encode()
@@ -49,7 +51,14 @@ class SampleWriter:
         return len(self._graphs) - 1
 
     def tensor(self, shape: Dims, kind: str = "", scales: int = 0, axis: int = 0) -> int:
-        """A tensor; `kind` a type of the schema, else that of the model's activations."""
+        """Add a tensor to the current subgraph.
+
+        Args:
+            shape: its shape.
+            kind: a type of the schema; empty: the type of the model's activations.
+            scales: number of its scales if it is quantised; 0: one for an INT8 tensor.
+            axis: the dimension to which several scales belong.
+        """
         made = self.schema.TensorT()
         kind = kind or ("INT8" if self.dtype == "int8" else "FLOAT32")
         made.name, made.shape, made.buffer = b"t", list(shape), 0
@@ -65,23 +74,23 @@ class SampleWriter:
         return len(self._graphs[-1].tensors) - 1
 
     def input(self, shape: Dims, kind: str = "") -> int:
-        """A tensor that is an input of the subgraph at hand."""
+        """Add a tensor that is an input of the current subgraph."""
         made = self.tensor(shape, kind)
         self._graphs[-1].inputs.append(made)
         return made
 
     def output(self, *tensors: int) -> None:
-        """Make tensors outputs of the subgraph at hand."""
+        """Make tensors outputs of the current subgraph."""
         self._graphs[-1].outputs.extend(tensors)
 
     def ints(self, *values: int, shape: Dims | None = None) -> int:
-        """A constant of int32: one dimension, unless a shape is given."""
+        """Add a constant of int32, with one dimension unless a shape is given."""
         made = self.tensor([len(values)] if shape is None else shape, "INT32")
         self.fill(made, struct.pack(f"<{len(values)}i", *values))
         return made
 
     def weight(self, *shape: int, axis: int = -1) -> int:
-        """A constant of the model's type; `axis`: it has scales of its own along it."""
+        """Add a constant of the model's type; `axis`: dimension with several scales, or -1."""
         count = _count(shape)
         if self.dtype == "int8":
             made = self.tensor(shape, "INT8", shape[axis] if axis >= 0 else 0, max(axis, 0))
@@ -93,7 +102,7 @@ class SampleWriter:
         return made
 
     def bias(self, count: int) -> int:
-        """A bias for each of `count` channels."""
+        """Add a bias with `count` channels."""
         if self.dtype == "int8":
             made = self.tensor([count], "INT32", count)
             self.fill(made, bytes(4 * count))
@@ -109,7 +118,16 @@ class SampleWriter:
         kind: str = "",
         **fields: object,
     ) -> Any:
-        """An operator; the tensor that it makes, or several for several shapes."""
+        """Add an operator; return the tensor that it makes, or a list for several shapes.
+
+        Args:
+            code: name of the operator in the schema.
+            inputs: tensors that it reads.
+            shape: shape of the tensor that it makes, or several shapes.
+            options: name of its options in the schema; empty: none.
+            kind: type of what it makes; empty: the type of the model's activations.
+            fields: fields of the options.
+        """
         schema = self.schema
         several = bool(shape) and not isinstance(shape[0], int)
         shapes: Any = shape if several else [shape]
@@ -143,7 +161,7 @@ class SampleWriter:
         self._buffers.append(made)
 
     def finish(self) -> bytes:
-        """The file."""
+        """Return the bytes of the file."""
         import flatbuffers
 
         schema = self.schema
@@ -332,7 +350,7 @@ _SAMPLES: Mapping[str, tuple[Callable[[SampleWriter], None], Sequence[str]]] = {
 
 
 def samples() -> dict[str, bytes]:
-    """All of them by name, in both types where an operator has both."""
+    """Return all sample models by name, in float32 and, where the operators allow it, in int8."""
     found = {}
     for name, (write, dtypes) in _SAMPLES.items():
         for dtype in dtypes:

@@ -1,4 +1,4 @@
-"""The conformance suite over every runtime that the agent ships."""
+"""The conformance suite on every runtime of the agent whose library is installed."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class TestTflite(_Library):
         assert result.outcome == "ok", result.error_message
 
 
-# In a process of its own, and without the MNN.tools around it: that installs packages on import.
+# Runs MNN's converter in another process, without MNN.tools, which installs packages on import.
 MNN_CONVERT = """
 import _tools
 _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "source", "--MNNModel", "target",
@@ -171,7 +171,7 @@ _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "source", "--MNNMo
 
 @lru_cache(maxsize=None)
 def mnn_bytes(onnx_bytes: bytes) -> bytes:
-    """An ONNX model as MNN's converter writes it."""
+    """Convert an ONNX model with MNN's converter."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "source").write_bytes(onnx_bytes)
@@ -246,7 +246,7 @@ NCNN_PARAMS = {
 
 
 def write_ncnn(path: Path, kind: str = "conv", method: int = zipfile.ZIP_STORED) -> Path:
-    """A packed ncnn model."""
+    """Write a packed ncnn model."""
     layers = NCNN_PARAMS[kind]
     blobs = {name for line in layers for name in line.split()[4:] if "=" not in name}
     param = "\n".join(["7767517", f"{len(layers)} {len(blobs)}", *layers, ""])
@@ -308,7 +308,7 @@ class TestNcnn(_Library):
 
 
 class TestNcnnVulkan(_Library):
-    """On whatever Vulkan device is here; where that is a software one, no time means anything."""
+    """ncnn on any Vulkan device of this host; on an emulated GPU, the times mean nothing."""
 
     runtime = "ncnn"
     model_format = "ncnn"

@@ -1,4 +1,4 @@
-"""MNN and ncnn on GPUs: what is offered, what is computed, and where."""
+"""MNN and ncnn on GPUs: which platforms they offer, and where they compute what."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_defaults() -> None:
     assert read_options("any", {"b": "y"}, wanted) == {"a": True, "b": "y", "c": "text"}
 
 
-# What the drivers say.
+# GPUs that the drivers report.
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_software_devices_are_known_by_name(names: tuple[str, ...], software: bo
 
 def test_systems_without_drivers_have_no_gpus(tmp_path: Path) -> None:
     code = "from latfarm_agent.runtimes import gpus; print(gpus.opencl_gpus(), gpus.vulkan_gpus())"
-    # Neither loader finds a driver there.
+    # With these variables, neither loader finds a driver.
     environment = dict(
         os.environ,
         VK_ICD_FILENAMES=str(tmp_path / "none"),
@@ -111,7 +111,7 @@ def test_what_opencl_gpus_there_are_have_names() -> None:
 
 
 class NcnnDouble:
-    """The part of ncnn that tells of GPUs."""
+    """The part of ncnn that describes GPUs."""
 
     class Info:
         def __init__(self, name: str, kind: int) -> None:
@@ -155,7 +155,7 @@ def test_ncnn_devices(tmp_path: Path) -> None:
     ]
     assert [spec.settings.get("software_device") for spec in made] == [None, None, None, "yes"]
     assert not list(tmp_path.iterdir())
-    # A second look in the same process prints nothing, and finds the same.
+    # A second call in the same process prints nothing, and still finds the same.
     again = NcnnDouble(("Adreno (TM) 640", 1), says="")
     assert ncnn_vulkan.devices(again, tmp_path) == found[:1]
 
@@ -219,7 +219,7 @@ def test_ncnn_computes_the_same_on_vulkan_as_on_the_cpu(
 
 
 def _ncnn_output(path: Path, spec: PlatformSpec, folder: Path) -> Any:
-    """What ncnn computes on a platform from the same noise, as an array."""
+    """Return what ncnn computes on a platform, always from the same noise."""
     import ncnn
     import numpy as np
 
@@ -240,7 +240,7 @@ def _ncnn_output(path: Path, spec: PlatformSpec, folder: Path) -> Any:
 # MNN.
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """MNN with GPUs, and drivers for them."""
+    """A double of MNN that supports GPUs, and a GPU for each of its back ends."""
     made = _module("mnn_double")
     monkeypatch.setitem(sys.modules, "MNN", made)
     monkeypatch.setattr(mnn_gpu, "opencl_gpus", lambda: [ADRENO])

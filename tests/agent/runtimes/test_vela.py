@@ -22,7 +22,7 @@ U65, U55 = VelaRuntime.targets["ethosu65-256"], VelaRuntime.targets["ethosu55-12
 
 
 def sample(directory: Path, name: str) -> Path:
-    """A TFLite file of a few operators."""
+    """Write one of the sample TFLite files."""
     pytest.importorskip("ai_edge_litert.schema_py_generated")
     path = directory / name
     path.write_bytes(samples()[name])
@@ -30,7 +30,7 @@ def sample(directory: Path, name: str) -> Path:
 
 
 def tiled(directory: Path, times: int) -> Path:
-    """A file of a kilobyte whose constant becomes `times` rows of 64 bytes once compiled."""
+    """Write a file of a kilobyte whose constant becomes `times` rows of 64 bytes when compiled."""
     pytest.importorskip("ai_edge_litert.schema_py_generated")
     w = SampleWriter("int8")
     rows = w.op("TILE", [w.weight(1, 64), w.ints(times, 1)], [times, 64], "TileOptions")
@@ -155,7 +155,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def built(name: str, **scale: object) -> tuple[Any, bytes]:
-    """A network of the zoo and its int8 file."""
+    """Build a network of the zoo, and its int8 file."""
     zoo = pytest.importorskip("latfarm_controller.zoo")
     builders = pytest.importorskip("latfarm_controller.builders")
     graph = zoo.build(name, **scale)

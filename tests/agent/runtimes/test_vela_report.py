@@ -21,7 +21,7 @@ def report(
     groups: Sequence[str] = (),
     header: str = COLUMNS,
 ) -> str:
-    """A debug database as Vela writes it."""
+    """Return a debug database as Vela writes it."""
     tables = {
         "perf": [header, *perf],
         "group": ['"id","group_id"', *groups],
@@ -112,7 +112,7 @@ def test_names_are_the_users(name: str) -> None:
         (SUMMARY, report(['1,1,1,"Conv2D","a",0,5,7'], ['1,"Conv2D",1,9'])),
         (SUMMARY, report(['1,1,1,"Conv2D","a",0,5,7'], ['x,"Conv2D",1,0'])),
         (SUMMARY, report(['1,1,1,"Conv2D","a",0,990,7'], ['1,"Conv2D",1,0'])),
-        # A tensor whose name passes for the end of a row.
+        # The name of this tensor looks like the end of a row.
         (SUMMARY, report(['1,1,1,"Conv2D","a",0,7,7\n",0,1000,7'], ['1,"Conv2D",1,0'])),
     ],
 )

@@ -1,1 +1,1 @@
-"""ONNX files as several runtimes need them: their nodes, and which of them a kernel covers."""
+"""What several runtimes share about ONNX files: reading their nodes, and what kernels cover."""

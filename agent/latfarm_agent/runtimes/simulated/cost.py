@@ -1,7 +1,7 @@
-"""The hidden truth of a simulated board: which ops it fuses, and what each kernel costs it.
+"""The true behaviour of a simulated board: which ops it fuses, and what each kernel costs.
 
-Pure functions of a graph (the project's Graph as plain JSON) and a profile. The agent knows nothing
-of predictors, so this arithmetic is its own and shares nothing with what has to be predicted.
+All functions are pure functions of a graph (the project's Graph as plain JSON) and a profile. They
+share no code with the predictors, so that predictions of a simulated board are a fair test.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTile
 
 GraphJson = typing.Mapping[str, Any]
 
+# Bytes of an element; all other types have 4.
 _ELEMENT_BYTES = {
     "float64": 8,
     "int64": 8,
@@ -25,6 +26,7 @@ _ELEMENT_BYTES = {
     "bool": 1,
 }
 _POOLS = ("MaxPool", "AveragePool")
+# Ops that only move or rename data: they compute nothing.
 _MOVES = frozenset(
     {
         "Concat",
@@ -43,7 +45,7 @@ _MOVES = frozenset(
 
 
 def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
-    """The true latency of a model here, without noise: kernels, I/O and the call itself."""
+    """Return the true latency of a model without noise: its kernels, its I/O and the call."""
     latency_ms = profile.call_overhead_ms + sum(
         layer.latency_ms for layer in exact_layers(graph, profile)
     )
@@ -54,7 +56,7 @@ def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
-    """The true latency of a run with cold caches: it reads all weights again."""
+    """Return the true latency of a run with cold caches, which reads all weights again."""
     latency_ms = exact_latency_ms(graph, profile)
     if profile.cold_bytes_per_ms > 0:
         weights = sum(_bytes(graph, name) for name in graph["weights"])
@@ -63,9 +65,9 @@ def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_energy_mj(graph: GraphJson, profile: BoardProfile) -> float:
-    """What a run adds to what the board takes at rest, without noise; 0 without a rail.
+    """Return the energy of a run beyond that of the board at rest, without noise.
 
-    A milliwatt for a millisecond is a microjoule.
+    It is 0 for a board without a power rail. One milliwatt for one millisecond is one microjoule.
     """
     power = profile.power
     if power is None:
@@ -75,7 +77,7 @@ def exact_energy_mj(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
-    """The part of a run's energy that its operations and traffic take, however long it is."""
+    """Return the part of a run's energy that depends on its work and not on its latency."""
     power = profile.power
     if power is None:
         return 0.0
@@ -88,7 +90,7 @@ def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
-    """The true time of each kernel, in the order of execution."""
+    """Return the true time of each kernel, in the order of execution."""
     links = _Links(graph)
     nodes = graph["nodes"]
     return [
@@ -103,7 +105,7 @@ def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
 
 
 class _Links:
-    """Who makes and who reads each tensor, by index of the node."""
+    """Which nodes make and which nodes read each tensor, by index of the node."""
 
     def __init__(self, graph: GraphJson) -> None:
         self.maker: dict[str, int] = {}
@@ -122,14 +124,15 @@ class _Links:
 
 
 def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
-    """Indices of the nodes of each kernel that the board runs as one.
+    """Return the kernels of a graph, each as the indices of its nodes.
 
-    In topological order, each op joins the kernel that makes one of its operands when the pair
-    (type of that kernel, op) is fused, the branch rules allow it, and no cycle would close.
+    The nodes are visited in topological order. A node joins the kernel that makes one of its
+    operands if the pair (type of that kernel, op) is fused, the rules for branches allow it, and no
+    cycle between kernels would arise.
     """
     nodes = graph["nodes"]
     links = _Links(graph)
-    kernels: dict[int, list[int]] = {}  # by the first op, which gives the type
+    kernels: dict[int, list[int]] = {}  # index of a kernel's first node -> all its nodes
     head_of: list[int] = []
     for index, node in enumerate(nodes):
         head_of.append(index)
@@ -154,7 +157,7 @@ def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
 def _in_order(
     kernels: Mapping[int, list[int]], head_of: Sequence[int], links: _Links
 ) -> list[list[int]]:
-    """Kernels in an order in which they can run, else by their last op."""
+    """Order the kernels so that they can run; of several that can, the one that ends first runs."""
     waits = {
         head: {head_of[maker] for index in members for maker in links.makers[index]} - {head}
         for head, members in kernels.items()
@@ -216,7 +219,7 @@ def _kernel_ms(
 def _kernel_work(
     graph: GraphJson, kernel: Sequence[int], links: _Links, profile: BoardProfile
 ) -> tuple[float, float, float]:
-    """Multiply-adds in whole tiles, element-wise operations, and bytes moved, of a kernel."""
+    """Return a kernel's multiply-adds in whole tiles, element-wise operations, and moved bytes."""
     nodes = [graph["nodes"][index] for index in kernel]
     inside = {tensor for node in nodes for tensor in node["outputs"] if tensor}
     read = {t for node in nodes for t in node["inputs"] if t and t not in inside}
@@ -231,7 +234,7 @@ def _kernel_work(
 
 
 def _work(graph: GraphJson, node: Mapping[str, Any], tiles: SimulatedTiles) -> tuple[float, float]:
-    """Multiply-adds in whole tiles, and element-wise operations, of one op."""
+    """Return the multiply-adds in whole tiles and the element-wise operations of one op."""
     op, attrs = node["op"], node.get("attrs", {})
     out = _shape(graph, node["outputs"][0])
     out_elements = math.prod(out)
@@ -244,7 +247,7 @@ def _work(graph: GraphJson, node: Mapping[str, Any], tiles: SimulatedTiles) -> t
         positions = math.prod(grid[2:-1]) * _up(grid[-1], tiles.width) * grid[0]
         channels = _up(in_channels, tiles.in_channels) * _up(out_channels, tiles.out_channels)
         if groups > 1 and in_channels == 1:
-            # Depthwise: the board's channel lanes work on groups instead.
+            # Depthwise: the tile of output channels applies to the groups instead.
             channels, groups = _up(groups, tiles.out_channels) * out_channels, 1
         return float(positions * channels * groups * math.prod(weight[2:])), 0.0
     if op in ("Gemm", "MatMul"):

@@ -1,4 +1,4 @@
-"""The profile of a simulated board: how fast it is, what it fuses, what it takes, how it fails."""
+"""The profile of a simulated board: its speed, its fusion rules, its energy and its failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Mapping
 
 @dataclass(frozen=True)
 class SimulatedTiles:
-    """Work is done in whole tiles: channels and width are rounded up to these."""
+    """Sizes of the tiles in which the board computes: channels and width are rounded up to them."""
 
     out_channels: int = 1
     in_channels: int = 1
@@ -19,10 +19,11 @@ class SimulatedTiles:
 
 @dataclass(frozen=True)
 class Throttle:
-    """Of each `every` measurements the last `length` run slower by `factor`.
+    """When the board throttles: the last `length` of each `every` measurements are slower.
 
-    `reported`: the board's sensor tells, so that the measurement is rejected as THROTTLED; else
-    only a sentinel can find out. `every` 0: never.
+    `every`: 0 for a board that never throttles. `factor`: by how much the latency grows.
+    `reported`: the sensor of the board reports it, so that the measurement is rejected as
+    THROTTLED; otherwise only a sentinel can notice it.
     """
 
     every: int = 0
@@ -33,12 +34,17 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Power:
-    """What a simulated board takes: rest, and what work adds to it.
+    """The power and energy that a simulated board consumes.
 
-    `idle_mw`: at rest. `active_mw`: more of it while a model runs, whatever it does. `mac_pj`,
-    `vector_pj`, `byte_pj`: picojoules of a multiply-add in whole tiles, of an element-wise
-    operation, of a byte moved. `call_uj`: microjoules of a call. `noise`: standard deviation of a
-    whole session, as a share of what work adds. `step_uj`: resolution of the board's counter.
+    Attributes:
+        idle_mw: milliwatts at rest.
+        active_mw: additional milliwatts while a model runs, whatever the model does.
+        mac_pj: picojoules of one multiply-add, counted in whole tiles.
+        vector_pj: picojoules of one element-wise operation.
+        byte_pj: picojoules of one moved byte.
+        call_uj: microjoules of one call of a model.
+        noise: standard deviation between sessions, as a share of the energy that work adds.
+        step_uj: resolution of the energy counter in microjoules; 0: exact.
     """
 
     idle_mw: float = 1000.0
@@ -53,17 +59,39 @@ class Power:
 
 @dataclass(frozen=True)
 class BoardProfile:
-    """A simulated board. Rates are per millisecond; `noise` and `drift` are shares.
+    """The profile of a simulated board.
 
-    `fused_pairs`: (type of the kernel, op that joins it), the kernel's type being that of its first
-    op. `multi_inbound` and `multi_outbound`: 0 no fusion, 1 with the first, 2 with the last branch.
-    `overhead_ms` is paid by each kernel, `call_overhead_ms` once a run. `io_bytes_per_ms` 0: the
-    model's inputs and outputs cost nothing extra; `cold_bytes_per_ms` likewise for weights that a
-    cold run reads. `noise`: standard deviation of a single run; `session_noise`: of a whole
-    session; `drift`: how much slower after each 1,000 measurements. `crash_ops` and `hang_ops` end
-    or stop the process when a model holds one, `crash_rate` ends it by chance, `unsupported_ops`
-    are refused. `measure_ms`: real time that one measurement takes. `power`: None: a board that has
-    no rail.
+    Attributes:
+        platform: the whole name of the board's one platform.
+        model_format: the format of the models that it accepts.
+        dtype: the element type of its platform.
+        peak_macs_per_ms: multiply-adds per millisecond.
+        vector_ops_per_ms: element-wise operations per millisecond; 0: as many as multiply-adds.
+        bandwidth_bytes_per_ms: bytes that kernels read and write per millisecond.
+        overhead_ms: time that each kernel costs in addition.
+        call_overhead_ms: time that each run costs in addition.
+        io_bytes_per_ms: bytes of the model's inputs and outputs that are copied per millisecond; 0:
+            they cost nothing.
+        cold_bytes_per_ms: bytes of weights that a cold run reads per millisecond; 0: they cost
+            nothing.
+        tiles: sizes to which work is rounded up.
+        fused_pairs: pairs of (type of a kernel, op that joins it); the type of a kernel is its
+            first op.
+        multi_inbound: how an op with several operands is fused: 0 not at all, 1 with the first,
+            2 with the last of them.
+        multi_outbound: which reader of a tensor with several readers is fused: 0 none, 1 the first,
+            2 the last.
+        noise: standard deviation of a single run, as a share of its latency.
+        session_noise: standard deviation of a whole session, as a share of its latency.
+        drift: share by which the board is slower after each 1,000 measurements.
+        throttle: when the board throttles.
+        crash_ops: ops with which the process crashes.
+        crash_rate: probability that the process crashes in a session, whatever the model.
+        hang_ops: ops with which the process hangs.
+        unsupported_ops: ops that are refused.
+        measure_ms: real time that one measurement takes, in milliseconds.
+        seed: random seed of the noise.
+        power: the power that the board consumes; None: the board has no power rail.
     """
 
     platform: str
@@ -94,13 +122,14 @@ class BoardProfile:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> BoardProfile:
-        """Read a profile.
+        """Make a profile from the content of its JSON file.
 
         Raises:
-            ValueError: an unknown or missing key, or a value that makes no sense; says which.
+            ValueError: a key is unknown or missing, or a value is not allowed; the message names
+                the key.
         """
         if not isinstance(data, dict):
-            raise ValueError("not a JSON object")  # noqa: TRY004 - a file's content, not a caller's
+            raise ValueError("not a JSON object")  # noqa: TRY004 - the content of a file is wrong
         known = {item.name for item in fields(BoardProfile)}
         unknown = sorted(set(data) - known)
         if unknown:
@@ -115,7 +144,7 @@ class BoardProfile:
                 values["power"] = _power(values["power"])
             pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
             if any(len(pair) != 2 for pair in pairs):
-                raise ValueError("fused_pairs: each must be two ops")
+                raise ValueError("fused_pairs: each pair must be two ops")
             values["fused_pairs"] = frozenset(pairs)
             for name in ("crash_ops", "hang_ops", "unsupported_ops"):
                 values[name] = frozenset(values.get(name, ()))
@@ -139,11 +168,11 @@ class BoardProfile:
 
     @staticmethod
     def read(path: Path) -> BoardProfile:
-        """Read a profile file.
+        """Read the file of a profile.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is no profile; names the file.
+            OSError: the file cannot be read.
+            ValueError: it is not a profile; the message names the file.
         """
         try:
             return BoardProfile.from_json(json.loads(path.read_text()))
@@ -153,7 +182,7 @@ class BoardProfile:
 
 def _power(data: Any) -> Power:
     if not isinstance(data, dict):
-        raise ValueError("power: must be an object")  # noqa: TRY004 - a file's content
+        raise ValueError("power: must be an object")  # noqa: TRY004 - the content of a file is wrong
     power = Power(**data)
     for name, value in power.__dict__.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:

@@ -1,1 +1,1 @@
-"""TFLite files as several runtimes need them: their schema, their check, their operators."""
+"""What several runtimes share about TFLite files: their schema, their check, their operators."""

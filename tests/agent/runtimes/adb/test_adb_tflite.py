@@ -259,7 +259,7 @@ def test_several_calls_of_an_operator_in_a_run_add_up(chain: Path) -> None:
         ("", "printed no profile"),
         (table(), "an empty profile"),
         (table(("RELU", 1.0, "[a]:0"), header="\ta\tb"), "without the columns"),
-        (table(("RELU", float("nan"), "[a]:0")), "a time that is none"),
+        (table(("RELU", float("nan"), "[a]:0")), "something that is not a time"),
         (table(("RELU", 1.0, "[a]:0"), ("RELU", 1.0, "[a]:0")), "a node twice"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The doubles of NVIDIA's libraries, compiled here, and models for TensorRT to parse."""
+"""The doubles of NVIDIA's libraries, which are compiled here, and ONNX models for TensorRT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOUBLE = Path(__file__).parent / "double"
 
 
 def compile_library(source: Path, target: Path, *flags: str) -> Path:
-    """A shared library from C; skips the test without a compiler."""
+    """Compile a shared library from C; skips the test if there is no compiler."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not here to compile the doubles")
@@ -31,13 +31,13 @@ def _compile_library() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session", name="driver")
 def _driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The CUDA driver's double, under the name that the loader looks for."""
+    """The double of the CUDA driver, under the file name that the loader looks for."""
     return compile_library(DOUBLE / "cuda.c", tmp_path_factory.mktemp("cuda") / "libcuda.so.1")
 
 
 @pytest.fixture(scope="class", name="gpu_host")
 def _gpu_host(driver: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Workers that are started now find the driver's double."""
+    """Workers that are started while this fixture is active find the driver's double."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(driver.parent))
         patch.setenv("LATFARM_TENSORRT_DOUBLE", "10.3")

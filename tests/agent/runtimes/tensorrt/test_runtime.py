@@ -1,4 +1,4 @@
-"""The runtime in a process of its own, on the doubles: what stays behind, and what is refused."""
+"""The TensorRT runtime on the doubles, in a process of its own: leaks, caches, faults, refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORIN = CudaDevice(0, "Double GPU", (8, 7), 0, 0, True, "", "")
 
 @pytest.fixture(name="play")
 def _play(driver: Path, tmp_path: Path, write: Callable[..., Path]) -> Callable[..., Any]:
-    """Runs a script after `START`: what it printed last, as JSON, or how it ended."""
+    """Run a script after `START`; return the JSON that it printed last, or how it failed."""
 
     def play(script: str, kind: str = "conv", version: str = "10.3", **options: str) -> Any:
         environment = dict(
@@ -87,7 +87,7 @@ def build():
     return kept.load()
 build()
 good = build()
-# Whole by our own digest, and refused by TensorRT: damaged, or of another GPU.
+# The digest of the file is right, but TensorRT refuses it: it is damaged, or of another GPU.
 for refused in (b"garbage", good.replace(b"GPU 8.7", b"GPU 9.0")):
     kept.save(refused)
     assert build() == good
@@ -98,7 +98,7 @@ print(json.dumps(told))
     cache = TimingCache(tmp_path / "cache", "10.3.0", ORIN)
     assert list((tmp_path / "cache").iterdir()) == [cache.path]
     assert b"conv0 + bn0 + relu0" in cache.load()
-    # A later process has them too.
+    # A later process uses the timings too.
     again = "print(json.dumps(runtime.prepare(job('fp32')).conditions['timing_cache']))"
     assert play(again) == "warm"
 
@@ -161,7 +161,7 @@ def test_an_old_tensorrt(play: Callable[..., Any]) -> None:
 
 
 def test_the_double_is_strict(play: Callable[..., Any]) -> None:
-    """What the real package would refuse, crash at or answer wrongly is refused."""
+    """The double refuses what the real package would refuse, crash at or answer wrongly."""
     found = play("""
 import tensorrt as trt
 from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, build, make_logger

@@ -1,4 +1,4 @@
-"""External delegates as platforms: found, loaded, told apart, refused, crashing; a real library."""
+"""External delegates as platforms, tested with a real library that can also refuse and crash."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from latfarm_agent.worker.pool import WorkerLimits
 pytest.importorskip("ai_edge_litert.interpreter")
 
 CHAIN = ["RELU", "TANH", "RELU6", "ADD", "TANH", "RELU"]
-"""With relu, relu6 and add taken, three partitions with two operators of the CPU between."""
+"""If a delegate takes relu, relu6 and add, it has three partitions; the CPU runs two operators."""
 
 TFLITE = "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"
 TAKEN = {"take": "relu,relu6,add"}
 
 
 def entry(library: Path, **values: Any) -> dict[str, Any]:
-    """A delegate in the agent's configuration; values of None are left out."""
+    """Return a delegate as the agent's configuration has it; values of None are left out."""
     given = {"name": "vx", "library": str(library), "options": TAKEN, "dtypes": ["fp32"]}
     given.update(values)
     return {key: value for key, value in given.items() if value is not None}
@@ -190,7 +190,7 @@ def test_a_delegate_computes_what_the_cpu_does(
     theirs.invoke()
     outcome, wanted = mine.get_tensor(6).astype(float), theirs.get_tensor(6).astype(float)
     assert np.abs(wanted).max() > 0
-    # In int8 a level that was rounded otherwise is doubled by the addition behind it.
+    # In int8, a value that was rounded differently is doubled by the addition behind it.
     assert np.abs(outcome - wanted).max() <= (3 if dtype == "int8" else 1e-6)
 
 
@@ -247,7 +247,7 @@ def test_own_kernels_are_platforms_where_asked_for(
 
 
 class TestConformance(RuntimeSuite):
-    """The suite that every runtime passes, on a delegate's platform."""
+    """The conformance suite on the platform of a delegate."""
 
     runtime = "tflite"
     model_format = "tflite"

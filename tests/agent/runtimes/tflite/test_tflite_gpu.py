@@ -1,4 +1,4 @@
-"""LiteRT's GPU accelerator: offered where it works, told why where it does not."""
+"""LiteRT's GPU accelerator is offered where it works; elsewhere the agent says why it is not."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from double_network import ILogger, INetworkDefinition, checked_logger
 
 
 class IHostMemory(bytes):
-    """Bytes that the library owns."""
+    """Bytes of an engine or a cache, which the library owns."""
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ VERSION = tuple(int(part) for part in TOLD_VERSION.split("."))
 
 
 class Misuse(Exception):
-    """The real package would crash, hang or answer nonsense."""
+    """Raised for calls with which the real package would crash, hang or return nonsense."""
 
 
 def check(right: object, what: str) -> None:
@@ -20,7 +20,7 @@ def check(right: object, what: str) -> None:
 
 
 class Bound:
-    """Like a class of the vendor's: public attributes that it does not have cannot be set."""
+    """Base of all classes: as in the vendor's package, unknown attributes cannot be set."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and not isinstance(getattr(type(self), name, None), property):
@@ -29,7 +29,7 @@ class Bound:
 
 
 class Member:
-    """A member of an enumeration of the vendor's: no integer, but it converts to one."""
+    """A member of an enumeration: as in the vendor's package, not an integer but convertible."""
 
     __members__: ClassVar[dict[str, Any]] = {}
 

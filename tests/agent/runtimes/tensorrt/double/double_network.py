@@ -9,7 +9,7 @@ from double_kinds import ELEMENTS, Bound, DataType, ErrorCode, Misuse, check, en
 
 
 class ILogger(Bound):
-    """To be subclassed; `__init__` must be called."""
+    """A logger to subclass; the subclass must call `__init__`."""
 
     Severity = enumeration("Severity", INTERNAL_ERROR=0, ERROR=1, WARNING=2, INFO=3, VERBOSE=4)
 
@@ -21,7 +21,7 @@ class ILogger(Bound):
 
 
 class IProfiler(Bound):
-    """To be subclassed; `__init__` must be called."""
+    """A profiler to subclass; the subclass must call `__init__`."""
 
     def __init__(self) -> None:
         self._ready = True
