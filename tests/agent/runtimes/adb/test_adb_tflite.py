@@ -209,8 +209,8 @@ def chain(tmp_path: Path) -> Path:
     e = writer.op("LOGISTIC", [b], [1, 4])
     writer.output(d, e)
     names = dict(zip((x, a, b, c, d, e), ("x", "a", "b, b]:1", "c", "d", "e")))
-    for number, tensor in enumerate(writer._graphs[-1].tensors):
-        tensor.name = names[number].encode()
+    for number, name in names.items():
+        writer.described(number).name = name.encode()
     path = tmp_path / "chain.tflite"
     path.write_bytes(writer.finish())
     return path
