@@ -22,7 +22,8 @@ from typing import Any
 
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import exact_energy_mj
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.wire import request_from_pb, result_as_pb
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents import wire

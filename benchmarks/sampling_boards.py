@@ -26,7 +26,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.builders import build
 from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
 from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler

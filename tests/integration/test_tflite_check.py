@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.tflite.check import check
+from latfarm_agent.runtimes.tflite_format.check import check
 from latfarm_controller import builders, zoo
 
 pytest.importorskip("ai_edge_litert", reason="the builder needs the schema that ships with it")

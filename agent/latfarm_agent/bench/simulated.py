@@ -15,7 +15,7 @@ from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import Sensors, fingerprint
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.runtimes.base import PlatformSpec
-from latfarm_agent.runtimes.simulated.cost import BoardProfile
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.worker.channel import Message
 
 RUNTIME = "simulated"

@@ -1,1 +1,1 @@
-"""Runtimes, found by entry point: a package each; what several share stands beside them."""
+"""The runtimes that execute models: a folder for each, and modules that several of them share."""

@@ -1,9 +1,10 @@
-"""What a runtime is: four verbs. `prepare` a model, `run` it once, `profile` it, `describe` itself.
+"""The interface of a runtime: it can `describe` itself, `prepare`, `run` and `profile` a model.
 
-A runtime lives in a worker process of its own and is the only place of the agent where numpy and a
-vendor's library may be imported: inside its methods, never when its module is imported. It is found
-through the entry-point group `latfarm_agent.runtimes`; one that cannot be used on a board says why
-and how to get it (`RuntimeFailure` with code `RUNTIME_MISSING`) and takes nothing else down.
+A runtime lives in a worker process of its own. Only runtimes may import numpy and the vendors'
+libraries, and only inside their methods, never when their module is imported. The agent finds
+runtimes through the entry-point group `latfarm_agent.runtimes`. A runtime that cannot be used on a
+board raises `RuntimeFailure` with code `RUNTIME_MISSING`, the reason and the remedy; the other
+runtimes go on working.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ ENTRY_POINT_GROUP = "latfarm_agent.runtimes"
 
 
 class RuntimeFailure(Exception):
-    """A runtime's typed answer that it cannot do what was asked.
+    """A runtime cannot do what was asked; `code` says in which way, `message` says why.
 
-    Codes: MODEL_INVALID (not a model of this format, or its inputs cannot be filled),
-    MODEL_UNSUPPORTED (an op or a format version that the runtime lacks), MODEL_FAILED (it loads and
-    then fails when run), OUT_OF_MEMORY, PROFILE_UNAVAILABLE, ENERGY_UNAVAILABLE, RUNTIME_MISSING,
-    SETTINGS_INVALID, THROTTLED. Where the model runs on a board that this host only drives, also
-    MODEL_CRASHED, DEVICE_LOST, DEVICE_FAILED and DISK_FULL: the last three are not the model's.
+    Codes: MODEL_INVALID (the file is not a model of this format, or its inputs cannot be filled),
+    MODEL_UNSUPPORTED (the runtime lacks an op or a format version), MODEL_FAILED (the model loads
+    and then fails when it runs), OUT_OF_MEMORY, PROFILE_UNAVAILABLE, ENERGY_UNAVAILABLE,
+    RUNTIME_MISSING, SETTINGS_INVALID, THROTTLED. Where the model runs on a driven board, also
+    MODEL_CRASHED, DEVICE_LOST, DEVICE_FAILED and DISK_FULL; the last three are no fault of the
+    model.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -35,11 +37,12 @@ class RuntimeFailure(Exception):
 
 @dataclass(frozen=True)
 class PlatformSpec:
-    """One way to run models here. Latencies are a property of a platform.
+    """One platform that a runtime offers: one way to run models, of which latency is a property.
 
-    `name` is the part after the hardware's name ("onnxruntime1.31-fp32-1t"), or the whole name
-    where `whole_name` is set. `real_time`: False where time is simulated and the host's load cannot
-    disturb it.
+    `name`: the part of the platform's name behind the name of the hardware, for example
+    "onnxruntime1.31-fp32-1t"; the whole name where `whole_name` is True. `model_format`: the format
+    of the files that it runs. `settings`: everything else that changes a latency. `real_time`:
+    False where time is simulated, so that the load of the host cannot disturb it.
     """
 
     name: str
@@ -52,9 +55,10 @@ class PlatformSpec:
 
 @dataclass(frozen=True)
 class Description:
-    """A runtime that is present: its version and the platforms it offers.
+    """A runtime that is present: its version and the platforms that it offers.
 
-    `lacking`: of each platform that was asked for and cannot be offered, why, and the remedy.
+    `lacking`: one text for each platform that the configuration asks for and that cannot be
+    offered, with the reason and the remedy.
     """
 
     version: str
@@ -64,10 +68,10 @@ class Description:
 
 @dataclass(frozen=True)
 class Job:
-    """One fresh session to prepare.
+    """One fresh session that a runtime has to prepare.
 
-    `scratch_dir` may be written to. `session` counts the sessions of one request from 0, `sequence`
-    the requests of this board since its agent started; both matter to simulated boards alone.
+    The runtime may write to `scratch_dir`. `session` counts the sessions of one request from 0;
+    `sequence` counts the requests of this board since its agent started.
     """
 
     model_path: Path
@@ -80,59 +84,62 @@ class Job:
 
 
 class EnergyAccount(Protocol):
-    """A runtime's own account of what its board takes, where the host's rails see none of it.
+    """The energy that a board consumes, counted by the runtime itself.
 
-    A simulated board keeps one; so may a phone or a module that is measured from a host. Any method
-    may raise `RuntimeFailure` with code ENERGY_UNAVAILABLE and the reason (the phone is charging):
-    the measurement stays good and has no energy.
-
-    `source` names the rail; `step_mj`: its resolution, 0 where it is not known; `lag_ms`: for how
-    long it goes on telling of what was before.
+    A runtime needs one where the power rails of the host do not show what the board consumes: on a
+    simulated board, and possibly on a phone or a module that a host drives. Any method may raise
+    `RuntimeFailure` with code ENERGY_UNAVAILABLE and the reason, for example that the phone is
+    charging; the measurement then stays valid and has no energy.
     """
 
     @property
     def source(self) -> str:
-        """Name of the rail."""
+        """Name of the power rail."""
         ...
 
     @property
     def step_mj(self) -> float:
-        """Resolution of `energy_mj`."""
+        """Resolution of `energy_mj` in millijoules; 0 where it is not known."""
         ...
 
     @property
     def lag_ms(self) -> float:
-        """How far `energy_mj` lags behind, or averages back."""
+        """Milliseconds by which `energy_mj` lags behind, or over which it averages."""
         ...
 
     def now_s(self) -> float:
-        """The account's own clock; it only grows, and passes while `run` runs."""
+        """The account's own clock in seconds; it never goes back, and it advances during `run`."""
         ...
 
     def energy_mj(self) -> float:
-        """What the board has taken since some start, rest included."""
+        """Millijoules that the board has consumed since some fixed moment, rest included."""
         ...
 
     def rest(self, rest_ms: float) -> None:
-        """Let the board rest for so long by that clock."""
+        """Let the board rest for `rest_ms` milliseconds by the account's own clock."""
         ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model that is ready to run.
+    """A model that is ready to run, and how it has to be measured.
 
-    `cpu_clock`: whose CPU time a run consumes, so that a preempted run can be told: "thread" (it
-    computes in the calling thread), "process" (in other threads too), "none" (an accelerator, or
-    simulated time: no run is ever rejected). `compile_ms`: 0 where it cannot be told from loading.
-    `flush`: makes the next run a cold one; None: the host's caches are flushed by the protocol.
-    `settles`: False where warming up for a time is pointless (simulated time). `whole_calls`: each
-    run is a process of its own that loads, warms up and repeats the model before it tells a
-    latency: the protocol then warms nothing up, and a session's time is that of its calls.
-    `probe`: work of a fixed length and of the model's kind, to be timed beside its runs; None: a
-    plain loop.
-    `conditions`: what else to say of the result (that part of the model is left out of its time).
-    `energy`: the runtime's own account; None: the board's power rails tell, where it has any.
+    Attributes:
+        compile_ms: time that compiling took; 0 where it cannot be separated from loading.
+        cpu_clock: which CPU time a run consumes, so that a preempted run can be recognised:
+            "thread" (the run computes in the calling thread alone), "process" (in other threads
+            too), "none" (an accelerator, or simulated time: no run is ever rejected).
+        flush: a function that makes the next run a cold one; None: the measuring loop flushes the
+            host's caches itself.
+        settles: False where warming up for a time is pointless, as time is simulated.
+        whole_calls: True where each run is a process of its own that loads, warms up and repeats
+            the model before it prints a latency. The measuring loop then does not warm up, and the
+            time of a session is the time of its calls.
+        probe: work of a fixed length and of the same kind as the model's, which is timed beside the
+            runs; None: a plain loop.
+        conditions: more facts about the result, for example that part of the model is left out.
+        energy: the runtime's own count of energy; None: the power rails of the board are read,
+            where it has any.
     """
 
     compile_ms: float = 0.0
@@ -147,7 +154,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One kernel as the runtime executed it; `op` joins fused ops with "+": "Conv+Relu"."""
+    """The time of one kernel as the runtime executed it.
+
+    `name` and `op` join the names and the types of fused nodes with "+", for example "Conv+Relu".
+    `device`: where the kernel ran, empty where the runtime does not say.
+    """
 
     name: str
     op: str
@@ -156,14 +167,15 @@ class LayerTime:
 
 
 class Runtime(Protocol):
-    """A runtime under measurement: one instance per worker process, used from one thread.
+    """The interface that every runtime implements: one instance per worker, used from one thread.
 
-    Every method may raise `RuntimeFailure`; any other exception counts as MODEL_FAILED, MemoryError
-    as OUT_OF_MEMORY. A crash or hang is the worker's business, not the runtime's.
+    Every method may raise `RuntimeFailure`. A MemoryError counts as OUT_OF_MEMORY, any other
+    exception as MODEL_FAILED. The agent handles a crash or a hang of the worker process; a runtime
+    does not have to.
     """
 
     def describe(self) -> Description:
-        """Version and platforms; imports the vendor's library.
+        """Return the version and the platforms; imports the vendor's library.
 
         Raises:
             RuntimeFailure: RUNTIME_MISSING, with the reason and the remedy.
@@ -171,29 +183,29 @@ class Runtime(Protocol):
         ...
 
     def prepare(self, job: Job) -> Prepared:
-        """Load a model into a fresh session and fill its inputs; drops the session before."""
+        """Load a model into a fresh session and fill its inputs; drops the previous session."""
         ...
 
     def run(self) -> float | None:
         """Run the prepared model once, to its end.
 
-        Returns None where the caller's clock tells the latency, else the latency in milliseconds
-        by the runtime's own clock.
+        Returns None where the caller has to time the run, otherwise the latency in milliseconds by
+        the runtime's own clock.
         """
         ...
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Per-kernel times of a fresh session over `runs` runs, in execution order.
+        """Return the times of the kernels of a fresh session over `runs` runs, in execution order.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE where the runtime has no profiler to ask.
+            RuntimeFailure: PROFILE_UNAVAILABLE where the runtime has no profiler.
         """
         ...
 
 
 def discover() -> dict[str, str]:
-    """Registered runtimes: name -> "module:Class", nothing imported."""
-    import importlib.metadata  # slow to import, and workers never discover
+    """Return the registered runtimes as name -> "module:Class"; no runtime is imported."""
+    import importlib.metadata  # slow to import, and worker processes do not need it
 
     found: Any = importlib.metadata.entry_points()
     if sys.version_info >= (3, 10):
@@ -206,10 +218,11 @@ def discover() -> dict[str, str]:
 def load(reference: str, options: Mapping[str, Any], cache_dir: str = "") -> Runtime:
     """Instantiate the runtime that `reference` ("module:Class") names.
 
-    A class is called with `options` as keyword arguments: "threads" for all, the board's own from
-    the agent's configuration file, "profile" for a simulated board. One with an attribute
-    `wants_cache_dir = True` is given `cache_dir` too (unless the options name another): a folder of
-    its own that outlives the agent, made by the runtime when it needs it.
+    The class is called with `options` as keyword arguments: "threads" for every runtime, the
+    options of the agent's configuration file, and "profile" for a simulated board. A class with the
+    attribute `wants_cache_dir = True` also gets `cache_dir`, unless the options already have it: a
+    folder of the runtime's own that outlives the agent. The runtime makes the folder when it needs
+    it.
 
     Raises:
         RuntimeFailure: RUNTIME_MISSING when the module or class cannot be imported, or refuses an

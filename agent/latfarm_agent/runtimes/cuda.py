@@ -1,9 +1,9 @@
-"""The CUDA driver through ctypes: what it takes to run an engine and to time it.
+"""The CUDA driver through ctypes: the calls that are needed to run an engine and to time it.
 
-The driver (`libcuda.so.1`) rather than the runtime (`libcudart`): it comes with every NVIDIA driver
-and every Jetson under one name, whatever toolkit is installed, and shares its primary context with
-the libraries that bring their own runtime. Handles and addresses are plain integers.
-Source: NVIDIA, "CUDA Driver API".
+This module uses the driver (`libcuda.so.1`) instead of the CUDA runtime (`libcudart`), because
+every NVIDIA driver and every Jetson has it under the same name, whatever toolkit is installed. Its
+primary context is shared with the libraries that bring a CUDA runtime of their own. Handles and
+addresses are plain integers. Source: NVIDIA, "CUDA Driver API".
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 
 LIBRARY = "libcuda.so.1"
 
-_OUT_OF_MEMORY = 2
-# After these a context is lost for good, and with it the process: illegal address, launch timeout,
-# destroyed context, assertion, hardware stack error, illegal instruction, misaligned address,
-# invalid address space, invalid program counter, failed launch, uncorrectable memory error.
+_OUT_OF_MEMORY = 2  # CUresult: CUDA_ERROR_OUT_OF_MEMORY
+# Values of CUresult after which a context cannot be used any more, so that the process has to end:
+# illegal address, launch timeout, destroyed context, assertion, hardware stack error, illegal
+# instruction, misaligned address, invalid address space, invalid program counter, failed launch,
+# uncorrectable memory error.
 _LOST = frozenset({214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
 
 _SCHEDULE_SPIN, _SCHEDULE_BLOCK = 1, 4  # CUctx_flags
@@ -27,7 +28,7 @@ _NON_BLOCKING = 1  # CUstream_flags
 _CAPTURE_THREAD_LOCAL = 1  # CUstreamCaptureMode
 # CUdevice_attribute
 _INTEGRATED, _L2_BYTES, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 18, 38, 75, 76
-_NAME_BYTES = 256
+_NAME_BYTES = 256  # room for a device's name or PCI bus id
 
 _int, _uint, _void = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
 _size, _address, _long = ctypes.c_size_t, ctypes.c_uint64, ctypes.c_ulonglong
@@ -69,9 +70,11 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A GPU as the driver describes it. `integrated`: it shares the host's memory, as on Jetsons.
+    """A GPU as the driver describes it.
 
-    `driver`: the newest CUDA version that the driver speaks, such as "12.6".
+    `index`: its number in CUDA's order. `capability`: major and minor compute capability.
+    `integrated`: the GPU shares the memory of the host, as on Jetsons. `bus_id`: its PCI bus id.
+    `driver`: the newest CUDA version that the driver supports, for example "12.6".
     """
 
     index: int
@@ -85,24 +88,25 @@ class CudaDevice:
 
 
 class Cuda:
-    """One GPU's primary context, current in the thread that made it; used from that thread alone.
+    """The primary context of one GPU; it may only be used from the thread that made it.
 
-    A failed call raises RuntimeFailure (OUT_OF_MEMORY or MODEL_FAILED). Where the context is lost
-    with it, the process ends: nothing else can be run in it, and its next model would be blamed.
+    A failed call raises RuntimeFailure (OUT_OF_MEMORY or MODEL_FAILED). If the context is lost with
+    it, SystemExit ends the process instead: nothing can run in this process any more, and the next
+    model would be blamed for the failure.
 
     Args:
-        index: which GPU, in CUDA's order.
-        spin: wait for the GPU by spinning, which wakes sooner, or by sleeping.
-        library: the driver's file.
+        index: number of the GPU in CUDA's order.
+        spin: wait for the GPU by spinning, which reacts sooner; otherwise by sleeping.
+        library: file name of the driver's library.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING without a driver or without that GPU.
+        RuntimeFailure: RUNTIME_MISSING if there is no driver or no such GPU.
     """
 
     def __init__(self, index: int = 0, *, spin: bool = True, library: str = LIBRARY) -> None:
         self._functions = _load(library)
         self.device = self._describe(index)
-        # Another library may have made the context already: its flags can then not be changed.
+        # The result is ignored: if another library has made the context, its flags cannot change.
         handle = self._integer("cuDeviceGet", index)
         self._functions["cuDevicePrimaryCtxSetFlags_v2"](
             handle, _SCHEDULE_SPIN if spin else _SCHEDULE_BLOCK
@@ -111,70 +115,72 @@ class Cuda:
         self._call("cuCtxSetCurrent", context)
 
     def allocate(self, size_bytes: int) -> int:
-        """Device memory; its address."""
+        """Allocate device memory and return its address."""
         address = _address()
         self._call("cuMemAlloc_v2", ctypes.byref(address), max(1, size_bytes))
         return address.value
 
     def allocate_host(self, size_bytes: int) -> int:
-        """Pinned host memory, which the GPU can copy from and to on its own; its address."""
+        """Allocate pinned host memory, which the GPU itself can copy; return its address."""
         return self._made("cuMemAllocHost_v2", max(1, size_bytes))
 
     def free(self, address: int) -> None:
-        """Give device memory back."""
+        """Free device memory."""
         self._call("cuMemFree_v2", address)
 
     def free_host(self, address: int) -> None:
-        """Give pinned host memory back."""
+        """Free pinned host memory."""
         self._call("cuMemFreeHost", address)
 
     def to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
-        """Copy from host memory, in a stream."""
+        """Enqueue a copy from host memory to device memory."""
         self._call("cuMemcpyHtoDAsync_v2", target, source, size_bytes, stream)
 
     def to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
-        """Copy to host memory, in a stream."""
+        """Enqueue a copy from device memory to host memory."""
         self._call("cuMemcpyDtoHAsync_v2", target, source, size_bytes, stream)
 
     def fill(self, target: int, value: int, size_bytes: int, stream: int) -> None:
-        """Set each byte of device memory, in a stream."""
+        """Enqueue work that sets each byte of a piece of device memory to `value`."""
         self._call("cuMemsetD8Async", target, value, size_bytes, stream)
 
     def stream(self) -> int:
-        """A stream that waits for no other."""
+        """Make a stream that does not wait for other streams; return its handle."""
         return self._made("cuStreamCreate", _NON_BLOCKING)
 
     def synchronise(self, stream: int) -> None:
-        """Wait until all that was put into a stream is done."""
+        """Wait until all work of a stream is done."""
         self._call("cuStreamSynchronize", stream)
 
     def destroy_stream(self, stream: int) -> None:
-        """Give a stream back."""
+        """Destroy a stream."""
         self._call("cuStreamDestroy_v2", stream)
 
     def event(self) -> int:
-        """An event that remembers when it happened."""
+        """Make an event that records the time; return its handle."""
         return self._made("cuEventCreate", 0)
 
     def record(self, event: int, stream: int) -> None:
-        """Let an event happen when all before it in the stream is done."""
+        """Enqueue an event, which happens when all earlier work of the stream is done."""
         self._call("cuEventRecord", event, stream)
 
     def elapsed_ms(self, first: int, last: int) -> float:
-        """Time between two events that have happened, by the GPU's clock (steps of 0.5 us)."""
+        """Return the milliseconds between two past events by the GPU's clock (steps of 0.5 us)."""
         value = ctypes.c_float()
         self._call("cuEventElapsedTime", ctypes.byref(value), first, last)
         return float(value.value)
 
     def destroy_event(self, event: int) -> None:
-        """Give an event back."""
+        """Destroy an event."""
         self._call("cuEventDestroy_v2", event)
 
     def capture(self, stream: int, work: Callable[[], None]) -> int:
-        """What `work` puts into a stream as a graph that can be launched; it is not run.
+        """Record the work that `work` enqueues as a CUDA graph, without running it.
+
+        Returns the handle of a graph that can be launched.
 
         Raises:
-            RuntimeFailure: MODEL_UNSUPPORTED where the work cannot be captured.
+            RuntimeFailure: MODEL_UNSUPPORTED if the work cannot be captured.
         """
         self._call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
         failure: RuntimeFailure | None = None
@@ -193,11 +199,11 @@ class Cuda:
             self._call("cuGraphDestroy", graph.value)
 
     def launch(self, graph: int, stream: int) -> None:
-        """Run a graph in a stream."""
+        """Enqueue a run of a graph."""
         self._call("cuGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: int) -> None:
-        """Give a graph back."""
+        """Destroy a graph."""
         self._call("cuGraphExecDestroy", graph)
 
     def _describe(self, index: int) -> CudaDevice:
@@ -206,7 +212,7 @@ class Cuda:
             raise RuntimeFailure(
                 "RUNTIME_MISSING",
                 f"the CUDA driver does not start ({self._name(code)}); install the driver of this "
-                "GPU, or give the agent's user access to it",
+                "GPU, or give the agent's user access to the GPU",
             )
         count = self._integer("cuDeviceGetCount")
         if not 0 <= index < count:
@@ -244,7 +250,7 @@ class Cuda:
         return buffer.value.decode(errors="replace")
 
     def _made(self, name: str, *arguments: int) -> int:
-        """The handle or address that a function wrote."""
+        """Call a function that writes a handle or an address, and return that."""
         handle = _void()
         self._call(name, ctypes.byref(handle), *arguments)
         return handle.value or 0
@@ -266,7 +272,7 @@ class Cuda:
 
 
 def _load(library: str) -> dict[str, Any]:
-    """The driver's functions with their types."""
+    """Load the driver's library and return its functions with their types set."""
     try:
         loaded = ctypes.CDLL(library)
         functions = {}
@@ -278,6 +284,6 @@ def _load(library: str) -> dict[str, Any]:
         raise RuntimeFailure(
             "RUNTIME_MISSING",
             f"the CUDA driver cannot be used ({error}); install NVIDIA's driver (CUDA 11.4 or "
-            "newer); in a container, hand the GPU in",
+            "newer); in a container, give the container access to the GPU",
         ) from error
     return functions

@@ -1,9 +1,10 @@
-"""Bounded reading of a flatbuffer that nobody vouches for: no byte outside the file is looked at.
+"""Reading a flatbuffer that cannot be trusted: no byte outside of the file is ever read.
 
-Layouts give one letter a field, in the schema's order: "1", "2", "4", "8" for a scalar of so many
-bytes, "b", "h", "i", "l" for a vector of elements of 1, 2, 4, 8 bytes, "s" for a string, "o" for an
-offset (a table, a union, or a vector of tables, which the caller follows), "_" for a field that is
-gone. The format: https://flatbuffers.dev/internals
+A layout describes a table with one letter for each field, in the order of the schema: "1", "2",
+"4", "8" for a scalar of that many bytes; "b", "h", "i", "l" for a vector whose elements have 1, 2,
+4, 8 bytes; "s" for a string; "o" for an offset (to a table, a union or a vector of tables, which
+the caller follows); "_" for a field that the schema has removed. The format is described at
+https://flatbuffers.dev/internals
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from typing import Union
 Bytes = Union[bytes, mmap.mmap]
 
 MOST_WORK = 4_000_000
-"""Numbers read, and 8 for each table: offsets may lead to one table again and again."""
+"""Bound on the work for one file, in numbers read; a table counts as 8 numbers. Without the bound,
+reading a broken file whose offsets lead to the same table again and again might never end."""
 
 _SCALARS = {"1": 1, "2": 2, "4": 4, "8": 8, "g": 4}
 VECTORS = {"s": 1, "b": 1, "h": 2, "i": 4, "l": 8, "G": 4}
-"""Bytes of an element of each kind of vector."""
+"""Letter of a vector in a layout -> bytes of one of its elements."""
 
 _U32 = Struct("<I").unpack_from
 _I32 = Struct("<i").unpack_from
 _U16_PAIR = Struct("<HH").unpack_from
-_TABLE_WORK = 8
-_STRING = -1  # the width of a string's characters
+_TABLE_WORK = 8  # what reading a table adds to the work
+_STRING = -1  # stands for a string where a width in bytes is expected
 
 
 @lru_cache(maxsize=None)
 def _vectors(layout: str) -> tuple[tuple[int, int], ...]:
-    """The vectors of a layout: which field, and bytes of an element."""
+    """The vectors of a layout: number of the field, and bytes of an element."""
     return tuple(
         (index, _STRING if kind == "s" else VECTORS[kind])
         for index, kind in enumerate(layout)
@@ -41,11 +43,11 @@ def _vectors(layout: str) -> tuple[tuple[int, int], ...]:
 
 
 class FlatbufferError(ValueError):
-    """The bytes are no flatbuffer of the wanted layout; the message says what is wrong."""
+    """The bytes are not a flatbuffer of the expected layout; the message says what is wrong."""
 
 
 class Flatbuffer:
-    """Reads tables, vectors and numbers; positions are bytes from the start of the file.
+    """Reads tables, vectors and numbers. All positions are bytes from the start of the file.
 
     Every method may raise FlatbufferError.
     """
@@ -54,30 +56,30 @@ class Flatbuffer:
         self.data = data
         self.size = len(data)
         self._work = 0
-        # Tables share their vtables: each is looked at once for each layout.
+        # Many tables share one vtable, so each vtable is read only once for each layout.
         self._vtables: dict[tuple[int, str], tuple[int, tuple[int, ...]]] = {}
 
     def spend(self, work: int) -> None:
-        """Count numbers that are read; more than any model needs are an error."""
+        """Count the numbers that are read; more than `MOST_WORK` are an error."""
         self._work += work
         if self._work > MOST_WORK:
-            raise FlatbufferError("it holds more than a model can mean")
+            raise FlatbufferError("it takes more work to read than any real model")
 
     def root(self) -> int:
         """Position of the root table."""
         if self.size < 8:
-            raise FlatbufferError("it is too short")
+            raise FlatbufferError("the file is too short")
         return self.follow(0)
 
     def follow(self, position: int) -> int:
-        """Where the offset that stands at `position` leads."""
+        """Return the position to which the offset at `position` leads."""
         target: int = position + _U32(self.data, position)[0]
         if target & 3 or target + 4 > self.size:
             raise FlatbufferError(f"an offset at byte {position} leads out of the file")
         return target
 
     def table(self, position: int, layout: str) -> tuple[int, ...]:
-        """Positions of a table's fields, 0 for those that are absent."""
+        """Return the positions of the fields of a table; 0 for a field that is absent."""
         self.spend(_TABLE_WORK)
         vtable = position - _I32(self.data, position)[0]
         known = self._vtables.get((vtable, layout))
@@ -89,9 +91,9 @@ class Flatbuffer:
         return tuple([position + offset if offset else 0 for offset in offsets])
 
     def vector(self, field: int, width: int) -> tuple[int, int]:
-        """A vector of elements of `width` bytes: where its first stands, and how many there are.
+        """Return where a vector begins and how many elements of `width` bytes it has.
 
-        Two zeros for an absent field.
+        Both are 0 for an absent field.
         """
         if not field:
             return 0, 0
@@ -104,7 +106,7 @@ class Flatbuffer:
         return start, count
 
     def numbers(self, field: int, kind: str) -> tuple[int, ...]:
-        """Numbers of a vector; `kind` as in `struct`: "i", "f", "q"."""
+        """Return the numbers of a vector; `kind` is a format of `struct`: "i", "f" or "q"."""
         if not field:
             return ()
         start, count = self.vector(field, 8 if kind == "q" else 4)
@@ -112,7 +114,7 @@ class Flatbuffer:
         return unpack_from(f"<{count}{kind}", self.data, start)
 
     def tables(self, field: int) -> list[int]:
-        """Positions of the tables in a vector of tables."""
+        """Return the positions of the tables in a vector of tables."""
         if not field:
             return []
         start, count = self.vector(field, 4)
@@ -125,28 +127,28 @@ class Flatbuffer:
         return found
 
     def u8(self, field: int) -> int:
-        """One byte; 0 for an absent field."""
+        """Return an unsigned number of 1 byte; 0 for an absent field."""
         return self.data[field] if field else 0
 
     def i32(self, field: int, default: int = 0) -> int:
-        """A signed number of 4 bytes."""
+        """Return a signed number of 4 bytes; `default` for an absent field."""
         return int(_I32(self.data, field)[0]) if field else default
 
     def u32(self, field: int) -> int:
-        """An unsigned number of 4 bytes; 0 for an absent field."""
+        """Return an unsigned number of 4 bytes; 0 for an absent field."""
         return int(_U32(self.data, field)[0]) if field else 0
 
     def u64(self, field: int) -> int:
-        """An unsigned number of 8 bytes; 0 for an absent field."""
+        """Return an unsigned number of 8 bytes; 0 for an absent field."""
         return int(unpack_from("<Q", self.data, field)[0]) if field else 0
 
     def whole(self, position: int, layout: str) -> tuple[int, ...]:
-        """`table`, with a look at the vectors and strings that it holds."""
+        """Return what `table` returns, after checking the vectors and strings of the table."""
         fields = self.table(position, layout)
         for index, width in _vectors(layout):
             field = fields[index]
             if field:
-                # As in `vector`: this is where the time goes.
+                # The same checks as in `vector`, written out because most of the time goes here.
                 start = field + _U32(self.data, field)[0] + 4
                 if start & 3 or start > self.size:
                     raise FlatbufferError(f"an offset at byte {field} leads out of the file")
@@ -158,12 +160,12 @@ class Flatbuffer:
         return fields
 
     def _vtable(self, position: int, layout: str) -> tuple[int, tuple[int, ...]]:
-        """Size of the table's own part, and the fields' offsets in it."""
+        """Return the size of a table's own part, and the offsets of the fields in that part."""
         if position < 0 or position & 1 or position + 4 > self.size:
-            raise FlatbufferError("a table's description lies outside of the file")
+            raise FlatbufferError("the vtable of a table lies outside of the file")
         length, inline = _U16_PAIR(self.data, position)
         if length < 4 or length & 1 or position + length > self.size or inline < 4:
-            raise FlatbufferError(f"the description of a table at byte {position} is broken")
+            raise FlatbufferError(f"the vtable at byte {position} is broken")
         count = min(len(layout), (length - 4) // 2)
         offsets = list(unpack_from(f"<{count}H", self.data, position + 4))
         for index, offset in enumerate(offsets):
@@ -172,5 +174,5 @@ class Flatbuffer:
             elif offset:
                 width = _SCALARS.get(layout[index], 4)
                 if offset < 4 or offset + width > inline:
-                    raise FlatbufferError(f"a field of the table at byte {position} is cut off")
+                    raise FlatbufferError(f"a field of the vtable at byte {position} is cut off")
         return inline, tuple(offsets) + (0,) * (len(layout) - count)

@@ -1,4 +1,4 @@
-"""Options of the runtimes that compute on GPUs, and which of a board's GPUs they offer."""
+"""Options of the runtimes that compute on GPUs, and which GPUs are only emulated by software."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|portable computi
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device. `index`: in the order of the interface that found it; `software`: a CPU acts it."""
+    """A GPU.
+
+    `index`: its number in the order of the interface that found it, OpenCL or Vulkan. `software`:
+    the driver emulates a GPU on the CPU.
+    """
 
     index: int
     name: str
@@ -22,19 +26,23 @@ class Gpu:
 
 
 def is_software(*names: str) -> bool:
-    """Whether one of a device's names is that of a driver which computes on the CPU."""
+    """Whether one of the names of a device shows that its driver computes on the CPU."""
     return any(_SOFTWARE.search(name) for name in names)
 
 
 def read_options(
     runtime: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Options as the agent's configuration gives them, the others by default.
+    """Return all options of a runtime: the given ones, and the defaults of the others.
 
-    A default says the type; a tuple of texts says what there is, the first is the default.
+    Args:
+        runtime: name of the runtime, for error messages.
+        given: options from the agent's configuration.
+        defaults: all options of the runtime. A value is the default and sets the type; a tuple of
+            texts lists all allowed values, of which the first is the default.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or ill-typed.
+        RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or has a wrong value.
     """
     made = {
         name: value[0] if isinstance(value, tuple) else value for name, value in defaults.items()

@@ -1,8 +1,8 @@
 """The GPUs that the system's OpenCL and Vulkan drivers offer, in the order that libraries see them.
 
-Asked through the drivers' own loaders by ctypes, since MNN computes on the first one and cannot be
-asked which that is. Vulkan 1.3 and OpenCL 3.0 specifications: the structures and constants here
-have been the same since their first versions.
+MNN computes on the first GPU and does not say which one that is. So this module asks the loaders of
+the drivers itself, through ctypes. The structures and constants are those of the Vulkan 1.3 and
+OpenCL 3.0 specifications; they are the same in all earlier versions.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 from latfarm_agent.runtimes.gpu_options import Gpu, is_software
 
-# OpenCL
+# Constants of OpenCL's cl.h.
 _CL_PLATFORM_NAME = 0x0902
 _CL_DEVICE_NAME = 0x102B
 _CL_DRIVER_VERSION = 0x102D
 _CL_DEVICE_TYPE_GPU = 1 << 2
-# Vulkan
+# Constants of Vulkan's vulkan_core.h.
 _STRUCTURE_INSTANCE_CREATE_INFO = 1
 _DEVICE_TYPE_CPU = 4
-_PROPERTIES_ROOM = 4096  # the structure has 824 bytes
-_NAME_ROOM = 256
+_PROPERTIES_ROOM = 4096  # bytes for a VkPhysicalDeviceProperties, which has 824
+_NAME_ROOM = 256  # bytes of its field deviceName (VK_MAX_PHYSICAL_DEVICE_NAME_SIZE)
 
 
 def opencl_gpus() -> list[Gpu]:
-    """GPUs of the first OpenCL platform; empty where there is no OpenCL."""
+    """Return the GPUs of the first OpenCL platform; none where there is no OpenCL."""
     library = _load("libOpenCL.so.1", "libOpenCL.so")
     if library is None:
         return []
@@ -49,7 +49,7 @@ def opencl_gpus() -> list[Gpu]:
 
 
 def vulkan_gpus() -> list[Gpu]:
-    """Devices of all Vulkan drivers; empty where there is no Vulkan."""
+    """Return the devices of all Vulkan drivers; none where there is no Vulkan."""
     library = _load("libvulkan.so.1", "libvulkan.so")
     if library is None:
         return []
@@ -76,7 +76,7 @@ def vulkan_gpus() -> list[Gpu]:
 
 
 class _InstanceCreateInfo(ctypes.Structure):
-    """VkInstanceCreateInfo."""
+    """Vulkan's structure VkInstanceCreateInfo."""
 
     _fields_ = (
         ("sType", ctypes.c_uint),
@@ -91,7 +91,7 @@ class _InstanceCreateInfo(ctypes.Structure):
 
 
 class _DeviceProperties(ctypes.Structure):
-    """The head of VkPhysicalDeviceProperties."""
+    """The first fields of Vulkan's structure VkPhysicalDeviceProperties."""
 
     _fields_ = (
         ("apiVersion", ctypes.c_uint),
@@ -113,7 +113,7 @@ def _load(*names: str) -> Any:
 
 
 def _told(ask: Any, whom: ctypes.c_void_p, what: int) -> str:
-    """A text of clGetPlatformInfo or clGetDeviceInfo; empty where it refuses."""
+    """Return a text that clGetPlatformInfo or clGetDeviceInfo gives; empty if the call fails."""
     room = ctypes.create_string_buffer(1024)
     if ask(whom, ctypes.c_uint(what), ctypes.c_size_t(len(room) - 1), room, None):
         return ""

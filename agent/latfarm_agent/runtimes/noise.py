@@ -1,4 +1,4 @@
-"""What the inputs of a model are filled with while its latency is measured."""
+"""The random values that fill the inputs of a model while its latency is measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any, Sequence
 
 
 def input_noise(draw: Any, shape: Sequence[int], dtype: Any) -> Any:
-    """Noise for one input: normal for floats, else zeros and ones (safe as indices).
+    """Return random values for one input.
+
+    Floats are drawn from a normal distribution. All other types get zeros and ones, which are valid
+    where the input holds indices.
 
     Args:
         draw: a numpy Generator.
-        shape: of the input.
+        shape: the shape of the input.
         dtype: a numpy dtype, or its name.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a library prints: some have no other words for what they found."""
+"""Catching what a library prints, for libraries that report some facts in no other way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ Made = TypeVar("Made")
 
 
 def printed(work: Callable[[], Made], path: Path) -> tuple[Made, str]:
-    """Do something, and catch what is printed meanwhile on both outputs, below Python too.
+    """Call `work` and catch what this process prints meanwhile.
+
+    Standard output and standard error are caught at the level of file descriptors, so that the
+    prints of C libraries are caught too.
 
     Args:
-        work: what to do.
-        path: of a file that may be made for it; it is gone afterwards.
+        work: the function to call.
+        path: path of a temporary file that this function may make; it is removed afterwards.
 
     Returns:
-        what `work` returned, and the text.
+        what `work` returned, and the printed text.
     """
     flush = ctypes.CDLL(None).fflush
     flush(None)
@@ -41,5 +44,5 @@ def printed(work: Callable[[], Made], path: Path) -> tuple[Made, str]:
 
 
 def one_line(text: str, limit: int = 600) -> str:
-    """The lines of a text that are not empty, in one."""
+    """Join the lines of a text that are not empty to one line of at most `limit` characters."""
     return " | ".join(line.strip() for line in text.splitlines() if line.strip())[:limit]

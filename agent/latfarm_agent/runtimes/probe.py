@@ -1,8 +1,9 @@
-"""Probe: a fixed piece of arithmetic like a network's own, timed beside the runs of a model.
+"""The probe: a fixed piece of arithmetic that is timed beside the runs of a model.
 
-On a core that shares its execution units with somebody else's work (a virtual machine's hidden
-sibling), a busy neighbour stretches wall and CPU time alike. A loop of plain Python hardly feels
-it, as it leaves most of the core idle; a small matrix product feels it as a network does.
+A core of a virtual machine may share its execution units with other work that the machine cannot
+see. A busy neighbour then lengthens wall time and CPU time alike. A loop of plain Python hardly
+notices the neighbour, because it leaves most of the core idle; a small matrix product slows down as
+much as a network does.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 from typing import Callable
 
 SIZE = 96
-"""Three matrices of 36 KB: past the first cache, and no harm to what the second one holds."""
+"""Rows and columns of the matrices. Three float32 matrices of 36 KB each exceed a first-level cache
+and leave most of a second-level cache untouched."""
 PAGE_BYTES = 4096
+"""Size of a memory page; the matrices are aligned to it."""
 
 
 def matrix_probe() -> Callable[[], None]:
-    """A matrix product of fixed size; call it to run it once (about 20 us).
+    """Return a function that computes one matrix product of fixed size (about 20 us).
 
-    Its matrices begin at page boundaries: where an allocator happens to put them would otherwise
-    change the probe's time by a third from one session to the next.
+    The matrices begin at page boundaries. Otherwise their place in memory would change the time of
+    the probe by a third from one session to the next.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""One time for a kernel out of the many that a runtime's profiler told."""
+"""How the times of many profiled runs of a kernel become one time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Sequence
 
 
 def middle_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half; of all below four values.
+    """Return the mean of the middle half of the values, or of all values if there are under four.
 
-    Profilers count in whole microseconds: a median of short kernels would fall onto a grid.
+    Profilers count in whole microseconds, so that the median of a short kernel would always be a
+    whole number of microseconds; this mean is not.
     """
     ordered = sorted(values)
     cut = len(ordered) // 4

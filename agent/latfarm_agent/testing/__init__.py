@@ -1,1 +1,1 @@
-"""What the tests of a new runtime can build on; needs pytest."""
+"""The conformance suite for runtimes, and sample models for tests. It needs pytest."""

@@ -1,7 +1,8 @@
-"""The conformance suite of runtimes: subclass it in a test module and say how to make models.
+"""The conformance suite of runtimes. To test a runtime, subclass `RuntimeSuite` in a test module.
 
-It judges a runtime through the bench, as the agent uses it: what it says about itself, a result for
-a good model, a typed error for every bad one, and no process left behind.
+The suite uses a runtime through the bench, as the agent does. It checks what the runtime says about
+itself, that a good model gives a result, that every bad model gives a typed error, and that no
+process is left behind.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ QUICK = replace(
     run_timeout_ms=30_000.0,
     precision=0.05,
 )
-"""Settings that make a test short."""
+"""Settings for a short test."""
 
 LONG = replace(
     UNSET,
@@ -48,14 +49,14 @@ LONG = replace(
     compile_timeout_ms=60_000.0,
     run_timeout_ms=30_000.0,
 )
-"""Settings that keep a worker busy until something happens to it."""
+"""Settings that keep a worker busy until a test interrupts it."""
 
 PATIENT = WorkerLimits(busy_wait_s=0.0)
-"""Tests share their cores: nobody waits for a quiet one."""
+"""Limits for tests: as tests share their cores, they do not wait for a quiet core."""
 
 
 def changed(settings: TimingSettings, **values: Any) -> TimingSettings:
-    """A copy of settings with some fields replaced."""
+    """Return a copy of settings with some fields replaced."""
     return replace(settings, **values)
 
 
@@ -70,29 +71,29 @@ def measure(
     on_stage: Callable[[BenchStage], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> BenchResult:
-    """Measure one model with defaults that fit a test."""
+    """Measure one model with defaults that fit a test; the arguments are as in `Bench.measure`."""
     request = BenchRequest(request_id=request_id, platform=platform, settings=settings)
     return bench.measure(request, model, profile=profile, on_stage=on_stage, cancelled=cancelled)
 
 
 def worker_pids() -> set[int]:
-    """Pids of the workers below this process: what lives below their keepers."""
+    """Return the pids of the workers of this process: the children of the workers' keepers."""
     keepers = keeper.descendants(os.getpid())
     return {pid for parent in keepers for pid in keeper.descendants(parent)}
 
 
 def _signal_workers(*numbers: signal.Signals) -> None:
-    """Send signals, each to all of them before the next."""
+    """Send some signals to all workers, each signal to all of them before the next one."""
     pids = worker_pids()
     for number in numbers:
         for pid in pids:
-            # A helper that a worker started may have ended since we looked.
+            # A child process that a worker started may have ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
 def _settles(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
-    """Whether it holds within a while: a busy host takes its time to end processes."""
+    """Return whether a condition becomes true within some seconds, as a busy host needs time."""
     deadline = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() > deadline:
@@ -102,7 +103,7 @@ def _settles(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
 
 
 def platform_of(bench: Bench, runtime: str, part: str = "") -> str:
-    """Name of a runtime's first platform with `part` in it; skips the test where there is none."""
+    """Return a runtime's first platform with `part` in its name; skip the test if there is none."""
     for entry in bench.describe()[1]:
         if entry.name == runtime:
             if not entry.available:
@@ -111,14 +112,20 @@ def platform_of(bench: Bench, runtime: str, part: str = "") -> str:
                 if part in platform.name:
                     return str(platform.name)
             pytest.skip(f"{runtime}: no {part!r} here; {entry.missing}")
-    raise AssertionError(f"{runtime} is not even looked for")
+    raise AssertionError(f"the bench does not know the runtime {runtime}")
 
 
 class RuntimeSuite:
-    """Subclass as `Test...`, set `runtime` and `model_format`, say how benches and models are made.
+    """The tests. Subclass it as `Test...`, and override how benches and models are made.
 
-    `profiles`: whether it has a profiler, or else must say PROFILE_UNAVAILABLE. `part`: of the name
-    of the platform to judge; empty: the first. `places`: whether profiles say where a kernel ran.
+    Attributes:
+        runtime: name of the runtime.
+        model_format: the format of its models.
+        profiles: whether the runtime has a profiler; without one it must answer
+            PROFILE_UNAVAILABLE.
+        part: a part of the name of the platform to test; empty: its first platform.
+        places: whether its profiles say where a kernel ran.
+        folder: the folder of the bench, set by the suite.
     """
 
     runtime: str
@@ -130,37 +137,37 @@ class RuntimeSuite:
 
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
-        """A bench that offers the runtime, working in `directory`, within `limits`."""
+        """Make a bench that offers the runtime, works in `directory` and keeps to `limits`."""
         raise NotImplementedError
 
     def make_model(self, directory: Path) -> Path:
-        """A small model that the runtime can run."""
+        """Make a small model that the runtime can run."""
         raise NotImplementedError
 
     def make_unsupported(self, directory: Path) -> Path | None:
-        """A well-formed model with an op that the runtime lacks; None: there is no such thing."""
+        """Make a valid model with an op that the runtime lacks; None if there is no such model."""
         del directory
         return None
 
     def make_greedy(self, directory: Path) -> Path | None:
-        """A small file whose run needs over 3 GB; None: there is no such thing."""
+        """Make a small file that needs over 3 GB when it runs; None if there is no such model."""
         del directory
         return None
 
     def make_lacking(self, directory: Path) -> Bench | None:
-        """A bench on which the runtime's library is missing; None: it needs none."""
+        """Make a bench on which the runtime's library is missing; None if it needs no library."""
         del directory
         return None
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
-        """A bench whose configuration gives the runtime an unknown option; None: not to be had."""
+        """Make a bench that gives the runtime an unknown option; None if that is not possible."""
         del directory, option
         return None
 
     @pytest.fixture(scope="class", name="bench")  # Python 3.8 cannot name a class method itself
     @classmethod
     def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-        """One bench for all tests of the class; no process of it is left afterwards."""
+        """One bench for all tests of the class, which must leave no process behind."""
         before = keeper.descendants(os.getpid())
         cls.folder = tmp_path_factory.mktemp("bench")
         bench = cls.make_bench(cls.folder, PATIENT)
@@ -170,16 +177,16 @@ class RuntimeSuite:
 
     @pytest.fixture
     def platform(self, bench: Bench) -> str:
-        """The platform under judgement."""
+        """The name of the platform to test."""
         return platform_of(bench, self.runtime, self.part)
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
-        """The good model."""
+        """A model that the runtime can run."""
         return self.make_model(tmp_path)
 
     def test_describe(self, bench: Bench, platform: str) -> None:
-        """It has a version, and platforms that can be told apart."""
+        """The runtime has a version, and platforms with different names and fingerprints."""
         board, runtimes = bench.describe()
         (mine,) = [entry for entry in runtimes if entry.name == self.runtime]
         assert mine.version
@@ -194,7 +201,7 @@ class RuntimeSuite:
         assert again == runtimes
 
     def test_prepare_and_run(self, bench: Bench, platform: str, model: Path) -> None:
-        """A good model gives what was asked for, with its stages in order, and leaves nothing."""
+        """A good model gives all sessions, its stages come in order, and no file is left behind."""
         before = self._left()
         stages: list[tuple[str, int]] = []
         settings = changed(QUICK, cold_runs=2)
@@ -231,7 +238,7 @@ class RuntimeSuite:
         assert _settles(lambda: len(worker_pids()) <= 1)
 
     def test_profile(self, bench: Bench, platform: str, model: Path) -> None:
-        """Kernels with times, or a typed answer that there is no profiler; never made up."""
+        """A profile has kernels with times; a runtime without a profiler answers with a code."""
         result = measure(bench, platform, model, profile=True)
         if not self.profiles:
             assert (result.outcome, result.error_code) == ("model_error", "PROFILE_UNAVAILABLE")
@@ -244,7 +251,7 @@ class RuntimeSuite:
         assert all(bool(layer.device) or not self.places for layer in result.layers)
 
     def test_wrong_input(self, bench: Bench, platform: str, tmp_path: Path, model: Path) -> None:
-        """Garbage and truncated files are the model's fault; a missing file is ours."""
+        """Garbage and truncated files are errors of the model; a missing file is not."""
         garbage = tmp_path / "garbage"
         garbage.write_bytes(bytes(range(256)) * 8)
         half = tmp_path / "half"
@@ -261,7 +268,7 @@ class RuntimeSuite:
         assert (missing.outcome, missing.error_code) == ("infrastructure_error", "BLOB_MISSING")
 
     def test_unsupported(self, bench: Bench, platform: str, tmp_path: Path) -> None:
-        """An op that it lacks is told from a broken file."""
+        """An op that the runtime lacks has another error code than a broken file."""
         path = self.make_unsupported(tmp_path)
         if path is None:
             pytest.skip("every well-formed model can be run")
@@ -270,13 +277,13 @@ class RuntimeSuite:
         assert result.error_message
 
     def test_unknown_platform(self, bench: Bench, platform: str, model: Path) -> None:
-        """The answer names what there is."""
+        """The error about an unknown platform names the platforms that exist."""
         result = measure(bench, "no-such-platform", model)
         assert (result.outcome, result.error_code) == ("infrastructure_error", "RUNTIME_MISSING")
         assert platform in result.error_message
 
     def test_cancel(self, bench: Bench, platform: str, model: Path) -> None:
-        """A cancelled request ends, with its worker; the next one is served."""
+        """A cancelled request ends together with its worker, and the next request succeeds."""
         begun: list[str] = []
         result = measure(
             bench,
@@ -291,12 +298,12 @@ class RuntimeSuite:
         assert measure(bench, platform, model).outcome == "ok"
 
     def test_crash(self, bench: Bench, platform: str, model: Path) -> None:
-        """A worker that dies while it measures is the model's crash; the next one is served."""
+        """A worker that dies while it measures counts as a crash; the next request succeeds."""
         bench.restart_workers()
 
         def crash(stage: BenchStage) -> None:
             if stage.name == "loading":
-                # Stopped before: a worker whose helper crashes first would live to tell of that.
+                # Stop all first: a worker whose child crashes earlier could still report an error.
                 _signal_workers(signal.SIGSTOP, signal.SIGSEGV, signal.SIGCONT)
 
         result = measure(bench, platform, model, settings=LONG, on_stage=crash)
@@ -305,7 +312,7 @@ class RuntimeSuite:
         assert measure(bench, platform, model).outcome == "ok"
 
     def test_hang(self, bench: Bench, platform: str, model: Path) -> None:
-        """A worker that stops answering is ended; the next one is served."""
+        """A worker that stops answering is killed, and the next request succeeds."""
 
         def stop(stage: BenchStage) -> None:
             if stage.name == "warming":
@@ -318,7 +325,7 @@ class RuntimeSuite:
         assert measure(bench, platform, model).outcome == "ok"
 
     def test_out_of_memory(self, tmp_path: Path) -> None:
-        """A model that needs more memory than there is ends as such, and takes nothing with it."""
+        """A model that needs too much memory ends with its own code; the next request succeeds."""
         greedy = self.make_greedy(tmp_path)
         if greedy is None:
             pytest.skip("no model needs memory here")
@@ -332,7 +339,7 @@ class RuntimeSuite:
             bench.close()
 
     def test_missing_library(self, tmp_path: Path) -> None:
-        """Without its library the runtime is listed as missing, with a remedy; nothing fails."""
+        """Without its library, the runtime is listed as missing with a remedy."""
         bench = self.make_lacking(tmp_path)
         if bench is None:
             pytest.skip("it needs no library")
@@ -345,7 +352,7 @@ class RuntimeSuite:
             bench.close()
 
     def test_unknown_option(self, tmp_path: Path) -> None:
-        """An option that it does not know is refused by name, and takes nothing else down."""
+        """An unknown option is refused, and the message names it."""
         bench = self.make_misconfigured(tmp_path, "no_such_option")
         if bench is None:
             pytest.skip("it cannot be configured here")
@@ -357,6 +364,6 @@ class RuntimeSuite:
             bench.close()
 
     def _left(self) -> set[str]:
-        """What lies in the agent's folder, but for what workers and caches are given."""
+        """Return the names in the bench's folder, except the folders of workers and caches."""
         names = {path.name for path in self.folder.iterdir()}
         return {name for name in names if not name.startswith("worker-") and name != "cache"}

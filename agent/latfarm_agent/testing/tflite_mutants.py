@@ -1,8 +1,8 @@
-"""Breaks TFLite models, the same way for the same seed.
+"""Breaks TFLite models at random, in the same way for the same seed.
 
-Half of the damage is blind (bytes, truncation, pieces moved), half knows the format: it finds the
-fields, offsets, lengths, shapes, indices, codes and constants of a file and gives them values that
-programs trip over.
+Part of the damage ignores the format: changed bytes, truncation, moved pieces. The other part knows
+the format: it finds the fields, offsets, lengths, shapes, indices, codes and constants of a file
+and replaces them by values that often cause errors.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from typing import Callable, Sequence
 
 from latfarm_agent.runtimes.flatbuffer import VECTORS, Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
 _FLOATS = (0.0, -1.0, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"), 0.05)
 _INTS = (-1, 0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 127, 255, 256, 1000, 4096, 65535, 65536, 1 << 20)
 _EDGES = (-(1 << 31), -(1 << 31) + 1, (1 << 31) - 1, 1 << 30, 1 << 28, -2, -7, -128, -(1 << 16))
-_MOST_CODE = 210
+_MOST_CODE = 210  # codes of operators are drawn below this number
 _FORMAT = ("offset", "offset to vtable", "vtable", "length")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A number in a file: where it stands, its bytes, and what it means ("tensor.shape")."""
+    """A number in a file.
+
+    `position`: where it stands. `width`: its bytes. `meaning`: what it is, for example "tensor.0"
+    (field 0 of a tensor), "offset" or "constant".
+    """
 
     position: int
     width: int
@@ -32,7 +36,7 @@ class Site:
 
 
 def sites(data: bytes) -> list[Site]:
-    """The numbers that a sound model consists of."""
+    """Return the numbers in a valid model."""
     found: list[Site] = []
     flat = Flatbuffer(data)
     seen: set[tuple[int, str]] = set()
@@ -77,7 +81,7 @@ def sites(data: bytes) -> list[Site]:
     tables(root[1], schema.OPERATOR_CODE, "code")
     for fields in tables(root[4], schema.BUFFER, "buffer"):
         start, count = flat.vector(fields[0], 1)
-        # Of small constants the numbers count: shapes, axes, paddings.
+        # Small constants may be shapes, axes or paddings.
         width = 4 if count % 4 == 0 else 1
         for place in range(start, start + min(count, 64), width):
             note(place, width, "constant")
@@ -93,7 +97,7 @@ def sites(data: bytes) -> list[Site]:
 
 
 class Mutator:
-    """Makes mutants of some models; one after another from one seed."""
+    """Makes mutants of some models, one after the other, from one random seed."""
 
     def __init__(self, models: Sequence[bytes], seed: int = 0) -> None:
         self._draw = random.Random(seed)
@@ -107,7 +111,7 @@ class Mutator:
         )
 
     def mutant(self) -> bytes:
-        """One broken model. Now and then the damage does no harm."""
+        """Return one mutant. Sometimes the damage does no harm, so that the model still runs."""
         draw = self._draw
         which = draw.randrange(len(self._models))
         data = bytearray(self._models[which])
@@ -125,7 +129,7 @@ class Mutator:
             groups = self._sites[which] = {}
             for site in sites(self._models[which]):
                 groups.setdefault(site.meaning, []).append(site)
-        # Damage to the format itself is found at once; what numbers mean goes deeper.
+        # Damage to the format itself is found early, so damage to other numbers is more frequent.
         weights = [1 if meaning in _FORMAT else 3 for meaning in sorted(groups)]
         (meaning,) = self._draw.choices(sorted(groups), weights)
         site = self._draw.choice(groups[meaning])
@@ -137,7 +141,7 @@ class Mutator:
         data[site.position : end] = value.to_bytes(site.width, "little")
 
     def _number(self, which: int, site: Site, old: int) -> int:
-        """Another value for a number, to be cut to its width."""
+        """Return another value for a number, which the caller cuts to its width."""
         draw = self._draw
         if site.meaning.startswith("code."):
             return draw.randrange(_MOST_CODE)
@@ -152,7 +156,7 @@ class Mutator:
             return old ^ (1 << draw.randrange(8 * site.width))
         if way == 4 and site.width == 4:
             return int.from_bytes(struct.pack("<f", draw.choice(_FLOATS)), "little")
-        # What stands in another place of the same meaning: an index that exists, for one.
+        # The value of another place with the same meaning, for example another valid index.
         other = draw.choice(self._sites[which][site.meaning])
         there = self._models[which][other.position : other.position + other.width]
         return int.from_bytes(there, "little")

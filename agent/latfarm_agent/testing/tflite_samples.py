@@ -1,6 +1,6 @@
-"""Small TFLite models of many operators, written through the schema that ships with ai-edge-litert.
+"""Small valid TFLite models of many operators, written with the schema of ai-edge-litert.
 
-They are what `tflite_mutants` breaks; each runs as it is.
+`tflite_mutants` breaks copies of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 Dims = Sequence[int]
 Fields = Dict[str, Any]
 _INT8_SCALE = 0.05
+"""Scale of activations and weights in int8 models."""
 
-# Of these operators the int8 kernels want an output of this scale and zero point.
+# Operator -> scale and zero point that its int8 kernel requires of the output.
 _INT8_OUTPUTS = {
     "LOGISTIC": (1 / 256, -128),
     "SOFTMAX": (1 / 256, -128),
@@ -21,13 +22,14 @@ _INT8_OUTPUTS = {
     "L2_NORMALIZATION": (1 / 128, 0),
 }
 _VERSIONS = {"BROADCAST_TO": 2}
+"""Operator -> its version in the file, where that is not 1."""
 
 
 class SampleWriter:
-    """A model in the making; tensors are numbers, and an operator gives the tensor that it makes.
+    """Builds a model step by step; tensors are referred to by number.
 
-    `dtype` "int8": activations and weights are quantised, one scale per output channel of a
-    weight, with biases in int32.
+    With the `dtype` "int8", activations and weights are quantised. Weights have one scale for each
+    output channel, and biases are int32.
     """
 
     def __init__(self, dtype: str = "fp32") -> None:
@@ -41,7 +43,7 @@ class SampleWriter:
         self.subgraph()
 
     def subgraph(self) -> int:
-        """Begin another subgraph; its number."""
+        """Begin another subgraph and return its number."""
         graph = self.schema.SubGraphT()
         graph.tensors, graph.inputs, graph.outputs, graph.operators = [], [], [], []
         graph.name = f"graph{len(self._graphs)}".encode()
@@ -49,7 +51,14 @@ class SampleWriter:
         return len(self._graphs) - 1
 
     def tensor(self, shape: Dims, kind: str = "", scales: int = 0, axis: int = 0) -> int:
-        """A tensor; `kind` a type of the schema, else that of the model's activations."""
+        """Add a tensor to the current subgraph.
+
+        Args:
+            shape: its shape.
+            kind: a type of the schema; empty: the type of the model's activations.
+            scales: number of its scales if it is quantised; 0: one for an INT8 tensor.
+            axis: the dimension to which several scales belong.
+        """
         made = self.schema.TensorT()
         kind = kind or ("INT8" if self.dtype == "int8" else "FLOAT32")
         made.name, made.shape, made.buffer = b"t", list(shape), 0
@@ -65,38 +74,38 @@ class SampleWriter:
         return len(self._graphs[-1].tensors) - 1
 
     def input(self, shape: Dims, kind: str = "") -> int:
-        """A tensor that is an input of the subgraph at hand."""
+        """Add a tensor that is an input of the current subgraph."""
         made = self.tensor(shape, kind)
         self._graphs[-1].inputs.append(made)
         return made
 
     def output(self, *tensors: int) -> None:
-        """Make tensors outputs of the subgraph at hand."""
+        """Make tensors outputs of the current subgraph."""
         self._graphs[-1].outputs.extend(tensors)
 
     def ints(self, *values: int, shape: Dims | None = None) -> int:
-        """A constant of int32: one dimension, unless a shape is given."""
+        """Add a constant of int32, with one dimension unless a shape is given."""
         made = self.tensor([len(values)] if shape is None else shape, "INT32")
-        self._data(made, struct.pack(f"<{len(values)}i", *values))
+        self.fill(made, struct.pack(f"<{len(values)}i", *values))
         return made
 
     def weight(self, *shape: int, axis: int = -1) -> int:
-        """A constant of the model's type; `axis`: it has scales of its own along it."""
+        """Add a constant of the model's type; `axis`: dimension with several scales, or -1."""
         count = _count(shape)
         if self.dtype == "int8":
             made = self.tensor(shape, "INT8", shape[axis] if axis >= 0 else 0, max(axis, 0))
-            self._data(made, bytes((i * 37) % 101 for i in range(count)))
+            self.fill(made, bytes((i * 37) % 101 for i in range(count)))
         else:
             made = self.tensor(shape)
             values = [((i * 37) % 101 - 50) / 500 for i in range(count)]
-            self._data(made, struct.pack(f"<{count}f", *values))
+            self.fill(made, struct.pack(f"<{count}f", *values))
         return made
 
     def bias(self, count: int) -> int:
-        """A bias for each of `count` channels."""
+        """Add a bias with `count` channels."""
         if self.dtype == "int8":
             made = self.tensor([count], "INT32", count)
-            self._data(made, bytes(4 * count))
+            self.fill(made, bytes(4 * count))
             return made
         return self.weight(count)
 
@@ -109,7 +118,16 @@ class SampleWriter:
         kind: str = "",
         **fields: object,
     ) -> Any:
-        """An operator; the tensor that it makes, or several for several shapes."""
+        """Add an operator; return the tensor that it makes, or a list for several shapes.
+
+        Args:
+            code: name of the operator in the schema.
+            inputs: tensors that it reads.
+            shape: shape of the tensor that it makes, or several shapes.
+            options: name of its options in the schema; empty: none.
+            kind: type of what it makes; empty: the type of the model's activations.
+            fields: fields of the options.
+        """
         schema = self.schema
         several = bool(shape) and not isinstance(shape[0], int)
         shapes: Any = shape if several else [shape]
@@ -119,7 +137,7 @@ class SampleWriter:
             self._codes.append(code)
         if self.dtype == "int8" and code in _INT8_OUTPUTS:
             scale, zero_point = _INT8_OUTPUTS[code]
-            quantisation = self._graphs[-1].tensors[made[0]].quantization
+            quantisation = self.described(made[0]).quantization
             quantisation.scale, quantisation.zeroPoint = [scale], [zero_point]
         operator.opcodeIndex = self._codes.index(code)
         operator.inputs, operator.outputs = list(inputs), made
@@ -131,8 +149,19 @@ class SampleWriter:
         self._graphs[-1].operators.append(operator)
         return made if several else made[0]
 
+    def described(self, tensor: int) -> Any:
+        """The schema's object for a tensor of the current subgraph; a caller may change it."""
+        return self._graphs[-1].tensors[tensor]
+
+    def fill(self, tensor: int, data: bytes) -> None:
+        """Make a tensor of the current subgraph a constant with these bytes."""
+        made = self.schema.BufferT()
+        made.data = list(data)
+        self.described(tensor).buffer = len(self._buffers)
+        self._buffers.append(made)
+
     def finish(self) -> bytes:
-        """The file."""
+        """Return the bytes of the file."""
         import flatbuffers
 
         schema = self.schema
@@ -149,12 +178,6 @@ class SampleWriter:
         builder = flatbuffers.Builder(4096)
         builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
         return bytes(builder.Output())
-
-    def _data(self, tensor: int, data: bytes) -> None:
-        made = self.schema.BufferT()
-        made.data = list(data)
-        self._graphs[-1].tensors[tensor].buffer = len(self._buffers)
-        self._buffers.append(made)
 
 
 def _count(shape: Dims) -> int:
@@ -247,8 +270,8 @@ def _math(w: SampleWriter) -> None:
 
 def _top(w: SampleWriter, inputs: Sequence[int]) -> tuple[int, int]:
     values, indices = w.op("TOPK_V2", inputs, [[1, 4, 3], [1, 4, 3]], "TopKV2Options")
-    w._graphs[-1].tensors[indices].type = w.schema.TensorType.INT32
-    w._graphs[-1].tensors[indices].quantization = None
+    w.described(indices).type = w.schema.TensorType.INT32
+    w.described(indices).quantization = None
     return values, indices
 
 
@@ -286,7 +309,7 @@ def _recurrent(w: SampleWriter) -> None:
     biases = [w.weight(5) for _ in range(4)]
     states = [w.tensor([1, 5]), w.tensor([1, 5])]
     for state in states:
-        w._graphs[-1].tensors[state].isVariable = True
+        w.described(state).isVariable = True
     inputs = [x, *weights, -1, -1, -1, *biases, -1, -1, *states, -1, -1, -1, -1]
     options: Fields = {"fusedActivationFunction": 4, "timeMajor": False}
     name = "UnidirectionalSequenceLSTMOptions"
@@ -301,7 +324,7 @@ def _branches(w: SampleWriter) -> None:
     x = w.op("IF", [smaller, x], [2, 3], "IfOptions", **chosen)
     loop: Fields = {"condSubgraphIndex": 3, "bodySubgraphIndex": 4}
     made = w.op("WHILE", [count, x], [[], [2, 3]], "WhileOptions", **loop)
-    w._graphs[-1].tensors[made[0]].type = w.schema.TensorType.INT32
+    w.described(made[0]).type = w.schema.TensorType.INT32
     w.output(*made)
     for code in ("RELU", "NEG"):
         w.subgraph()
@@ -327,7 +350,7 @@ _SAMPLES: Mapping[str, tuple[Callable[[SampleWriter], None], Sequence[str]]] = {
 
 
 def samples() -> dict[str, bytes]:
-    """All of them by name, in both types where an operator has both."""
+    """Return all sample models by name, in float32 and, where the operators allow it, in int8."""
     found = {}
     for name, (write, dtypes) in _SAMPLES.items():
         for dtype in dtypes:

@@ -12,7 +12,8 @@ from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.records import BenchResult, OfferedRuntime
 from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.base import Prepared, RuntimeFailure
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import exact_energy_mj
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 from latfarm_agent.worker import measure_energy, rules
 from latfarm_agent.worker.measure import LoopWatch

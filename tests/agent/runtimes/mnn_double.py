@@ -1,8 +1,8 @@
-"""MNN's Python package as if it were built with GPUs, strict about what it is given.
+"""A strict double of MNN's Python package as if it were built with GPUs.
 
-What it does was taken from MNN's pymnn and its headers: the names and numbers of back ends, GPU
-modes in place of a number of threads, a null pointer for the host memory of a GPU's tensor, results
-that are there once they are copied, a cache file that is read before and written after a session.
+It follows MNN's pymnn and headers: names and numbers of back ends, GPU modes in place of a number
+of threads, a null pointer for the host memory of a GPU's tensor, results that exist only after they
+are copied, and a cache file that is read before a session is made and written afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The conformance suite over every runtime that the agent ships."""
+"""The conformance suite on every runtime of the agent whose library is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.worker.pool import WorkerLimits
 
@@ -160,7 +161,7 @@ class TestTflite(_Library):
         assert result.outcome == "ok", result.error_message
 
 
-# In a process of its own, and without the MNN.tools around it: that installs packages on import.
+# Runs MNN's converter in another process, without MNN.tools, which installs packages on import.
 MNN_CONVERT = """
 import _tools
 _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "source", "--MNNModel", "target",
@@ -170,7 +171,7 @@ _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "source", "--MNNMo
 
 @lru_cache(maxsize=None)
 def mnn_bytes(onnx_bytes: bytes) -> bytes:
-    """An ONNX model as MNN's converter writes it."""
+    """Convert an ONNX model with MNN's converter."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "source").write_bytes(onnx_bytes)
@@ -245,7 +246,7 @@ NCNN_PARAMS = {
 
 
 def write_ncnn(path: Path, kind: str = "conv", method: int = zipfile.ZIP_STORED) -> Path:
-    """A packed ncnn model."""
+    """Write a packed ncnn model."""
     layers = NCNN_PARAMS[kind]
     blobs = {name for line in layers for name in line.split()[4:] if "=" not in name}
     param = "\n".join(["7767517", f"{len(layers)} {len(blobs)}", *layers, ""])
@@ -307,7 +308,7 @@ class TestNcnn(_Library):
 
 
 class TestNcnnVulkan(_Library):
-    """On whatever Vulkan device is here; where that is a software one, no time means anything."""
+    """ncnn on any Vulkan device of this host; on an emulated GPU, the times mean nothing."""
 
     runtime = "ncnn"
     model_format = "ncnn"

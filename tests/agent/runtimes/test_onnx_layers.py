@@ -1,4 +1,4 @@
-"""Reading ONNX files field by field, and what optimised kernels cover."""
+"""Reading ONNX files without the onnx package, and which nodes optimised kernels cover."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode, read_nodes, read_opset
+from latfarm_agent.runtimes.onnx.covers import Cover, covers
+from latfarm_agent.runtimes.onnx.wire import WireNode, read_nodes, read_opset
 
 
 def node(name: str, op: str, read: str, made: str, activation: str = "") -> WireNode:
@@ -93,7 +93,7 @@ def test_an_activation_in_two_ops_belongs_to_the_kernel_that_took_it_in(
 
 
 def test_what_channels_last_kernels_cover() -> None:
-    """Graphs as onnxruntime 1.31 runs them on aarch64."""
+    """The optimised graph is one that onnxruntime 1.31 runs on aarch64."""
     optimised = [
         node("Transpose", "Transpose", "x", "Transpose_out0"),
         node("conv0_token_1", "NhwcFusedConv", "Transpose_out0,fold_w0,b", "conv0", "Relu"),
@@ -118,9 +118,9 @@ def test_what_is_folded_into_channels_last_kernels() -> None:
     original = [
         node("conv0", "Conv", "x,w0", "c0"),
         node("bn0", "BatchNormalization", "c0,s", "b0"),
-        node("", "Conv", "b0,w1", "c1"),  # without a name, and with nothing behind it
+        node("", "Conv", "b0,w1", "c1"),  # without a name, and without a node to fuse behind it
         node("conv2", "Conv", "c1,w2", "c2"),
-        node("sum2", "Add", "c2,b0", "a2"),  # of two branches: it is in no weight
+        node("sum2", "Add", "c2,b0", "a2"),  # adds two branches, so no weight can include it
     ]
     optimised = [
         node("Transpose", "Transpose", "x", "t"),
@@ -223,7 +223,7 @@ def test_a_tensor_that_only_ends_like_one_keeps_its_name() -> None:
 
 
 def qdq(tensor: str, real: str = "") -> list[WireNode]:
-    """A real tensor's two conversions: `tensor`_q holds the integers, `tensor` their values."""
+    """Return the two conversions of a tensor: `tensor`_q holds integers, `tensor` their values."""
     parts = f"{tensor}_s,{tensor}_z"
     return [
         node(
@@ -278,7 +278,7 @@ def test_what_integer_kernels_cover_in_channels_last_layout() -> None:
 
 
 def test_float_kernels_between_conversions_stay_float_kernels() -> None:
-    """A DequantizeLinear that the optimiser made twice runs twice; no kernel swallowed it."""
+    """A DequantizeLinear that the optimiser copied runs twice; no kernel includes it."""
     original = [
         *qdq("x", "input"),
         node("sigmoid", "HardSigmoid", "x", "s"),

@@ -1,4 +1,4 @@
-"""The truth of simulated boards, by hand."""
+"""The true latencies of simulated boards, compared with results worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
 from latfarm_agent.runtimes.simulated.cost import (
-    BoardProfile,
-    SimulatedTiles,
-    Throttle,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
     true_kernels,
 )
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles, Throttle
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
 PLAIN = BoardProfile("sim", peak_macs_per_ms=1e6, bandwidth_bytes_per_ms=1e12)
@@ -118,7 +116,7 @@ PAIRS = frozenset(
 
 
 def residual(make_graph: MakeGraph) -> dict[str, Any]:
-    """The block of nn-Meter's Fig. 5: pool, two convolutions, a sum with the pool, relu."""
+    """The block of Fig. 5 in the nn-Meter paper: a pool, two convolutions, a sum, a relu."""
     shape = [1, 4, 8, 8]
     nodes = [
         ("pool", "MaxPool", ["x"], ["p"]),
@@ -194,7 +192,7 @@ def test_a_fusion_that_closes_a_cycle_is_refused(make_graph: MakeGraph) -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> dict[str, Any]:
-    """Random graphs of element-wise ops with branches and sums."""
+    """Draw random graphs of element-wise ops with branches and sums."""
     shape = [1, 2, 2, 2]
     tensors, nodes = ["x"], []
     for index in range(draw(st.integers(1, 14))):

@@ -1,4 +1,4 @@
-"""TFLite files that nobody vouches for: what the check before loading finds, what it lets by."""
+"""Broken TFLite files: what the check before loading finds, and what it accepts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema as tflite_schema
-from latfarm_agent.runtimes.tflite.check import check, check_file
+from latfarm_agent.runtimes.tflite_format import schema as tflite_schema
+from latfarm_agent.runtimes.tflite_format.check import check, check_file
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, platform_of
 from latfarm_agent.testing.tflite_mutants import Mutator, sites
 from latfarm_agent.testing.tflite_samples import SampleWriter, samples
@@ -70,7 +70,7 @@ def refusal(data: bytes, memory_bytes: int = 0) -> RuntimeFailure:
 
 
 def answer(data: bytes) -> str:
-    """Code of what the check says; empty where it lets the file by."""
+    """Return the error code of the check; empty if it accepts the file."""
     try:
         check(data, 1 << 30)
     except RuntimeFailure as failure:
@@ -85,7 +85,7 @@ def pack(model: Any) -> bytes:
 
 
 def changed_model(data: bytes, change: Callable[[Any], None]) -> bytes:
-    """A sample, with a change made to its objects."""
+    """Return a sample after a change to its objects."""
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     change(model)
     return pack(model)
@@ -115,7 +115,7 @@ def test_mutants_end_in_a_typed_result(
         assert code == "ok" or code in MODEL_ERRORS, (number, result.error_message)
         assert code == "ok" or result.error_message
         seen.add(code)
-    # Some harm nothing, most are found; an interpreter may see what the check does not.
+    # Some mutants still run and most are refused, by the check or by the interpreter.
     assert {"ok", "MODEL_INVALID"} <= seen
     path.write_bytes(sound["cnn-fp32"])
     assert measure(bench, platform, path, settings=SETTINGS).outcome == "ok"
@@ -143,7 +143,7 @@ def test_every_truncation_is_found(sound: dict[str, bytes], name: str) -> None:
     data = sound[name]
     answers = [answer(data[:length]) for length in range(len(data))]
     assert set(answers) <= {"MODEL_INVALID", ""}
-    # At most the padding behind the last table may go.
+    # Only the padding behind the last table may be missing.
     assert answers.count("") <= 4
 
 
@@ -161,7 +161,7 @@ def _graph(model: Any, index: int = 0) -> Any:
 
 
 def _set(path: str, value: object) -> Callable[[Any], None]:
-    """Sets an attribute of the model's first subgraph: "operators[2].inputs"."""
+    """Return a change that sets an attribute of the first subgraph: "operators[2].inputs"."""
 
     def change(model: Any) -> None:
         *parts, last = re.findall(r"\w+", path)
@@ -259,7 +259,7 @@ def test_strings() -> None:
         x = writer.input([2])
         writer.output(writer.op("RELU", [x], [2]))
         texts = writer.tensor([2], "STRING")
-        writer._data(texts, content)
+        writer.fill(texts, content)
         return writer.finish()
 
     def numbers(*values: int) -> bytes:
@@ -271,7 +271,7 @@ def test_strings() -> None:
 
 
 def test_work_is_bounded() -> None:
-    """Offsets that lead to one place again and again make a small file an endless one to read."""
+    """Reading a small file whose offsets lead to one place many times must not take for ever."""
     builder = flatbuffers.Builder(1024)
     builder.StartVector(4, 50_000, 4)
     for _ in range(50_000):
@@ -296,7 +296,7 @@ def test_work_is_bounded() -> None:
             for place in flat.tables(flat.table(flat.root(), "o")[0])
         )
 
-    with pytest.raises(FlatbufferError, match="more than a model can mean"):
+    with pytest.raises(FlatbufferError, match="more work to read than any real model"):
         read()
 
 
@@ -323,7 +323,7 @@ VECTORS = {"1": "b", "2": "h", "4": "i", "8": "l"}
 
 
 def layout_of(name: str) -> str:
-    """The letters of a table, from the schema's generated code."""
+    """Return the layout of a table, from the schema's generated code."""
     count = re.search(r"StartObject\((\d+)\)", inspect.getsource(getattr(schema, name + "Start")))
     assert count
     letters = ["_"] * int(count[1])
@@ -334,7 +334,7 @@ def layout_of(name: str) -> str:
         )
         reader = getattr(getattr(schema, name), field, None)
         if slot is None or reader is None:
-            continue  # of a table whose name begins like this one's
+            continue  # it belongs to a table whose name begins with this name
         if not slot[1].startswith("UOffset"):
             width = re.search(r"8|16|32|64|Bool|Byte", slot[1])
             assert width
@@ -369,7 +369,7 @@ def test_layouts_are_those_of_the_schema() -> None:
 
 
 def test_operators_are_those_of_the_schema() -> None:
-    """Options by code: each operator goes with the options that bear its name, or its kind's."""
+    """Each operator's code is assigned to the options with its name, or the name of its kind."""
     codes = {
         number: name for name, number in vars(schema.BuiltinOperator).items() if name[0] != "_"
     }

@@ -1,4 +1,4 @@
-"""A runtime of somebody else's: installed into a folder, found by its entry point, judged."""
+"""A runtime from another package is installed, found by its entry point, and tested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOW_TO = ROOT / "docs" / "how-to" / "add-a-runtime.md"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, installed as its pyproject.toml says, without an index to ask."""
+    """Install the example as its pyproject.toml says, without a package index."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
         pytest.skip("uv is not here to install with")
@@ -36,7 +36,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *command: str) -> str:
-    """What a Python command prints, with the installed folder beside all else that is here."""
+    """Run Python with the installed folder in its path, and return what it prints."""
     done = subprocess.run(
         [sys.executable, *command],
         env=dict(os.environ, PYTHONPATH=str(installed)),

@@ -1,21 +1,17 @@
-"""Vela as a platform: the conformance suite, what it says of networks, how reports are read."""
+"""Vela as a platform: the conformance suite, its answers about networks, and how it may fail."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
-from latfarm_agent.runtimes.base import Job, LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.vela import runtime as vela
-from latfarm_agent.runtimes.vela.report import VelaOperator, read_estimate, read_operators
+from latfarm_agent.runtimes.base import Job, RuntimeFailure
 from latfarm_agent.runtimes.vela.runtime import Target, VelaRuntime
 from latfarm_agent.testing.runtime_suite import QUICK, RuntimeSuite, changed, measure
 from latfarm_agent.testing.tflite_samples import SampleWriter, samples
@@ -26,7 +22,7 @@ U65, U55 = VelaRuntime.targets["ethosu65-256"], VelaRuntime.targets["ethosu55-12
 
 
 def sample(directory: Path, name: str) -> Path:
-    """A TFLite file of a few operators."""
+    """Write one of the sample TFLite files."""
     pytest.importorskip("ai_edge_litert.schema_py_generated")
     path = directory / name
     path.write_bytes(samples()[name])
@@ -34,7 +30,7 @@ def sample(directory: Path, name: str) -> Path:
 
 
 def tiled(directory: Path, times: int) -> Path:
-    """A file of a kilobyte whose constant becomes `times` rows of 64 bytes once compiled."""
+    """Write a file of a kilobyte whose constant becomes `times` rows of 64 bytes when compiled."""
     pytest.importorskip("ai_edge_litert.schema_py_generated")
     w = SampleWriter("int8")
     rows = w.op("TILE", [w.weight(1, 64), w.ints(times, 1)], [times, 64], "TileOptions")
@@ -159,7 +155,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def built(name: str, **scale: object) -> tuple[Any, bytes]:
-    """A network of the zoo and its int8 file."""
+    """Build a network of the zoo, and its int8 file."""
     zoo = pytest.importorskip("latfarm_controller.zoo")
     builders = pytest.importorskip("latfarm_controller.builders")
     graph = zoo.build(name, **scale)
@@ -319,139 +315,9 @@ def test_how_vela_may_end(
     message: str,
 ) -> None:
     pytest.importorskip("ethosu.vela.vela")
-    monkeypatch.setattr(vela, "_import", lambda: (SimpleNamespace(main=main), "5.2.0"))
+    monkeypatch.setattr("ethosu.vela.vela.main", main)
     with pytest.raises(RuntimeFailure) as caught:
         VelaRuntime().prepare(job(sample(tmp_path, "cnn-int8"), scratch))
     assert (caught.value.code, caught.value.message) == (code, message)
     assert not list(scratch.iterdir())
     assert capfd.readouterr().out == ""
-
-
-COLUMNS = '"id","source_id","optimised_id","operator","name","usage","op_cycles","mac_count"'
-SUMMARY = "network,core_clock,cycles_total\nmodel,500000000.0,1000\n"
-
-
-def report(
-    perf: Sequence[str],
-    sources: Sequence[str],
-    groups: Sequence[str] = (),
-    header: str = COLUMNS,
-) -> str:
-    """A debug database as Vela writes it."""
-    tables = {
-        "perf": [header, *perf],
-        "group": ['"id","group_id"', *groups],
-        "source": ['"id","operator","kernel_w","ext_key"', *sources],
-    }
-    text = "<?xml version='1.0' encoding='UTF-8'?>\n<debug source=\"model\">\n"
-    for name, rows in tables.items():
-        lines = "".join(row + "\n" for row in rows)
-        text += f'<table name="{name}">\n<![CDATA[\n{lines}]]>\n</table>\n'
-    return text + "</debug>\n"
-
-
-def named(*names: str) -> list[VelaOperator]:
-    return [VelaOperator(name, name) for name in names]
-
-
-def test_report() -> None:
-    text = report(
-        [
-            '100,1,9,"Conv2D","relu",0,300,7',
-            '101,2,8,"Relu","relu",0,0,0',
-            '102,3,7,"MaxPool","soft_1",0,200,0',
-            '103,3,6,"LUT","soft_2",0,0,0',
-            '104,3,5,"Asr",12,0,100,0',
-            '105,4,4,"Passthrough","top",0,0,0',
-            '106,0,3,"DepthwiseConv2D","inner",0,250,0',
-            '107,0,3,"LUT","best",0,100,0',
-            '108,0,3,"MemoryCopy","copy",0,30,0',
-            '109,0,3,"MemoryCopy","copy",0,20,0',
-        ],
-        ['1,"Conv2D",1,0', '2,"Relu",1,1', '3,"Softmax",1,2', '4,"TopKV2",1,3', '5,"ArgMax",1,4'],
-        ["101,100", "103,102"],
-    )
-    operators = named("conv", "relu", "soft", "top", "best")
-    found = read_estimate(SUMMARY, text, operators, "npu")
-    assert found.latency_ms == pytest.approx(0.002)
-    assert [(layer.name, layer.op, layer.device) for layer in found.layers] == [
-        ("conv+relu", "Conv2D+Relu", "npu"),
-        ("soft", "Softmax", "npu"),
-        ("top", "TopKV2", "cpu"),
-        ("best", "ArgMax", "npu"),
-        ("copy", "MemoryCopy", "npu"),
-        ("copy #2", "MemoryCopy", "npu"),
-    ]
-    cycles = [layer.latency_ms * 500_000 for layer in found.layers]
-    assert cycles == pytest.approx([300, 300, 0, 350, 30, 20])
-    assert found.on_cpu == ("TopKV2 'top'",)
-
-
-def test_operators_that_share_an_operation_are_one_layer() -> None:
-    text = report(
-        [
-            '100,1,9,"Conv2D","a",0,700,7',
-            '102,2,8,"Add","b",0,200,0',
-            '103,3,7,"Relu","c",0,0,0',
-            '104,2,6,"Mul","b",0,100,0',
-        ],
-        ['1,"Conv2D",1,0', '2,"Gelu",1,1', '3,"Relu",1,2'],
-        ["103,102"],
-    )
-    found = read_estimate(SUMMARY, text, named("a", "b", "c"), "npu")
-    assert found.layers == (
-        LayerTime("a", "Conv2D", 0.0014, "npu"),
-        LayerTime("b+c", "Gelu+Relu", 0.0006, "npu"),
-    )
-
-
-@pytest.mark.parametrize("name", ["", "a,b", 'a"b', 'x",1,5\n7', "]]>", "7", "ä\n"])
-def test_names_are_the_users(name: str) -> None:
-    text = report(
-        [f'100,1,9,"Conv2D","{name}",0,700,7', '101,2,8,"Relu","b",0,300,0'],
-        ['1,"Conv2D",1,0', '2,"Relu",1,1'],
-    )
-    found = read_estimate(SUMMARY, text, [VelaOperator("first", name), *named("b")], "npu")
-    assert [layer.name for layer in found.layers] == ["first", "b"]
-    assert sum(layer.latency_ms for layer in found.layers) == pytest.approx(found.latency_ms)
-
-
-@pytest.mark.parametrize(
-    ("summary", "text"),
-    [
-        ("", report([], [])),
-        ("network,core_clock\nmodel,1\n", report([], [])),
-        ("core_clock,cycles_total\n0,5\n", report([], [])),
-        (SUMMARY, ""),
-        (SUMMARY, report([], [], header='"id","operator"')),
-        (SUMMARY, report([], [], header='"id","source_id","optimised_id","operator","name","x"')),
-        (SUMMARY, report(['1,1,1,"Conv2D","a",0,5,7'], ['1,"Conv2D",1,9'])),
-        (SUMMARY, report(['1,1,1,"Conv2D","a",0,5,7'], ['x,"Conv2D",1,0'])),
-        (SUMMARY, report(['1,1,1,"Conv2D","a",0,990,7'], ['1,"Conv2D",1,0'])),
-        # A tensor whose name passes for the end of a row.
-        (SUMMARY, report(['1,1,1,"Conv2D","a",0,7,7\n",0,1000,7'], ['1,"Conv2D",1,0'])),
-    ],
-)
-def test_reports_of_another_form_are_refused(summary: str, text: str) -> None:
-    with pytest.raises(RuntimeFailure, match="Vela's report cannot be read") as caught:
-        read_estimate(summary, text, named("a"), "npu")
-    assert caught.value.code == "MODEL_FAILED"
-
-
-def test_operators_are_named_after_what_they_make(tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_litert.schema_py_generated")
-    w = SampleWriter("int8")
-    x = w.input([4])
-    for _ in range(3):
-        x = w.op("RELU", [x], [4])
-    w.output(x)
-    for index, name in enumerate(("in", "same", "same", "last")):
-        w._graphs[0].tensors[index].name = name.encode()
-    path = tmp_path / "model"
-    path.write_bytes(w.finish())
-    assert [operator.name for operator in read_operators(path)] == ["same@0", "same@1", "last"]
-    for bad in (b"", json.dumps({"no": "model"}).encode()):
-        path.write_bytes(bad)
-        with pytest.raises(RuntimeFailure) as caught:
-            read_operators(path)
-        assert caught.value.code == "MODEL_INVALID"

@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from latfarm_agent.runtimes.tflite.check import check
 from latfarm_agent.runtimes.tflite.vela import estimate_of as read_by_the_agent
+from latfarm_agent.runtimes.tflite_format.check import check
 from latfarm_controller.builders import build, dtypes_of, known_formats, vela
 from latfarm_controller.errors import BuildError
 from latfarm_predictors.graph.builder import GraphBuilder

@@ -15,7 +15,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_energy_mj
+from latfarm_agent.runtimes.simulated.cost import exact_energy_mj
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller import builders, zoo
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions

@@ -1,1 +1,1 @@
-"""Benchmark binaries on a phone, over adb."""
+"""The runtime that runs the vendors' benchmark binaries on a phone, over adb."""

@@ -1,8 +1,9 @@
 """Calls of a benchmark binary on a phone: what is copied there, how it runs, and how it ends.
 
-A call's processes end with us, however we end: the script on the phone watches its standard input,
-which closes when the client, its server or the cable is gone, and then kills the binary. What an
-older agent may have left behind in spite of that is killed before the next session.
+The processes of a call end when this agent ends, in whatever way: the script on the phone watches
+its standard input, which closes when the adb client, its server or the cable is gone, and then
+kills the binary. If an older agent has left a process behind nevertheless, it is killed before the
+next session.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from latfarm_agent.phones.device import ROOT, AdbDevice, AdbError, CommandOutput
 from latfarm_agent.runtimes.adb.options import Binary
 from latfarm_agent.runtimes.base import RuntimeFailure
 
+# Folders on the phone.
 _BINARIES = "bin"
 _MODELS = "models"
 _RUNS = f"{ROOT}/run"
-_LONGEST_S = 86_400.0  # the protocol's own patience ends sooner
+_LONGEST_S = 86_400.0  # time limit of a call; the measuring loop's own limits are shorter
 
-# Asynchronous lists read nothing unless told to: hence the third descriptor.
+# A shell gives background commands no standard input, hence the third file descriptor.
 _SCRIPT = """\
 mkdir -p {run} && cd {run} || exit 125
 exec 3<&0
@@ -55,11 +57,11 @@ ls -t | tail -n +{after} | while read -r old; do rm -rf "$old"; done"""
 
 
 class Caller:
-    """Runs binaries on one phone; raises `RuntimeFailure` whatever goes wrong.
+    """Runs binaries on one phone. All its methods raise `RuntimeFailure` if anything goes wrong.
 
     Args:
         device: the phone.
-        core_mask: cores for the binaries, as `taskset` takes them; empty: any.
+        core_mask: cores for the binaries, as a hexadecimal mask of `taskset`; empty: all cores.
     """
 
     def __init__(self, device: AdbDevice, core_mask: str = "") -> None:
@@ -67,12 +69,12 @@ class Caller:
         self._core_mask = core_mask
 
     def ready(self) -> None:
-        """Reconnect if needed."""
+        """Reconnect to the phone if needed."""
         with _Typed():
             self._device.ready()
 
     def tidy(self, keep: int) -> None:
-        """End what an older agent left behind; only the `keep` models last used stay there."""
+        """Kill processes of older agents, and remove all but the `keep` models used last."""
         scripts = (
             _TIDY.format(runs=_RUNS, root=ROOT, binaries=_BINARIES),
             _PRUNE.format(root=ROOT, models=_MODELS, after=keep + 1),
@@ -81,10 +83,10 @@ class Caller:
             self._device.shell("\n".join(scripts))
 
     def install(self, binary: Binary) -> str:
-        """Have a binary or library on the phone; its checksum is verified before.
+        """Copy a binary or library to the phone, unless it is there; return its path there.
 
         Raises:
-            RuntimeFailure: RUNTIME_MISSING where the file is not what the configuration says.
+            RuntimeFailure: RUNTIME_MISSING if the file does not have the configured checksum.
         """
         try:
             with _Typed():
@@ -98,21 +100,27 @@ class Caller:
             ) from failure
 
     def send(self, parts: Mapping[str, Path]) -> dict[str, str]:
-        """Have a model's files on the phone; gives their paths there."""
+        """Copy the files of a model to the phone if needed; return their paths there."""
         with _Typed():
             return {name: self._device.push(path, _MODELS, name) for name, path in parts.items()}
 
     def call(
         self, binary: str, arguments: Sequence[str], libraries: Sequence[str] = ()
     ) -> CommandOutput:
-        """Run a binary to its end."""
+        """Run a binary to its end.
+
+        Args:
+            binary: its path on the phone.
+            arguments: its arguments.
+            libraries: paths on the phone of shared libraries that it needs.
+        """
         words = [binary, *arguments]
         if self._core_mask:
             words = ["taskset", self._core_mask, *words]
         folders = ":".join(sorted({path.rsplit("/", 1)[0] for path in libraries}))
         environment = f"LD_LIBRARY_PATH={shlex.quote(folders)} " if folders else ""
         script = _SCRIPT.format(
-            run=f"{_RUNS}/{secrets.token_hex(8)}",  # an older call's end must not touch ours
+            run=f"{_RUNS}/{secrets.token_hex(8)}",  # an older call must not remove this folder
             environment=environment,
             command=" ".join(shlex.quote(word) for word in words),
         )
@@ -121,7 +129,7 @@ class Caller:
 
 
 class _Typed:
-    """Turns an `AdbError` into the `RuntimeFailure` of the same code."""
+    """A context that turns an `AdbError` into a `RuntimeFailure` with the same code."""
 
     def __enter__(self) -> None:
         return None

@@ -1,7 +1,8 @@
-"""MNN's `benchmark.out` on a phone, and `MNNV2Basic.out` for times of single operators.
+"""MNN's `benchmark.out` on a phone, and `MNNV2Basic.out` for the times of single operators.
 
-Vendor's documents: MNN's "Benchmark" and "Test tools" pages. `benchmark.out` runs every model of a
-folder and prints greatest, least and average time of each, in microseconds' resolution.
+`benchmark.out` runs every model of a folder and prints the greatest, the least and the average time
+of each, with a resolution of a microsecond. Source: the pages "Benchmark" and "Test tools" of MNN's
+documentation.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from latfarm_agent.runtimes.flatbuffer import Flatbuffer
 
 _TOOL = "MNN's benchmark"
 _MODEL = "model.mnn"
-_FORWARD = {"cpu": 0, "opencl": 3, "vulkan": 7}  # MNNForwardType
-_PRECISION = {"fp32": 1, "fp16": 2}  # high, low
-_MOST_WARMUP_RUNS = 1000
+_FORWARD = {"cpu": 0, "opencl": 3, "vulkan": 7}  # delegate -> MNNForwardType
+_PRECISION = {"fp32": 1, "fp16": 2}  # element type -> MNN's precision: high, low
+_MOST_WARMUP_RUNS = 1000  # bound on the warm-up runs of very fast models; our choice
 _NUMBER = r"(\d{1,12}\.\d{1,9})"
 _LINE = re.compile(
     rf"^\[ - \] {re.escape(_MODEL)}\s+max =\s*{_NUMBER} ms\s+min =\s*{_NUMBER} ms"
@@ -41,7 +42,8 @@ _OPERATOR = re.compile(
 )
 _TOTAL = re.compile(rf"^Avg= {_NUMBER} ms, min= {_NUMBER} ms, max= {_NUMBER} ms\s*$", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"don't support type|not support", re.IGNORECASE)
-_NET = "sooo"  # the schema's Net begins: bizCode, extraTensorDescribe, extraInfo, oplists
+# Layout of the first fields of MNN's table Net: bizCode, extraTensorDescribe, extraInfo, oplists.
+_NET = "sooo"
 
 
 class MnnBenchmark:
@@ -51,7 +53,7 @@ class MnnBenchmark:
     label = "mnn"
 
     def inspect(self, model: Path) -> None:
-        """Whether the file can be a flatbuffer with operators: the tool would crash on others."""
+        """Check that the file is a flatbuffer with operators; the binary would crash on others."""
         try:
             with model.open("rb") as file, mmap.mmap(
                 file.fileno(), 0, access=mmap.ACCESS_READ
@@ -64,12 +66,12 @@ class MnnBenchmark:
             raise RuntimeFailure("MODEL_INVALID", "not an MNN model: it has no operators")
 
     def parts(self, model: Path, folder: Path) -> Mapping[str, Path]:
-        """The file itself; it is alone in its folder on the phone."""
+        """Return the file itself; it is alone in its folder on the phone."""
         del folder
         return {_MODEL: model}
 
     def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Folder, runs, warm-up runs, backend, threads, precision."""
+        """Return folder, runs, warm-up runs, back end, threads and precision."""
         warmup = call.warmup_runs
         if call.expected_ms:
             enough = math.ceil(call.warmup_s * 1e3 / call.expected_ms)
@@ -84,7 +86,7 @@ class MnnBenchmark:
         ]
 
     def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
-        """One sample: the average of the timed runs."""
+        """Read one sample: the average of the timed runs."""
         del variant
         found = _LINE.findall(text)
         if len(found) != 1:
@@ -95,25 +97,25 @@ class MnnBenchmark:
         return Report(average, 1 if call.cold else call.runs, "average")
 
     def failure(self, text: str, code: int) -> RuntimeFailure:
-        """It has no words of its own: an exit code, and what the library printed."""
+        """Judge by the exit code and by what the library printed; the binary has no messages."""
         if _UNSUPPORTED.search(text):
             return RuntimeFailure("MODEL_UNSUPPORTED", f"MNN lacks an operator{said(text)}")
         words = f"{_TOOL} ended with exit status {code}{said(text)}"
         return ended(_TOOL, text, code) or RuntimeFailure("MODEL_FAILED", words)
 
     def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Of MNNV2Basic.out: model, runs, save nothing, backend, threads."""
+        """Return the arguments of MNNV2Basic.out: model, runs, save nothing, back end, threads."""
         if variant.dtype != "fp16":
             raise RuntimeFailure(
                 "PROFILE_UNAVAILABLE",
                 "MNNV2Basic computes in low precision unless it is given a shape: "
-                "ask a platform in fp16",
+                "profile on a platform with fp16",
             )
         forward = str(_FORWARD[variant.delegate])
         return [loaded.files[_MODEL], str(call.runs), "0", forward, str(call.threads)]
 
     def layers(self, text: str, variant: Variant, model: Path) -> Sequence[LayerTime]:
-        """Operators, the fastest first: the tool prints them in no other order."""
+        """Read the operators, the fastest first: the binary prints them in this order only."""
         del model
         if not _TOTAL.search(text):
             raise garbled("MNNV2Basic", "printed no timings", text)

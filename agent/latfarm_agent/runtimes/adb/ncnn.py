@@ -1,8 +1,9 @@
 """ncnn's `benchncnn` on a phone: its arguments, and the line that it prints.
 
-Vendor's document: ncnn's benchmark/README.md. It reads a param file alone (the weights are zeros),
-warms up eight times (ten on a GPU), and prints least, greatest and average time with two decimals.
-It turns half precision on wherever the device has it, and has no flag for that.
+It reads only a param file and sets all weights to zero. It warms up eight times (ten times on a
+GPU), and prints the least, the greatest and the average time with two decimals. It uses half
+precision wherever the device supports it, and has no option to change that. Source: ncnn's
+benchmark/README.md.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 
 _TOOL = "benchncnn"
 _PARAM = "model.param"
-_MAGIC = "7767517"
-_MOST_BYTES = 16 << 20
-_DEVICE = {"cpu": "-1", "vulkan": "0"}
+_MAGIC = "7767517"  # the first line of each param file
+_MOST_BYTES = 16 << 20  # bound on the size of a param file; our choice
+_DEVICE = {"cpu": "-1", "vulkan": "0"}  # delegate -> the argument gpu_device
 _NUMBER = r"(\d{1,12}\.\d{2,9})"
 _LINE = re.compile(
     rf"\bmin =\s*{_NUMBER}\s+max =\s*{_NUMBER}\s+avg =\s*{_NUMBER}\s*$", re.MULTILINE
@@ -45,27 +46,25 @@ _NO_GPU = ("no vulkan device", "invalid gpu device", "vkcreateinstance failed")
 
 
 class NcnnBenchmark:
-    """`benchncnn` of 2023 or newer, which takes models of one's own (param=, shape=)."""
+    """`benchncnn` of 2023 or newer, which accepts any model by the arguments param= and shape=."""
 
     model_format = "ncnn"
     label = "ncnn"
 
     def inspect(self, model: Path) -> None:
-        """Read the param and the shapes of its inputs."""
+        """Check that the param and the shapes of its inputs can be read."""
         _shapes(_param(model))
 
     def parts(self, model: Path, folder: Path) -> Mapping[str, Path]:
-        """The param, which alone is read."""
+        """Return the param, the only file that the binary reads."""
         param = folder / _PARAM
         param.write_text(_param(model), encoding="ascii")
         return {_PARAM: param}
 
     def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Runs, threads, all cores, device, no pause to cool down, model and its inputs' shapes."""
+        """Return runs, threads, all cores, device, no pause to cool down, model, input shapes."""
         if call.cold:
-            raise RuntimeFailure(
-                "SETTINGS_INVALID", f"{_TOOL} always warms up: ask for no cold runs (cold_runs 0)"
-            )
+            raise RuntimeFailure("SETTINGS_INVALID", f"{_TOOL} always warms up: set cold_runs to 0")
         device = _DEVICE[variant.delegate]
         runs, threads = str(call.runs), str(call.threads)
         model = f"param={loaded.files[_PARAM]}"
@@ -73,7 +72,7 @@ class NcnnBenchmark:
         return [runs, threads, "0", device, "0", model, f"shape={shapes}"]
 
     def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
-        """One sample: the average of the timed runs."""
+        """Read one sample: the average of the timed runs."""
         del variant
         refused = self._refused(text)
         if refused:
@@ -90,28 +89,31 @@ class NcnnBenchmark:
         return Report(average, call.runs, "average", conditions=conditions)
 
     def failure(self, text: str, code: int) -> RuntimeFailure:
-        """What the library says of models that it does not take."""
+        """Recognise the messages of ncnn about models that it does not accept."""
         words = f"{_TOOL} ended with exit status {code}{said(text)}"
         return (
             self._refused(text) or ended(_TOOL, text, code) or RuntimeFailure("MODEL_FAILED", words)
         )
 
     def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Never: only a library that was built for it prints times of layers.
+        """Raise PROFILE_UNAVAILABLE: only a special build of ncnn prints the times of layers.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE.
+            RuntimeFailure: PROFILE_UNAVAILABLE, always.
         """
         del loaded, variant, call
         raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{_TOOL} tells no times of single layers")
 
     def layers(self, text: str, variant: Variant, model: Path) -> Sequence[LayerTime]:
-        """Never; see `profile_command`."""
+        """Raise PROFILE_UNAVAILABLE, as `profile_command` does."""
         del text, variant, model
         raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{_TOOL} tells no times of single layers")
 
     def _refused(self, text: str) -> RuntimeFailure | None:
-        """The library goes on, with a part of the model, after what it could not read."""
+        """Return the failure that ncnn printed; None if it printed none.
+
+        ncnn goes on with a part of the model after an error, so the exit code does not show it.
+        """
         low = text.lower()
         lacking = _LACKING.search(text)
         if lacking:
@@ -124,10 +126,10 @@ class NcnnBenchmark:
 
 
 def _param(model: Path) -> str:
-    """The param out of a packed model.
+    """Read the param from a packed model.
 
     Raises:
-        RuntimeFailure: MODEL_INVALID.
+        RuntimeFailure: MODEL_INVALID if there is no valid param.
     """
     wrong = ""
     try:
@@ -147,10 +149,10 @@ def _param(model: Path) -> str:
 
 
 def _shapes(param: str) -> list[str]:
-    """Shapes of the inputs in the file's order, as the tool takes them: "[w,h,c]", "[w,h,d,c]".
+    """Return the shapes of the inputs as arguments, in the file's order: "[w,h,c]", "[w,h,d,c]".
 
     Raises:
-        RuntimeFailure: MODEL_INVALID, an input has no shape.
+        RuntimeFailure: MODEL_INVALID if an input has no shape, or there are no inputs.
     """
     found = []
     for line in param.splitlines()[2:]:

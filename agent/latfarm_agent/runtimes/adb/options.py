@@ -1,4 +1,4 @@
-"""What the configuration says of phones: which of the vendors' binaries, and how to run them.
+"""The configuration of phones: which benchmark binaries of the vendors to use, and how to run them.
 
 ```json
 {
@@ -30,27 +30,27 @@ DELEGATES: Mapping[str, tuple[str, ...]] = {
     "mnn-bench": ("cpu", "opencl", "vulkan"),
     "ncnn-bench": ("cpu", "vulkan"),
 }
-"""Kind of binary -> where it can run a model; "builtin": the CPU without XNNPACK."""
+"""Kind of binary -> where it can run a model; "builtin" is the CPU without XNNPACK."""
 
 DTYPES: Mapping[str, tuple[str, ...]] = {
     "tflite-benchmark": ("fp32", "fp16", "int8"),
     "mnn-bench": ("fp32", "fp16"),
-    # It has no flag: it computes in half precision wherever the device can.
+    # It has no option for this: it computes in half precision wherever the device can.
     "ncnn-bench": ("fp16",),
 }
-"""Kind of binary -> what it can compute in."""
+"""Kind of binary -> element types that it can compute in."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[0-9A-Za-z.]{1,24}")
 _CORE_MASK = re.compile(r"[0-9a-f]{1,16}")
 _ARGUMENT = re.compile(r"--[a-z0-9_]{1,64}=[A-Za-z0-9_.,:/+\-]{0,256}")
-_MOST_BENCHMARKS = 16
-_MOST_VARIANTS = 32
+_MOST_BENCHMARKS = 16  # bound on the binaries of one phone; our choice
+_MOST_VARIANTS = 32  # bound on the variants of one binary; our choice
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A file that the user brings, and what it must hash to."""
+    """A file that the user provides, and its SHA-256 in hexadecimal digits."""
 
     path: Path
     sha256: str
@@ -58,7 +58,11 @@ class Binary:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run models with a binary; `arguments` are handed on as they are."""
+    """One way to run models with a binary; each is a platform.
+
+    `delegate`: one of `DELEGATES`. `dtype`: one of `DTYPES`. `arguments`: more arguments, which are
+    passed to the binary unchanged.
+    """
 
     delegate: str = "cpu"
     dtype: str = "fp32"
@@ -67,7 +71,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A vendor's benchmark binary. `profiler`: another one that tells times of single operators."""
+    """A vendor's benchmark binary.
+
+    `kind`: one of `DELEGATES`. `libraries`: shared libraries that it needs. `profiler`: another
+    binary that prints the times of single operators.
+    """
 
     kind: str
     binary: Binary
@@ -78,18 +86,23 @@ class Benchmark:
 
     @property
     def shown_version(self) -> str:
-        """Its version, or the beginning of its hash: the binaries themselves do not tell."""
+        """The configured version, or the beginning of the hash: binaries do not print a version."""
         return self.version or self.binary.sha256[:8]
 
 
 @dataclass(frozen=True)
 class PhoneOptions:
-    """All options of the runtime.
+    """All options of the runtime for phones.
 
-    `core_mask`: the cores that a benchmark may use, as `taskset` takes them (hex); empty: any.
-    `runs`: inferences in one call of a binary, whose median or average is one sample; `warmup_runs`
-    and `warmup_s` come before them, `call_s` ends long ones early. `keep_models`: so many models
-    stay on the phone.
+    Attributes:
+        benchmarks: the binaries.
+        core_mask: the cores that a benchmark may use, as a hexadecimal mask of `taskset`; empty:
+            all cores.
+        runs: inferences in one call of a binary; their median or average is one sample.
+        warmup_runs: inferences before them that are not timed.
+        warmup_s: least duration of the warm-up in seconds.
+        call_s: duration in seconds after which a call makes no further inferences.
+        keep_models: number of models that stay on the phone.
     """
 
     benchmarks: tuple[Benchmark, ...]
@@ -102,10 +115,10 @@ class PhoneOptions:
 
 
 def read_options(data: Mapping[str, Any]) -> PhoneOptions:
-    """Judge the options.
+    """Read and check the options.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING; names the option, and says what belongs there.
+        RuntimeFailure: RUNTIME_MISSING, naming the option that is wrong and what belongs there.
     """
     known = _object(data, "options", _DEFAULTS)
     mask = known.get("core_mask", "")

@@ -1,4 +1,4 @@
-"""What a benchmark binary is told, and what it answers: common to all kinds of them."""
+"""What a benchmark binary is asked and what it answers, for all kinds of binaries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 class BinaryRun:
     """One call of a binary: a fresh process that loads a model, warms up, and runs it.
 
-    `cold`: no warm-up and a single run. `inquire`: the first call of a session, which may ask for
-    more than is asked for while timing. `expected_ms`: a run's latency where it is known already.
+    Attributes:
+        threads: threads on the CPU.
+        runs: timed inferences.
+        warmup_runs: inferences before them.
+        warmup_s: least duration of the warm-up in seconds.
+        call_s: duration in seconds after which the call makes no further inferences.
+        cold: no warm-up and a single run.
+        inquire: this is the first call of a session, which may ask for more facts than later ones.
+        expected_ms: latency of a run, 0 if it is not known yet.
     """
 
     threads: int
@@ -31,10 +38,11 @@ class BinaryRun:
 
 @dataclass(frozen=True)
 class Report:
-    """What one call gave.
+    """The result of one call.
 
-    `statistic`: what `latency_ms` is of the `runs` that it stands for: "median" or "average".
-    `init_ms`: loading, with a delegate's compilation. `conditions`: what else to say of it.
+    `latency_ms`: median or average latency of the `runs` inferences. `statistic`: which of the two
+    it is, or "first run" of a cold call. `init_ms`: time of loading, including what a delegate
+    compiles. `conditions`: more facts about the result.
     """
 
     latency_ms: float
@@ -46,21 +54,25 @@ class Report:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is on the phone: its file here, and the paths there of `Tool.parts`."""
+    """A model on the phone.
+
+    `model`: its file on this host. `files`: names from `Tool.parts` -> paths on the phone.
+    """
 
     model: Path
     files: Mapping[str, str]
 
 
 class Tool(Protocol):
-    """One kind of benchmark binary. Decides without I/O, but for reading the model's file."""
+    """One kind of benchmark binary. Its methods do no I/O except for reading the model's file."""
 
     model_format: str
+    """The format of the models that it runs."""
     label: str
-    """In a platform's name, before the version."""
+    """What stands in a platform's name before the version of the binary."""
 
     def inspect(self, model: Path) -> None:
-        """Look a model over before it is sent.
+        """Check a model before it is copied to the phone.
 
         Raises:
             RuntimeFailure: MODEL_INVALID or MODEL_UNSUPPORTED.
@@ -68,39 +80,42 @@ class Tool(Protocol):
         ...
 
     def parts(self, model: Path, folder: Path) -> Mapping[str, Path]:
-        """The files that the binary reads, by their names on the phone; may write to `folder`."""
+        """Return the files that the binary reads, by their names on the phone.
+
+        It may write new files to `folder`.
+        """
         ...
 
     def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Arguments of one call."""
+        """Return the arguments of one call."""
         ...
 
     def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
         """Read what a successful call printed.
 
         Raises:
-            RuntimeFailure: MODEL_FAILED where that is not what this was written for, or a typed
-                error that the binary told in spite of its exit code.
+            RuntimeFailure: MODEL_FAILED if the text has an unknown form, or another code if the
+                binary printed an error although its exit code is 0.
         """
         ...
 
     def failure(self, text: str, code: int) -> RuntimeFailure:
-        """The typed failure for what a call printed that ended with an exit code above 0."""
+        """Turn the text and the exit code of a failed call into a typed failure."""
         ...
 
     def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """As `command`, to be told times of single operators.
+        """Return the arguments of a call that prints the times of single operators.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE.
+            RuntimeFailure: PROFILE_UNAVAILABLE if the binary cannot do that.
         """
         ...
 
     def layers(self, text: str, variant: Variant, model: Path) -> Sequence[LayerTime]:
-        """Kernels in execution order from what the profiling call printed.
+        """Read the kernels from what a profiling call printed, in execution order if it has one.
 
         Raises:
-            RuntimeFailure: see `read`.
+            RuntimeFailure: as for `read`.
         """
         ...
 
@@ -109,7 +124,7 @@ _MEMORY = ("bad_alloc", "cannot allocate memory", "out of memory", "failed to al
 
 
 def plausible(latency_ms: float, low_ms: float, high_ms: float) -> bool:
-    """Whether a figure lies between its least and greatest run, up to the printing's rounding."""
+    """Whether a latency lies between those of the fastest and the slowest run, up to rounding."""
     if not all(map(math.isfinite, (latency_ms, low_ms, high_ms))) or low_ms < 0:
         return False
     slack = 0.01 * high_ms + 0.02
@@ -117,18 +132,18 @@ def plausible(latency_ms: float, low_ms: float, high_ms: float) -> bool:
 
 
 def garbled(tool: str, reason: str, text: str) -> RuntimeFailure:
-    """The failure for an answer that cannot be read."""
+    """Return the failure for a printed text that cannot be read."""
     return RuntimeFailure("MODEL_FAILED", f"{tool} {reason}{said(text)}")
 
 
 def said(text: str, lines: int = 3) -> str:
-    """The end of what was printed, in one line."""
+    """Return the last lines of what was printed, joined to one line for an error message."""
     last = [" ".join(line.split()) for line in text.splitlines() if line.strip()][-lines:]
     return "; it printed: " + " | ".join(last)[-400:] if last else "; it printed nothing"
 
 
 def ended(tool: str, text: str, code: int) -> RuntimeFailure | None:
-    """The failure that every binary's exit code tells; None where its own words must."""
+    """Return the failure that an exit code shows for all binaries; None if it shows none."""
     low = text.lower()
     if code == 137 or any(sign in low for sign in _MEMORY):
         how = "by SIGKILL" if code == 137 else f"with exit status {code}"

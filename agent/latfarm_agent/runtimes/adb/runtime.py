@@ -1,8 +1,8 @@
-"""Models on a phone, from a host: the vendors' benchmark binaries over adb.
+"""Measuring models on a phone with the vendors' benchmark binaries, over adb.
 
-A call of a binary is a fresh process that loads the model, warms itself up and runs it some ten
-times; the binaries tell aggregates only. So one sample is the median of a call's runs, or their
-average where no median is printed, and each call is a repetition of its own.
+Each call of a binary is a fresh process that loads the model, warms up and runs it about ten times.
+The binaries only print statistics. So one sample is the median of the runs of a call, or their
+average if no median is printed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _TOOLS: Mapping[str, Tool] = {
     "ncnn-bench": NcnnBenchmark(),
 }
 _ON_CPU = ("cpu", "builtin")
+"""Delegates that compute on the CPU, so that the number of threads matters."""
 
 
 class AdbRuntime:
-    """The benchmark binaries that the configuration names, on the phone with a serial.
+    """Runs the benchmark binaries of the configuration on one phone.
 
     Args:
-        threads: of the platforms on the phone's CPU.
-        serial: as `adb devices` prints it; `--adb` gives it.
-        adb: the client binary; empty: the one in the PATH.
-        rules: when the phone may be measured; the agent holds them, see `phone_rules`.
-        options: see `adb.options`.
+        threads: threads of the platforms on the phone's CPU.
+        serial: serial number of the phone as `adb devices` prints it, from the option `--adb`.
+        adb: path of the adb client; empty: the one in the PATH.
+        rules: when the phone may be measured; the agent applies these rules, not this runtime.
+        options: the options that `adb.options` describes.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class AdbRuntime:
         self._session: _Session | None = None
 
     def describe(self) -> Description:
-        """A platform for each variant of each binary; checks the binaries, needs no phone."""
+        """Offer a platform for each variant of each binary.
+
+        This checks the files of the binaries and does not need the phone.
+        """
         platforms: dict[str, PlatformSpec] = {}
         lacking: list[str] = []
         versions: set[str] = set()
@@ -91,7 +95,7 @@ class AdbRuntime:
         return Description(", ".join(sorted(versions)), tuple(platforms.values()), tuple(lacking))
 
     def prepare(self, job: Job) -> Prepared:
-        """Send binary and model, unless they are there; a first call tells whether it runs."""
+        """Copy binary and model to the phone if needed, and check with a call that they run."""
         self._session = None
         session = self._open(job)
         first = session.inquire()
@@ -111,13 +115,13 @@ class AdbRuntime:
         )
 
     def run(self) -> float | None:
-        """One call: its sample in milliseconds."""
+        """Make one call and return its sample in milliseconds."""
         if self._session is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         return self._session.sample()
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """What the binary's own profiler tells of one call."""
+        """Return what the binary's own profiler prints about one call."""
         return self._open(job).profile(runs)
 
     def _open(self, job: Job) -> _Session:
@@ -136,7 +140,7 @@ class AdbRuntime:
         return _Session(self._caller, benchmark, variant, loaded, threads, self._options)
 
     def _chosen(self, job: Job) -> tuple[Benchmark, Variant]:
-        """The binary and the variant that a platform's settings speak of."""
+        """Return the binary and the variant of the job's platform."""
         wanted = (job.dtype, dict(job.settings))
         for benchmark in self._options.benchmarks:
             for variant in benchmark.variants:
@@ -146,7 +150,7 @@ class AdbRuntime:
         raise RuntimeFailure("RUNTIME_MISSING", "the configuration no longer has this platform")
 
     def _platform(self, benchmark: Benchmark, variant: Variant, threads: int) -> PlatformSpec:
-        """Its settings say all that a latency depends on."""
+        """Describe the platform of a variant; the settings hold all that a latency depends on."""
         options = self._options
         on_cpu = variant.delegate in _ON_CPU
         tool = _TOOLS[benchmark.kind]
@@ -178,7 +182,7 @@ class AdbRuntime:
 
 
 class _Session:
-    """A model that is on the phone with its binary."""
+    """A session of a model that is on the phone with its binary."""
 
     def __init__(
         self,
@@ -208,11 +212,11 @@ class _Session:
 
     @property
     def runs(self) -> int:
-        """How many runs a call is asked for."""
+        """Number of runs that a call is asked for."""
         return self._call.runs
 
     def inquire(self) -> Report:
-        """A short call that tells whether the model runs here, and how long it takes."""
+        """Make a short call that shows whether the model runs, and how long a run takes."""
         asked = replace(self._call, runs=1, warmup_runs=1, warmup_s=0.0, inquire=True)
         report = self._sample(asked)
         self.statistic = report.statistic
@@ -223,18 +227,18 @@ class _Session:
         return report
 
     def chill(self) -> None:
-        """The next call is a cold one: the first run of its process."""
+        """Make the next call a cold one, which times the first run of its process."""
         asked = replace(self._call, cold=True)
-        self._tool.command(self._loaded, self.variant, asked)  # says now if it cannot be
+        self._tool.command(self._loaded, self.variant, asked)  # raises if the binary cannot do it
         self._cold = True
 
     def sample(self) -> float:
-        """The sample of one call, in milliseconds."""
+        """Make one call and return its sample in milliseconds."""
         asked, self._cold = replace(self._call, cold=self._cold), False
         return self._sample(asked).latency_ms
 
     def profile(self, runs: int) -> Sequence[LayerTime]:
-        """Kernels by the binary's own profiler."""
+        """Return the kernels from the binary's own profiler."""
         asked = replace(self._call, runs=max(1, runs))
         arguments = self._tool.profile_command(self._loaded, self.variant, asked)
         binary = self._binary
@@ -260,10 +264,10 @@ class _Session:
 
 
 def _check(benchmark: Benchmark) -> None:
-    """Whether the binaries are there and what the configuration says.
+    """Check that the files of a binary exist and have the configured checksums.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, with the difference.
+        RuntimeFailure: RUNTIME_MISSING, naming the file that is wrong.
     """
     extra = [benchmark.profiler] if benchmark.profiler else []
     for binary in (benchmark.binary, *benchmark.libraries, *extra):
@@ -277,5 +281,5 @@ def _check(benchmark: Benchmark) -> None:
             raise RuntimeFailure(
                 "RUNTIME_MISSING",
                 f"{binary.path}: its sha256 is {digest}, configured is {binary.sha256}; "
-                "install that file, or correct the configuration",
+                "install the right file, or correct the configuration",
             )

@@ -1,8 +1,8 @@
 """TFLite's `benchmark_model` on a phone: its command line, and the text that it prints.
 
-Vendor's documents: "TFLite Model Benchmark Tool with C++ Binary" and "TFLite Delegate Utilities for
-Tooling" (both READMEs of TensorFlow Lite's tools). It prints aggregates only: of the timed runs
-count, first, last, least, greatest, average and standard deviation; newer ones the median too.
+It prints only statistics of the timed runs: count, first, last, least, greatest, average and
+standard deviation; newer versions also print the median. Sources: "TFLite Model Benchmark Tool with
+C++ Binary" and "TFLite Delegate Utilities for Tooling", two READMEs of TensorFlow Lite's tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from latfarm_agent.runtimes.adb.report import (
 )
 from latfarm_agent.runtimes.adb.tflite_layers import read_layers
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
-from latfarm_agent.runtimes.tflite.check import check_file
+from latfarm_agent.runtimes.tflite_format.check import check_file
 
 _TOOL = "benchmark_model"
 _NUMBER = r"(\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)"
@@ -66,22 +66,22 @@ _UNSUPPORTED = (
 
 
 class TfliteBenchmark:
-    """`benchmark_model`: CPU (XNNPACK), GPU and NNAPI."""
+    """`benchmark_model` on the CPU (with or without XNNPACK), on the GPU and on NNAPI."""
 
     model_format = "tflite"
     label = "tflite"
 
     def inspect(self, model: Path) -> None:
-        """The checks that every TFLite file gets before an interpreter may see it."""
+        """Check the file, as every TFLite file is checked before an interpreter loads it."""
         check_file(model)
 
     def parts(self, model: Path, folder: Path) -> Mapping[str, Path]:
-        """The file itself."""
+        """Return the file itself."""
         del folder
         return {"model.tflite": model}
 
     def command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """Flags for one call; a cold one still warms up once, and that run is the cold one."""
+        """Return the flags of one call; the warm-up run of a cold call is the cold run."""
         runs, warmup_runs, warmup_s = call.runs, call.warmup_runs, call.warmup_s
         if call.cold:
             runs, warmup_runs, warmup_s = 1, 1, 0.0
@@ -100,7 +100,7 @@ class TfliteBenchmark:
         return [*flags, *variant.arguments]
 
     def read(self, text: str, variant: Variant, call: BinaryRun) -> Report:
-        """One sample: the median of the timed runs, their average where no median is printed."""
+        """Read one sample: the median of the timed runs, or their average if none is printed."""
         conditions = _delegated(text, variant)
         counts = [_Stat(match) for match in _COUNT.finditer(text)]
         summaries = list(_SUMMARY.finditer(text))
@@ -108,7 +108,7 @@ class TfliteBenchmark:
             raise garbled(_TOOL, "printed no timings", text)
         warmup, timed = counts
         init_us, first_us, _, average_us = map(float, summaries[0].groups())
-        # Both lines tell the same average, each in six digits.
+        # Both lines print the same average with six digits.
         if abs(timed.average_us - average_us) > 1e-4 * average_us + 1.0 or not timed.sound:
             raise garbled(_TOOL, "contradicts itself", text)
         if not warmup.sound or timed.runs < 1:
@@ -127,7 +127,7 @@ class TfliteBenchmark:
         return Report(latency_us / 1e3, runs, statistic, init_us / 1e3, conditions)
 
     def failure(self, text: str, code: int) -> RuntimeFailure:
-        """What the tool says of models that it does not take."""
+        """Recognise the messages of the binary about models that it does not accept."""
         low = text.lower()
         words = f"{_TOOL} ended with exit status {code}{said(text)}"
         if any(sign in low for sign in _UNSUPPORTED):
@@ -140,7 +140,7 @@ class TfliteBenchmark:
         return RuntimeFailure("MODEL_FAILED", words)
 
     def profile_command(self, loaded: Loaded, variant: Variant, call: BinaryRun) -> list[str]:
-        """With the profiler, whose buffer must hold the events of one run."""
+        """Return the flags of a call with the profiler, whose buffer must hold a run's events."""
         return [
             *self.command(loaded, variant, call),
             "--enable_op_profiling=true",
@@ -148,7 +148,7 @@ class TfliteBenchmark:
         ]
 
     def layers(self, text: str, variant: Variant, model: Path) -> Sequence[LayerTime]:
-        """Operators and delegates' partitions, named after the operators that they cover."""
+        """Read operators and partitions of delegates, named after the operators that they cover."""
         del variant
         return read_layers(text, model)
 
@@ -179,10 +179,11 @@ def _delegate_flags(variant: Variant) -> list[str]:
 
 
 def _delegated(text: str, variant: Variant) -> dict[str, str]:
-    """How much of the model a delegate took.
+    """Return a condition that says how much of the model a delegate took.
 
     Raises:
-        RuntimeFailure: MODEL_UNSUPPORTED, an accelerator took nothing: its time would be the CPU's.
+        RuntimeFailure: MODEL_UNSUPPORTED if an accelerator took nothing, as the time would be that
+            of the CPU.
     """
     if _NOT_APPLIED in text:
         if variant.delegate == "cpu":

@@ -1,12 +1,13 @@
-"""Kernels of a TFLite model from the profile that `benchmark_model` prints, named by the file.
+"""Kernels of a TFLite model from the profile that `benchmark_model` prints.
 
-The profile's "Run Order" table has one row for each node: its kind, average time, and a name made
-of its output tensors and its number. The file's own operators keep their numbers; a delegate's
-partitions get greater ones, and the operators that they took have no row. So the file tells which
-those are. Rows from within a delegate ("Delegate/...") are parts of its partition's time.
+The table "Run Order" of the profile has one row for each node: its kind, its average time, and a
+name made of its output tensors and its number. The operators of the file keep their numbers. The
+partitions of a delegate get greater numbers, and the operators that they took have no row; the
+model's file shows which ones these are. Rows from within a delegate ("Delegate/...") are part of
+the time of its partition.
 
-Vendor's documents: TensorFlow Lite's schema, and the benchmark tool's README ("Profiling model
-operators").
+Sources: TensorFlow Lite's schema, and the section "Profiling model operators" of the README of the
+benchmark tool.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Sequence
 from latfarm_agent.runtimes.adb.report import garbled
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined, op_name
+from latfarm_agent.runtimes.tflite_format import schema
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, joined, op_name
 
 _TOOL = "benchmark_model"
 _BEGIN = "Operator-wise Profiling Info for Regular Benchmark Runs"
@@ -61,7 +62,7 @@ STABLEHLO_IOTA STABLEHLO_DOT_GENERAL STABLEHLO_REDUCE_WINDOW STABLEHLO_SORT STAB
 STABLEHLO_GATHER STABLEHLO_TRANSPOSE DILATE STABLEHLO_RNG_BIT_GENERATOR REDUCE_WINDOW
 STABLEHLO_COMPOSITE STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT STABLEHLO_CASE
 """
-"""Names of the schema's builtin operators, by their codes."""
+"""Names of the schema's builtin operators, in the order of their codes."""
 
 _CODES = _CODE_NAMES.split()
 
@@ -75,18 +76,18 @@ class _LayerRow:
 
 
 def read_layers(text: str, model: Path) -> list[LayerTime]:
-    """Kernels in execution order.
+    """Return the kernels in execution order.
 
-    An operator of the file that the CPU ran has the device "CPU"; a partition has the delegate's
-    name, and the names of all operators that it covers.
+    An operator that the CPU ran has the device "CPU". A partition has the name of its delegate as
+    device, and the names of all operators that it covers.
 
     Args:
-        text: what the tool printed.
-        model: the file, looked over by `tflite.check`.
+        text: what the binary printed.
+        model: the file, which `tflite_format.check` has accepted.
 
     Raises:
-        RuntimeFailure: MODEL_FAILED, there is no such table; MODEL_UNSUPPORTED, it is not told
-            which operators a partition covers.
+        RuntimeFailure: MODEL_FAILED if there is no such table; MODEL_UNSUPPORTED if the profile
+            does not show which operators a partition covers.
     """
     rows = _rows(text)
     operators = _operators(model)
@@ -104,7 +105,7 @@ def read_layers(text: str, model: Path) -> list[LayerTime]:
         if not mine:
             raise RuntimeFailure(
                 "MODEL_UNSUPPORTED",
-                f"the profile does not tell which operators {row.kind} {row.index} covers",
+                f"the profile does not show which operators {row.kind} {row.index} covers",
             )
         name, op = joined(mine)
         layers.append(LayerTime(name, op, row.latency_ms, row.kind))
@@ -129,10 +130,10 @@ def _rows(text: str) -> list[_LayerRow]:
             break  # the blank line behind the table
         node = _NODE.fullmatch(cells[name].strip())
         if not node:
-            continue  # a part of a partition, or the interpreter's own work
+            continue  # part of a partition, or work of the interpreter itself
         told = cells[average].strip(), cells[times].strip()
         if not all(_TIME.fullmatch(value) for value in told):
-            raise garbled(_TOOL, f"printed a time that is none: {told}", text)
+            raise garbled(_TOOL, f"printed something that is not a time: {told}", text)
         spent_ms = float(told[0]) * max(1.0, float(told[1]))
         device = cells[kind].strip().split("/")[0]
         rows.append(_LayerRow(device or "delegate", node[1], int(node[2]), spent_ms))
@@ -146,13 +147,13 @@ def _rows(text: str) -> list[_LayerRow]:
 def _covered(
     partitions: Sequence[_LayerRow], taken: Sequence[TfliteOperator], names: Sequence[str]
 ) -> dict[int, list[TfliteOperator]]:
-    """The operators of each partition, by its number: all that only its outputs need."""
+    """Return the operators of each partition, by its number: those that make its outputs."""
     if len(partitions) == 1:
         return {partitions[0].index: list(taken)}
     maker = {tensor: operator for operator in taken for tensor in operator.outputs}
     ends: dict[int, list[int]] = {}
     for row in partitions:
-        # A name may hold what separates names; so the file's names are looked for in the row.
+        # A name may contain the separator of names, so search the row for the names of the file.
         told = f", {row.outputs}, "
         ends[row.index] = [tensor for tensor in maker if f", {names[tensor]}, " in told]
     borders = {tensor for tensors in ends.values() for tensor in tensors}
@@ -172,7 +173,7 @@ def _covered(
 
 
 def _operators(model: Path) -> list[TfliteOperator]:
-    """The main subgraph's operators, from the file alone."""
+    """Read the operators of the main subgraph from the file, without an interpreter."""
     names = _names(model)
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         flat = Flatbuffer(data)
@@ -209,7 +210,7 @@ def _code(flat: Flatbuffer, place: int) -> str:
 
 
 def _names(model: Path) -> list[str]:
-    """Names of the main subgraph's tensors."""
+    """Return the names of the tensors of the main subgraph."""
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         flat = Flatbuffer(data)
         main = flat.tables(flat.table(flat.root(), schema.MODEL)[2])[0]

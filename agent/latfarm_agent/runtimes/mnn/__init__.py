@@ -1,1 +1,1 @@
-"""MNN."""
+"""The runtime that executes models with MNN."""

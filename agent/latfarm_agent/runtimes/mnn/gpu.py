@@ -1,8 +1,8 @@
-"""MNN on GPUs by OpenCL and Vulkan: what is there, how a session is asked for, where ops ran.
+"""MNN on GPUs by OpenCL and Vulkan: which GPUs exist, how to make a session, where ops ran.
 
-The package on the index is built for CPUs alone: MNN's own build script makes one with GPUs
-(`build_deps.py opencl,vulkan` in its pymnn/pip_package). MNN takes the first GPU of the first
-OpenCL platform, and the first Vulkan device; its Python package cannot choose another.
+The published package is built for CPUs alone. MNN's own build script makes one with GPUs
+(`build_deps.py opencl,vulkan` in its folder pymnn/pip_package). MNN uses the first GPU of the first
+OpenCL platform, and the first Vulkan device; its Python package cannot choose another one.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from latfarm_agent.runtimes.gpu_options import Gpu
 from latfarm_agent.runtimes.gpus import opencl_gpus, vulkan_gpus
 
 BACKENDS: Mapping[str, int] = {"OPENCL": 3, "VULKAN": 7}
-"""MNN's names of GPU back ends, and its numbers of them (MNNForwardType)."""
+"""Names of MNN's GPU back ends -> their numbers in MNN (MNNForwardType)."""
 
 TUNINGS = ("wide", "none", "fast", "normal", "heavy")
-"""How long MNN looks for good kernels; "wide" is its own default."""
+"""How thoroughly MNN searches for fast kernels; "wide" is MNN's own default."""
 MEMORIES = ("buffer", "image")
-"""What OpenCL keeps tensors in."""
+"""The kind of OpenCL memory that holds tensors."""
 
-_TUNING_BITS = {"none": 1, "heavy": 2, "wide": 4, "normal": 8, "fast": 16}
-_MEMORY_BITS = {"buffer": 64, "image": 128}
-# Vulkan knows three of the tunings.
+_TUNING_BITS = {"none": 1, "heavy": 2, "wide": 4, "normal": 8, "fast": 16}  # MNNGpuMode
+_MEMORY_BITS = {"buffer": 64, "image": 128}  # MNNGpuMode
+# MNN's Vulkan back end has three of the tunings. It treats "fast" and "normal" as these two.
 _VULKAN_TUNINGS = {"fast": "none", "normal": "wide"}
 _PRECISIONS = {"fp32": "high", "fp16": "low"}
-_BACKEND_INFO = 2  # of what a session can tell: the back end that it is on
-_FILE = "tuned"
+_BACKEND_INFO = 2  # code of getSessionInfo for the back end that a session runs on
+_FILE = "tuned"  # name of the file that MNN reads and writes in the scratch folder
 
 
 def devices(module: Any) -> dict[str, Gpu]:
-    """GPU back ends that this MNN has and the system has a device for."""
+    """Return the GPU back ends that this MNN has and for which the system has a device."""
     if not hasattr(module.Interpreter, "createRuntime"):
         return {}
     found: dict[str, Gpu] = {}
@@ -57,7 +57,16 @@ def _has(module: Any, backend: str) -> bool:
 def platforms(
     short: str, backend: str, gpu: Gpu, tuning: str, memory: str, threads: int
 ) -> list[PlatformSpec]:
-    """fp32 and fp16 on a back end. `threads`: of the CPU, for the ops that the GPU lacks."""
+    """Return the platforms of a back end: fp32 and fp16.
+
+    Args:
+        short: version of MNN for the names of the platforms.
+        backend: one of `BACKENDS`.
+        gpu: the GPU that the back end uses.
+        tuning: one of `TUNINGS`.
+        memory: one of `MEMORIES`; only OpenCL uses it.
+        threads: threads of the CPU, for the ops that the back end lacks.
+    """
     common = {
         "backend": backend,
         "gpu": gpu.name,
@@ -84,33 +93,33 @@ def platforms(
 
 
 def session_config(settings: Mapping[str, str], threads: int) -> dict[str, Any]:
-    """What `createSession` is given for a platform."""
+    """Return the configuration that MNN's `createSession` needs for a platform."""
     backend = settings.get("backend", "CPU")
     precision = settings.get("precision", "high")
     if backend not in BACKENDS:
         return {"backend": "CPU", "numThread": threads, "precision": precision}
-    # For GPUs, the number of threads means bits that say how to tune.
+    # On GPUs, MNN reads numThread as the bits of an MNNGpuMode.
     mode = _TUNING_BITS[settings["tuning"]] | _MEMORY_BITS.get(settings.get("memory", ""), 0)
     return {"backend": backend, "numThread": mode, "precision": precision}
 
 
 def check(net: Any, session: Any, settings: Mapping[str, str]) -> None:
-    """See that a session is on the GPU that was asked for: MNN takes the CPU without a word.
+    """Check that a session runs on the GPU of its platform; MNN falls back to the CPU silently.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING.
+        RuntimeFailure: RUNTIME_MISSING if it runs on the CPU.
     """
     backend = settings.get("backend", "CPU")
     if backend in BACKENDS and net.getSessionInfo(session, _BACKEND_INFO) != BACKENDS[backend]:
         raise RuntimeFailure(
             "RUNTIME_MISSING",
-            f"MNN finds no {backend} device any more ({settings.get('gpu', 'none')}); see to its "
+            f"MNN finds no {backend} device any more ({settings.get('gpu', 'none')}); check its "
             "driver and restart the agent",
         )
 
 
 class Output:
-    """A session's output, to be fetched to the host: only that waits for a GPU."""
+    """An output of a session. Copying it to the host is the only call that waits for a GPU."""
 
     def __init__(self, module: Any, tensor: Any) -> None:
         import numpy as np
@@ -124,38 +133,44 @@ class Output:
         )
 
     def fetch(self) -> None:
-        """Wait for it and copy it.
+        """Wait for the output and copy it to the host.
 
         Raises:
-            RuntimeFailure: MODEL_FAILED.
+            RuntimeFailure: MODEL_FAILED if MNN does not copy it.
         """
         if not self._tensor.copyToHostTensor(self._host):
             raise RuntimeFailure("MODEL_FAILED", "MNN does not copy an output to the host")
 
 
 def place(tensors: Any, settings: Mapping[str, str]) -> str:
-    """Where an op ran that wrote these tensors: what the CPU computes lies in the host's memory."""
+    """Return where the op ran that wrote these tensors: the name of the GPU, or "CPU".
+
+    What the CPU computes lies in the host's memory.
+    """
     if settings.get("backend", "CPU") not in BACKENDS:
         return "CPU"
     for tensor in tensors:
         try:
             if tensor.getHost() is not None:
                 return "CPU"
-        except ValueError:  # a capsule cannot hold a null pointer
+        except ValueError:  # MNN's binding fails to return a null pointer, which GPU tensors have
             continue
     return settings.get("gpu", "GPU")
 
 
 @dataclass(frozen=True)
 class TuningCache:
-    """What MNN found out about a model's kernels, kept so that it tunes a model once."""
+    """Keeps the results of MNN's tuning, so that MNN tunes each model only once.
+
+    `folder`: where the results are kept; None: nowhere.
+    """
 
     folder: Path | None
 
     def lend(self, job_path: Path, settings: Mapping[str, str], version: str, work: Path) -> Loan:
-        """A file for MNN to read and write, in `work`, with what is known so far in it.
+        """Copy the known results about a model to a file in `work` that MNN may read and write.
 
-        MNN does not write whole files at once: the kept one is replaced when it is done.
+        MNN does not write the file in one step, so it never gets the kept file itself.
         """
         mine = work / _FILE
         if self.folder is None or settings.get("backend", "CPU") not in BACKENDS:
@@ -172,18 +187,21 @@ class TuningCache:
 
 @dataclass(frozen=True)
 class Loan:
-    """A copy of one model's tuning; `kept` None: there is nothing to keep."""
+    """A copy of the tuning results of one model.
+
+    `kept`: the file in the cache; None: nothing is kept. `mine`: the copy that MNN uses.
+    """
 
     kept: Path | None
     mine: Path
 
     def give(self, net: Any) -> None:
-        """Tell MNN before it makes the session."""
+        """Name the copy to MNN; call this before the session is made."""
         if self.kept is not None:
             net.setCacheFile(str(self.mine))
 
     def take_back(self, net: Any, session: Any) -> None:
-        """Keep what MNN learnt."""
+        """Replace the file in the cache by what MNN has found."""
         if self.kept is None:
             return
         net.updateCacheFile(session, 0)

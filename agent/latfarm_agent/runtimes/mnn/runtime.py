@@ -1,7 +1,7 @@
 """MNN models by MNN's session interpreter, on the CPU and on GPUs.
 
-Only `MNN` itself is imported, never `MNN.tools`: those modules install a package with pip when they
-are imported, to send usage data.
+Only `MNN` itself is imported, never `MNN.tools`: when those modules are imported, they install a
+package with pip that sends usage data.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 
 _PROFILE_WARMUP = 3
+"""Runs before a profile whose times are not counted."""
 _OPTIONS: Mapping[str, Any] = {
     "opencl": True,
     "vulkan": True,
@@ -37,24 +38,25 @@ _OPTIONS: Mapping[str, Any] = {
     "memory": mnn_gpu.MEMORIES,
     "cache_dir": "",
 }
-# The library gives null pointers for what is no model, and its binding then ends the process.
-_MAGIC_ROOM = 8
-_RESIZE_STATUS = 3  # of what a session can tell: 0 once shapes and memory are settled
+_LEAST_BYTES = 8
+"""Size of the smallest file that is given to MNN. For shorter ones the library returns a null
+pointer, with which its Python binding ends the process."""
+_RESIZE_STATUS = 3  # code of getSessionInfo; the answer is 0 once shapes and memory are settled
 _UNSUPPORTED = re.compile(r"don't support type \[?([^\]\s]+)|not support", re.IGNORECASE)
 
 
 class MnnRuntime:
-    """MNN in high precision (float32 throughout), on GPUs in low precision too.
+    """MNN in high precision (float32 throughout), and on GPUs in low precision too.
 
     Args:
-        threads: of the CPU.
-        options: "opencl", "vulkan" (true): whether to look for GPUs. "software_devices" (false):
-            whether to offer drivers that compute on the CPU, as lavapipe does, as if they were
-            GPUs. "tuning" (one of `TUNINGS`), "memory" (of `MEMORIES`, for OpenCL): see MNN's
-            GPU modes. "cache_dir": where it is kept what tuning found; empty: nowhere.
+        threads: threads of the CPU.
+        options: "opencl", "vulkan" (default true): whether to look for GPUs. "software_devices"
+            (default false): whether to offer drivers that emulate a GPU on the CPU, for example
+            lavapipe. "tuning" (one of `TUNINGS`) and "memory" (one of `MEMORIES`, for OpenCL): see
+            MNN's GPU modes. "cache_dir": folder for the results of tuning; empty: none are kept.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, an option is unknown or ill-typed.
+        RuntimeFailure: RUNTIME_MISSING if an option is unknown or has a wrong type.
     """
 
     wants_cache_dir = True
@@ -69,7 +71,7 @@ class MnnRuntime:
         self._outputs: list[Output] = []
 
     def describe(self) -> Description:
-        """fp32 on the CPU, fp32 and fp16 on the GPUs that this MNN and the system have."""
+        """Offer fp32 on the CPU, and fp32 and fp16 on the GPUs that this MNN supports."""
         module = _import()
         version = str(module.version())
         short = ".".join(version.split(".")[:2])
@@ -95,13 +97,13 @@ class MnnRuntime:
             clock = "thread" if self._threads == 1 else "process"
             return Prepared(cpu_clock=clock, probe=matrix_probe())
         self._outputs = _outputs(self._net, self._session)
-        # MNN makes and tunes its kernels when it makes the session; loading is little beside that.
+        # MNN compiles and tunes kernels when it makes the session; loading takes little time.
         return Prepared(compile_ms=spent_ms, cpu_clock="none", probe=matrix_probe())
 
     def run(self) -> float | None:
-        """One inference; MNN keeps its input tensors as they were filled.
+        """Run one inference; MNN keeps its input tensors as they were filled.
 
-        On a GPU it ends when the outputs are on the host, as MNN's own benchmark has it.
+        On a GPU, the run ends when the outputs are on the host, as in MNN's own benchmark.
         """
         if self._net is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
@@ -115,13 +117,13 @@ class MnnRuntime:
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times between MNN's callbacks before and after each op, named as in the MNN file.
+        """Return the times between MNN's callbacks before and after each op, named as in the file.
 
-        MNN's converter has fused before: an op bears the name of the first node that it covers.
-        Copies that MNN puts before or behind an op to change a layout are called "Reorder".
-        `device` is the GPU, or "CPU" for what its back end lacks. A GPU works on while we look:
-        each row holds the wait for it and the way of the op's result to the host, so that they sum
-        up to more than a run.
+        MNN's converter has fused ops earlier: an op has the name of the first node that it covers.
+        Copies that MNN inserts to change a layout are called "Reorder". `device` is the GPU, or
+        "CPU" for an op that the back end lacks. A GPU works asynchronously, so each of its times
+        includes waiting for it and copying the op's result to the host; the sum exceeds the time of
+        a run.
         """
         module = _import()
         net, session = self._load(job)
@@ -158,7 +160,7 @@ class MnnRuntime:
 
     def _load(self, job: Job) -> tuple[Any, Any]:
         module = _import()
-        if job.model_path.stat().st_size < _MAGIC_ROOM:
+        if job.model_path.stat().st_size < _LEAST_BYTES:
             raise RuntimeFailure("MODEL_INVALID", "the file is too short for an MNN model")
         config = mnn_gpu.session_config(job.settings, self._threads)
         version = str(module.version())
@@ -184,7 +186,7 @@ class MnnRuntime:
         return net, session
 
     def _fill(self, module: Any, name: str, tensor: Any) -> None:
-        """Deterministic inputs; see `input_noise`."""
+        """Fill an input with the same random values each time; see `input_noise`."""
         import numpy as np
 
         shape = tuple(int(size) for size in tensor.getShape())
@@ -204,7 +206,7 @@ class MnnRuntime:
 
 
 def _kind(name: str, op: str, names: Collection[str]) -> str:
-    """What an op is called; a raster beside the op that it is named after changes a layout."""
+    """Return the type of an op; a raster that is named after another op is a change of layout."""
     stem, mark, number = name.rpartition("_raster_")
     if op == "Raster" and mark and number.isdecimal() and stem in names:
         return "Reorder"
@@ -233,7 +235,11 @@ def _outputs(net: Any, session: Any) -> list[Output]:
 
 
 def _unready(said: str) -> RuntimeFailure:
-    """Why a session has no memory plan: an op that MNN lacks, which it prints, or no memory."""
+    """Return why MNN could not prepare a session: an op that it lacks, or too little memory.
+
+    Args:
+        said: what MNN printed meanwhile, which is the only place where it names the op.
+    """
     found = _UNSUPPORTED.search(said)
     if found:
         op = f"the operator {found[1]}" if found[1] else "an operator"
@@ -244,7 +250,8 @@ def _unready(said: str) -> RuntimeFailure:
 
 
 def _failure(error: Exception) -> RuntimeFailure:
-    """The typed failure for one of MNN's exceptions, its message cut to one line."""
+    """Turn an exception of MNN into a typed failure with a message of one line."""
     message = " ".join(str(error).split())[:600]
     memory = isinstance(error, MemoryError) or "bad_alloc" in message.lower()
-    return RuntimeFailure("OUT_OF_MEMORY" if memory else "MODEL_INVALID", message or "no model")
+    code = "OUT_OF_MEMORY" if memory else "MODEL_INVALID"
+    return RuntimeFailure(code, message or "MNN does not read the file")

@@ -1,1 +1,1 @@
-"""ncnn."""
+"""The runtime that executes models with ncnn."""

@@ -1,7 +1,8 @@
-"""ncnn models on the CPU and on Vulkan GPUs: a zip of `model.param` and `model.bin`, both stored.
+"""ncnn models on the CPU and on Vulkan GPUs.
 
-The shapes of ncnn's inputs stand in no file; the param's Input layers carry them as our builder,
-and ncnn's own converters, write them (0=w, 1=h, 11=d, 2=c).
+A model is a zip file with the parts `model.param` and `model.bin`, both uncompressed. ncnn itself
+does not need the shapes of inputs. This runtime reads them from the Input layers of the param,
+where the builder of the controller and ncnn's converters write them (0=w, 1=h, 11=d, 2=c).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 
 _PROFILE_WARMUP = 3
+"""Runs before a profile whose times are not counted."""
 _PARTS = ("model.param", "model.bin")
-_MAGIC = "7767517"
+_MAGIC = "7767517"  # the first line of each param file
 _OPTIONS = (
     "use_vulkan_compute",
     "use_fp16_packed",
@@ -39,15 +41,15 @@ _OPTIONS = (
 
 
 class NcnnRuntime:
-    """ncnn in float32, on GPUs in half precision too; a run extracts all outputs anew.
+    """ncnn in float32, and on GPUs in half precision too. A run extracts all outputs.
 
     Args:
-        threads: of the CPU.
-        options: "vulkan" (true): whether to look for GPUs. "software_devices" (false): whether to
-            offer drivers that compute on the CPU, as lavapipe does, as if they were GPUs.
+        threads: threads of the CPU.
+        options: "vulkan" (default true): whether to look for GPUs. "software_devices" (default
+            false): whether to offer drivers that emulate a GPU on the CPU, for example lavapipe.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, an option is unknown or ill-typed.
+        RuntimeFailure: RUNTIME_MISSING if an option is unknown or has a wrong type.
     """
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
@@ -58,7 +60,7 @@ class NcnnRuntime:
         self._outputs: list[str] = []
 
     def describe(self) -> Description:
-        """fp32 on the CPU; each GPU in fp32, and in fp16 where it can store that."""
+        """Offer fp32 on the CPU and on each GPU, and fp16 on the GPUs that can store it."""
         module = _import()
         version = str(module.__version__)
         settings = {"device": "cpu", "precision": "fp32", "threads": str(self._threads)}
@@ -70,7 +72,7 @@ class NcnnRuntime:
         return Description(version, tuple(offered))
 
     def prepare(self, job: Job) -> Prepared:
-        """Unpack the file, load it into a fresh net, make noise for its inputs."""
+        """Unpack the file, load it into a fresh net, and make noise for its inputs."""
         self._net = None
         self._feeds = []
         gc.collect()
@@ -79,13 +81,13 @@ class NcnnRuntime:
         spent_ms = (time.perf_counter() - begun) * 1e3
         self._outputs = [str(name) for name in self._net.output_names()]
         if vulkan.index_of(job.settings) is not None:
-            # Its shaders are compiled when a net is loaded; loading is little beside that.
+            # ncnn compiles the shaders when it loads a net; loading itself takes little time.
             return Prepared(compile_ms=spent_ms, cpu_clock="none", probe=matrix_probe())
         clock = "thread" if self._threads == 1 else "process"
         return Prepared(cpu_clock=clock, probe=matrix_probe())
 
     def run(self) -> float | None:
-        """One inference; a GPU's results are fetched."""
+        """Run one inference; the results of a GPU are copied to the host."""
         if self._net is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         with self._net.create_extractor() as extractor:
@@ -95,12 +97,12 @@ class NcnnRuntime:
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Time of each layer: its results are asked for in the file's order, one layer at a time.
+        """Return the time of each layer, by extracting the results of one layer after the other.
 
-        An extractor that keeps what it computed runs but the layer asked for. Layers that only
-        hand a tensor on (Input, Split) have no row. `device` is the GPU, or "cpu" for what its
-        back end lacks. On a GPU each row holds the wait for it and the way of the result to the
-        host, so that they sum up to more than a run.
+        An extractor that keeps its results only computes the layer that is asked for. Layers that
+        only pass a tensor on (Input, Split) have no row. `device` is the GPU, or "cpu" for a layer
+        that has no Vulkan implementation. On a GPU, each time includes waiting for the GPU and
+        copying the result to the host, so that the sum exceeds the time of a run.
         """
         net, feeds = self._load(job)
         layers = [layer for layer in net.layers() if layer.type not in ("Input", "Split")]
@@ -136,7 +138,7 @@ class NcnnRuntime:
             if self._options["software_devices"] or not gpu.software:
                 offered += vulkan.platforms(short, gpu, halves, self._threads)
         if found and not offered:
-            module.destroy_gpu_instance()  # its threads are of no use
+            module.destroy_gpu_instance()  # ends the threads of an instance that nobody uses
         return offered
 
     def _load(self, job: Job) -> tuple[Any, list[tuple[str, Any]]]:
@@ -188,17 +190,18 @@ def _import() -> Any:
 
 def _extract(extractor: Any, name: str) -> None:
     code, _ = extractor.extract(name)
-    if code == -100:  # its allocator gave an empty blob
+    if code == -100:  # ncnn's code for a blob that it could not allocate
         raise RuntimeFailure("OUT_OF_MEMORY", f"ncnn could not allocate {name!r}")
     if code:
         raise RuntimeFailure("MODEL_FAILED", f"ncnn ended with code {code} at {name!r}")
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Copy the two parts out of the zip; stored parts cannot grow beyond the file.
+    """Copy the two parts out of the zip file. Uncompressed parts cannot exceed the file's size.
 
     Raises:
-        ValueError: a part is missing, or compressed.
+        KeyError: a part is missing.
+        ValueError: a part is compressed.
     """
     with zipfile.ZipFile(path) as archive:
         for part in _PARTS:
@@ -214,7 +217,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _unread(module: Any, param: str) -> RuntimeFailure:
-    """Why ncnn does not read a param: a layer that it lacks, or a text that is broken."""
+    """Return why ncnn cannot read a param: it lacks a layer, or the text is broken."""
     kinds = {words[0] for words in map(str.split, param.splitlines()[2:]) if len(words) > 3}
     lacking = sorted(kind for kind in kinds if module.layer_to_index(kind) < 0)
     if lacking:
@@ -223,14 +226,14 @@ def _unread(module: Any, param: str) -> RuntimeFailure:
 
 
 def _input_shapes(param: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the Input layers' blobs, outermost size first.
+    """Return the shapes of the blobs of the Input layers, with the outermost size first.
 
     Raises:
-        ValueError: this is no param text.
+        ValueError: the text is not a param.
     """
     lines = param.splitlines()
     if not lines or lines[0].strip() != _MAGIC:
-        raise ValueError("model.param does not begin with ncnn's number")
+        raise ValueError(f"model.param does not begin with ncnn's number {_MAGIC}")
     shapes: dict[str, tuple[int, ...]] = {}
     for line in lines[2:]:
         words = line.split()
@@ -245,9 +248,9 @@ def _input_shapes(param: str) -> dict[str, tuple[int, ...]]:
 
 
 def _noise(module: Any, shape: Sequence[int]) -> Any:
-    """Normal noise, the same each time."""
+    """Return normally distributed values, the same each time."""
     import numpy as np
 
     draw = np.random.default_rng(0)
     data = draw.standard_normal(tuple(shape)).astype(np.float32)
-    return module.Mat(data).clone()  # `data` must live until then: Mat only borrows it
+    return module.Mat(data).clone()  # the clone owns its memory, while the first Mat borrows `data`

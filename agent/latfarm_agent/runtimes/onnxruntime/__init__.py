@@ -1,1 +1,1 @@
-"""ONNX Runtime."""
+"""The runtime that executes models with ONNX Runtime and its execution providers."""

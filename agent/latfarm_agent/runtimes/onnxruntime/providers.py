@@ -1,7 +1,7 @@
-"""Execution providers of onnxruntime: where a session's nodes run, and with which options.
+"""Execution providers of onnxruntime: where the nodes of a session run, and with which options.
 
-A provider that this onnxruntime was built with and that loads is offered by itself; the agent's
-configuration changes one, or adds one that comes as a plugin library:
+Each provider that this onnxruntime was built with and that loads is offered without configuration.
+The agent's configuration can change a provider, or add one that comes as a plugin library:
 
 ```json
 {"providers": [
@@ -29,7 +29,7 @@ _SUFFIX = "ExecutionProvider"
 _KEYS = ("name", "label", "options", "dtypes", "library", "cpu_fallback")
 _LABEL = re.compile(r"[a-z0-9]+$")
 _TENSORRT = "TensorrtExecutionProvider"
-# Providers with threads of their own, and their option for how many.
+# Providers with threads of their own -> their option for the number of threads.
 _THREADS = {
     "OpenVINOExecutionProvider": "num_of_threads",
     "XnnpackExecutionProvider": "intra_op_num_threads",
@@ -38,12 +38,19 @@ _THREADS = {
 
 @dataclass(frozen=True)
 class ProviderTarget:
-    """One provider with its options; `label` names it in a platform's name.
+    """One provider with its options.
 
-    `memory`: where inputs and outputs lie. `on_cpu`: it computes on the CPU, so that the thread
-    count matters. `compiles`: it makes kernels of whole pieces of the graph. `helpers` run what it
-    leaves, before the CPU does; where `cpu_fallback` is off, nothing may be left. `library`: of a
-    provider that comes as a plugin.
+    Attributes:
+        provider: onnxruntime's name of the provider.
+        label: stands for the provider in the names of platforms.
+        dtypes: element types that it computes in; each is a platform.
+        options: options of the provider.
+        memory: where inputs and outputs lie, "cpu" or "cuda".
+        on_cpu: it computes on the CPU, so that the number of threads matters.
+        compiles: it compiles whole pieces of the graph into kernels.
+        helpers: other providers that execute the nodes that this one does not support.
+        library: path of the plugin library, empty for a provider that is built in.
+        cpu_fallback: whether the CPU may execute what all of them do not support.
     """
 
     provider: str
@@ -59,7 +66,7 @@ class ProviderTarget:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What changes its latency, as settings of a platform."""
+        """Return all that changes the latency on this provider, as settings of a platform."""
         found = {
             "provider": self.provider,
             "label": self.label,
@@ -108,10 +115,10 @@ _BY_NAME = {target.provider: target for target in _KNOWN}
 
 
 def configured(entries: Any) -> tuple[ProviderTarget, ...]:
-    """The targets of the option "providers".
+    """Read the option "providers" of the agent's configuration.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, naming what is wrong and what belongs there.
+        RuntimeFailure: RUNTIME_MISSING, saying what is wrong and what belongs there.
     """
     if not isinstance(entries, (list, tuple)):
         raise _wrong("providers", "must be a list of objects")
@@ -124,10 +131,10 @@ def configured(entries: Any) -> tuple[ProviderTarget, ...]:
 
 
 def present(ort: Any, chosen: Sequence[ProviderTarget]) -> tuple[ProviderTarget, ...]:
-    """The `chosen` targets, and all others that this onnxruntime has and that load.
+    """Return the `chosen` providers, and all others that this onnxruntime has and that load.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING when a chosen one does not load.
+        RuntimeFailure: RUNTIME_MISSING if a chosen provider does not load.
     """
     for target in chosen:
         if target.dtypes:
@@ -141,16 +148,16 @@ def present(ort: Any, chosen: Sequence[ProviderTarget]) -> tuple[ProviderTarget,
         try:
             check(ort, known)
         except RuntimeFailure:
-            continue  # built in, but what it needs of the board is not here
+            continue  # it is built in, but the board lacks something that it needs
         found.append(known)
     return tuple(found)
 
 
 def check(ort: Any, target: ProviderTarget) -> None:
-    """Load a provider for a model that asks nothing of it.
+    """Check that a provider loads, with a tiny model of which it supports no node.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, with onnxruntime's reason.
+        RuntimeFailure: RUNTIME_MISSING, with the reason that onnxruntime gives.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -169,18 +176,18 @@ def open_session(
     target: ProviderTarget,
     extra: Mapping[str, str] | None = None,
 ) -> Any:
-    """A session on a provider, never silently on another one.
+    """Make a session on a provider, and fail instead of running on another one.
 
     Args:
         ort: the onnxruntime module.
-        model: path or bytes.
-        options: a SessionOptions, changed here.
-        target: where it shall run.
+        model: path or bytes of the model.
+        options: a SessionOptions, which this function changes.
+        target: the provider that shall run the model.
         extra: more options of the provider.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING when the provider is not here or does not load.
-        Exception: onnxruntime's own, about the model.
+        RuntimeFailure: RUNTIME_MISSING if the provider does not exist here or does not load.
+        Exception: onnxruntime's own exceptions about the model.
     """
     options.add_session_config_entry(RECORD_PLACES, "1")
     if not target.cpu_fallback:
@@ -197,7 +204,7 @@ def open_session(
         providers += [(helper, device) for helper in target.helpers]
         if target.cpu_fallback:
             providers.append(CPU)
-        # What onnxruntime calls its fallback drops a provider that fails and goes on without it.
+        # With its fallback on, onnxruntime would go on without a provider that fails to load.
         session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     if target.provider not in session.get_providers():
         raise missing(target, "onnxruntime left it out: a library that it needs does not load")
@@ -205,11 +212,12 @@ def open_session(
 
 
 def extra_options(target: ProviderTarget, job: Job, threads: int, cache_dir: str) -> dict[str, str]:
-    """Options that follow from the request; what the configuration says goes before them.
+    """Return the options that follow from the request; those of the configuration take precedence.
 
-    TensorRT's engines live as long as one request: their file names tell models of equal node names
-    but other shapes or weights not apart, and no engine may come from elsewhere. Its timing cache
-    tells layers apart by all that changes their time, and is kept in `cache_dir`.
+    TensorRT's engines are kept for one request only. Their file names are the same for models whose
+    nodes have equal names but other shapes or weights, and an engine from elsewhere must never be
+    loaded. Its timing cache distinguishes layers by everything that changes their time, so it is
+    kept in `cache_dir`.
     """
     found: dict[str, str] = {}
     if target.on_cpu and target.provider in _THREADS:
@@ -227,27 +235,27 @@ def extra_options(target: ProviderTarget, job: Job, threads: int, cache_dir: str
 
 
 def missing(target: ProviderTarget, reason: str) -> RuntimeFailure:
-    """That a provider is not here."""
+    """Return the failure for a provider that cannot be used."""
     return RuntimeFailure(
         "RUNTIME_MISSING",
-        f"onnxruntime's {target.provider} does not load ({reason}); install what it needs, or take "
-        "it out of the runtime's option providers",
+        f"onnxruntime's {target.provider} does not load ({reason}); install what it needs, or "
+        "remove it from the runtime's option providers",
     )
 
 
 def _devices(ort: Any, target: ProviderTarget) -> list[Any]:
-    """The device of a plugin's provider; the plugin is registered once in a process."""
+    """Return the first device of a plugin's provider; registers the plugin once in a process."""
 
     def found() -> list[Any]:
         return [device for device in ort.get_ep_devices() if device.ep_name == target.provider]
 
     if not found():
         if not Path(target.library).is_file():
-            raise missing(target, f"{target.library} is no file")
+            raise missing(target, f"{target.library} is not a file")
         ort.register_execution_provider_library(target.provider, target.library)
     devices = found()
     if not devices:
-        raise missing(target, f"{target.library} finds no device here")
+        raise missing(target, f"{target.library} finds no device on this board")
     return devices[:1]
 
 
@@ -259,11 +267,11 @@ def _target(entry: Any, where: str) -> ProviderTarget:
             raise _wrong(where, f"has an unknown key {key!r}; known: {', '.join(_KEYS)}")
     name = entry.get("name")
     if not isinstance(name, str) or not name.endswith(_SUFFIX) or name == CPU:
-        raise _wrong(f"{where}.name", "must be a provider, as CUDAExecutionProvider")
+        raise _wrong(f"{where}.name", "must be a provider, for example CUDAExecutionProvider")
     base = _BY_NAME.get(name) or ProviderTarget(name, name[: -len(_SUFFIX)].lower(), ())
     label = entry.get("label", base.label)
     if not isinstance(label, str) or not _LABEL.match(label):
-        raise _wrong(f"{where}.label", "must be of small letters and digits")
+        raise _wrong(f"{where}.label", "must consist of small letters and digits")
     options = entry.get("options", {})
     if not isinstance(options, dict) or not all(
         isinstance(value, (str, int, float)) for value in options.values()
@@ -274,7 +282,7 @@ def _target(entry: Any, where: str) -> ProviderTarget:
     if not isinstance(dtypes, list) or not all(dtype in DTYPES for dtype in dtypes):
         raise _wrong(f"{where}.dtypes", f"must be a list of {', '.join(DTYPES)}")
     if not dtypes and "dtypes" not in entry:
-        raise _wrong(f"{where}.dtypes", f"must be said for {name}: of {', '.join(DTYPES)}")
+        raise _wrong(f"{where}.dtypes", f"must be given for {name}: a list of {', '.join(DTYPES)}")
     library = entry.get("library", "")
     if not isinstance(library, str) or (library and not Path(library).is_absolute()):
         raise _wrong(f"{where}.library", "must be the absolute path of the provider's library")
@@ -303,14 +311,14 @@ def _wrong(where: str, what: str) -> RuntimeFailure:
 
 
 def _field(number: int, value: int | bytes) -> bytes:
-    """One field of a protobuf message: a small integer, or bytes of less than 128."""
+    """Encode one field of a protobuf message: an integer below 128, or fewer than 128 bytes."""
     if isinstance(value, int):
         return bytes((number << 3, value))
     return bytes((number << 3 | 2, len(value))) + value
 
 
 def _probe_model() -> bytes:
-    """An ONNX file of one determinant: an op that providers leave to the CPU."""
+    """Build an ONNX file with one determinant, an op that all providers leave to the CPU."""
     node = _field(1, b"x") + _field(2, b"y") + _field(4, b"Det")
     sizes = _field(1, _field(1, 1)) + _field(1, _field(1, 1))
     matrix = _field(2, _field(1, _field(1, 1) + _field(2, sizes)))

@@ -1,7 +1,7 @@
-"""ONNX models by onnxruntime, on the CPU and on whatever other execution provider is there.
+"""ONNX models by onnxruntime, on the CPU and on every other execution provider that is present.
 
-On the CPU: fp32, and int8 as QDQ. Not fp16: the CPU provider has few float16 kernels, puts Casts to
-float32 around all other nodes, and is slower than with the float32 model.
+The CPU runs fp32, and int8 as QDQ models. It does not offer fp16: the CPU provider has few float16
+kernels, puts Casts to float32 around all other nodes, and is slower than with the float32 model.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.noise import input_noise
+from latfarm_agent.runtimes.onnx.covers import Cover, covers
+from latfarm_agent.runtimes.onnx.wire import read_nodes
 from latfarm_agent.runtimes.onnxruntime import providers as onnx_providers
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers
 from latfarm_agent.runtimes.onnxruntime.providers import ProviderTarget
 from latfarm_agent.runtimes.onnxruntime.trace import (
     CPU,
@@ -33,7 +34,6 @@ from latfarm_agent.runtimes.onnxruntime.trace import (
     read_kernels,
     read_places,
 )
-from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
 from latfarm_agent.runtimes.probe import matrix_probe
 from latfarm_agent.runtimes.trace import middle_mean
 
@@ -59,12 +59,14 @@ _UNSUPPORTED = (
     "ir version",
     "opset",
 )
-_ERRORS_ONLY = 3
+_ERRORS_ONLY = 3  # log_severity_level of onnxruntime
 _OPTIMISED_LIMIT_BYTES = 1 << 30
+"""Size of the largest model whose optimised form is saved; our choice, to spare the disk."""
 _SPARE_DISK = 4
-"""Times the model's size that must be free for the optimised file."""
+"""The optimised form is saved only if the disk has this many times the model's size free."""
 _PROFILE_WARMUP = 3
-# Providers that launch kernels and go on: the host's clock tells nothing about them.
+"""Runs before a profile whose times are not counted."""
+# Providers that launch kernels and do not wait: the host's clock says nothing about their time.
 _ASYNCHRONOUS = (
     "CUDAExecutionProvider",
     "MIGraphXExecutionProvider",
@@ -75,9 +77,13 @@ _ASYNCHRONOUS = (
 
 
 class OnnxRuntime:
-    """onnxruntime with all graph optimisations; `threads` within an op, one op at a time.
+    """onnxruntime with all graph optimisations, which executes one op at a time.
 
-    `providers`: see `onnxruntime.providers`; one that is there needs no entry.
+    Args:
+        threads: threads that compute one op.
+        providers: entries as `onnxruntime.providers` describes them; a provider that loads without
+            options needs no entry.
+        cache_dir: folder for the timing cache of TensorRT; empty: none is kept.
     """
 
     wants_cache_dir: ClassVar[bool] = True
@@ -94,7 +100,7 @@ class OnnxRuntime:
         self._synchronise = False
 
     def describe(self) -> Description:
-        """fp32 and int8 on the CPU, and each other provider's platforms."""
+        """Offer fp32 and int8 on the CPU, and the platforms of each other provider."""
         ort = _import()
         version = str(ort.__version__)
         short = ".".join(version.split(".")[:2])
@@ -123,10 +129,10 @@ class OnnxRuntime:
         return Description(version, tuple(platforms))
 
     def prepare(self, job: Job) -> Prepared:
-        """Load the file by its path and bind noise to its inputs, where the provider computes.
+        """Load the file and bind noise to its inputs, in the memory in which the provider computes.
 
-        `compile_ms` is the making of the session where the provider compiles; onnxruntime does not
-        tell the two apart. The conditions say how many nodes were left to the CPU.
+        Where the provider compiles, `compile_ms` is the whole time of making the session, because
+        onnxruntime does not separate the two. The conditions say how many nodes the CPU executes.
         """
         self._session = self._binding = None
         gc.collect()
@@ -163,7 +169,7 @@ class OnnxRuntime:
         )
 
     def run(self) -> float | None:
-        """One inference, to its end; inputs and outputs stay where they are."""
+        """Run one inference to its end; inputs and outputs stay where they are."""
         if self._session is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         try:
@@ -175,11 +181,10 @@ class OnnxRuntime:
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the kernels by onnxruntime's own trace, named after the nodes that they cover.
+        """Return the times of the kernels from onnxruntime's trace, named after the covered nodes.
 
-        A kernel's time is the mean of the middle half of its runs: the trace counts in whole
-        microseconds, so that a median of short kernels would fall onto a grid. `device` is the
-        provider that ran it; a compiled piece of the graph is one kernel.
+        The time of a kernel is the mean of the middle half of its runs, see `trace.middle_mean`.
+        `device` is the provider that ran it. A compiled piece of the graph is one kernel.
         """
         self._session = self._binding = None
         ort = _import()
@@ -188,8 +193,8 @@ class OnnxRuntime:
         options.enable_profiling = True
         options.profile_file_prefix = str(job.scratch_dir / "trace")
         optimised = job.scratch_dir / "optimised.onnx"
-        # The optimised file holds all weights again: not for models that would fill the disk. And a
-        # session with compiled pieces has none.
+        # The optimised file holds all weights again, so large models would fill the disk. A session
+        # with compiled pieces cannot save one at all.
         saves = target is None or not target.compiles
         if saves and _may_save(job):
             options.optimized_model_filepath = str(optimised)
@@ -220,21 +225,21 @@ class OnnxRuntime:
         return _layers(kernels, nodes, found)
 
     def _targets(self) -> tuple[ProviderTarget, ...]:
-        """The providers that are there; looked for once in a process, as loading one takes time."""
+        """Return the providers that load; searched once per process, because loading takes time."""
         key = repr(self._chosen)
         if key not in self._found:
             self._found[key] = onnx_providers.present(_import(), self._chosen)
         return self._found[key]
 
     def _target(self, job: Job) -> ProviderTarget | None:
-        """The provider of the job's platform; None: the CPU."""
+        """Return the provider of the job's platform; None for the CPU."""
         label = job.settings.get("label")
         if label is None:
             return None
         for target in self._targets():
             if target.label == label:
                 return target
-        raise RuntimeFailure("RUNTIME_MISSING", f"no provider is labelled {label!r} here")
+        raise RuntimeFailure("RUNTIME_MISSING", f"no provider with the label {label!r} is here")
 
     def _open(self, ort: Any, job: Job, options: Any, target: ProviderTarget | None) -> Any:
         try:
@@ -274,7 +279,7 @@ def _import() -> Any:
 
 
 def _noise(inputs: Sequence[Any]) -> dict[str, Any]:
-    """Deterministic inputs; see `input_noise`."""
+    """Return the same random inputs each time; see `input_noise`."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -291,7 +296,7 @@ def _noise(inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
-    """The typed failure for one of onnxruntime's exceptions, its message cut to one line."""
+    """Turn an exception of onnxruntime into a typed failure with a message of one line."""
     if isinstance(error, RuntimeFailure):
         return error
     message = " ".join(str(error).split())[:600]
@@ -312,11 +317,11 @@ def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
 def _layers(
     kernels: Sequence[TracedKernel], nodes: Sequence[tuple[str, str]], found: Sequence[Cover]
 ) -> list[LayerTime]:
-    """The trace's kernels as layers, in order of execution.
+    """Return the kernels of a trace as layers, in the order of execution.
 
     Raises:
-        RuntimeFailure: PROFILE_UNAVAILABLE where the trace has only the times at which the host
-            launched a GPU's kernels: they would say nothing about the layers.
+        RuntimeFailure: PROFILE_UNAVAILABLE if the trace only holds the time that the host took to
+            launch a GPU's kernels, which says nothing about the layers.
     """
     by_order = [kernel.op for kernel in kernels] == [op for _, op in nodes]
     by_name = {name: cover for (name, _), cover in zip(nodes, found) if name}
@@ -328,7 +333,7 @@ def _layers(
         if not durations:
             raise RuntimeFailure(
                 "PROFILE_UNAVAILABLE",
-                f"this onnxruntime's trace has no device times of {kernel.provider}",
+                f"the trace of this onnxruntime has no device times of {kernel.provider}",
             )
         fallback = Cover(kernel.name, kernel.op)
         cover = found[position] if by_order else by_name.get(kernel.name, fallback)

@@ -1,4 +1,4 @@
-"""What onnxruntime says about a run: its trace's kernels, and which provider took which nodes."""
+"""What onnxruntime reports about a run: the kernels of its trace, and who executed which nodes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnxruntime.layers import Cover, covers, known_name
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.covers import Cover, covers, known_name
+from latfarm_agent.runtimes.onnx.wire import WireNode
 
 CPU = "CPUExecutionProvider"
 RECORD_PLACES = "session.record_ep_graph_assignment_info"
-"""Session option that lets `read_places` know; onnxruntime older than 1.24 ignores it."""
+"""Session option that makes onnxruntime record what `read_places` returns. Versions before 1.24
+ignore it."""
 _KERNEL = "_kernel_time"
 _NUMBERED = re.compile(r"_(?P<number>\d+)$")
-_SHOWN = 12
+_SHOWN = 12  # at most this many nodes are named in a condition
 
 
 @dataclass
 class TracedKernel:
-    """One kernel of a trace. `device_ms`: a GPU's own times, empty where the trace has none."""
+    """One kernel of a trace.
+
+    `host_ms`: time of each run by the host's clock. `device_ms`: time of each run by the GPU's own
+    clock, empty where the trace has none.
+    """
 
     name: str
     op: str
@@ -31,17 +36,20 @@ class TracedKernel:
 
 @dataclass(frozen=True)
 class ProviderPart:
-    """Nodes that one provider took as one piece: (name, op) each. A CPU's pieces have one node."""
+    """Nodes that one provider executes as one piece, each as (name, op).
+
+    On the CPU, each piece has one node.
+    """
 
     provider: str
     nodes: tuple[tuple[str, str], ...]
 
 
 def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[TracedKernel]:
-    """The kernels of a trace in order of their first run, with the time of each run.
+    """Return the kernels of a trace in the order of their first run, with the time of each run.
 
-    What runs on a GPU follows, in the trace, the event of the node that launched it; the node's own
-    time is then the host's.
+    In a trace, the events of a GPU stand behind the event of the node that launched them. The time
+    of the node itself is then only what launching took on the host.
     """
     found: dict[str, TracedKernel] = {}
     last: TracedKernel | None = None
@@ -64,9 +72,10 @@ def read_kernels(events: Sequence[Mapping[str, Any]]) -> list[TracedKernel]:
 
 
 def read_places(session: Any) -> list[ProviderPart] | None:
-    """Who took which nodes of a session that was made with RECORD_PLACES; None: it does not say.
+    """Return which provider executes which nodes of a session; None if onnxruntime does not say.
 
-    Nodes are those that the first, provider-independent optimisations left.
+    The session must have been made with RECORD_PLACES. The nodes are those that exist after the
+    first optimisations, which do not depend on the provider.
     """
     ask = getattr(session, "get_provider_graph_assignment_info", None)
     if ask is None:
@@ -80,10 +89,11 @@ def read_places(session: Any) -> list[ProviderPart] | None:
 
 
 def placement(places: Sequence[ProviderPart] | None, wanted: Collection[str]) -> dict[str, str]:
-    """Conditions that say how much of a model ran outside of the `wanted` providers.
+    """Return conditions that say how much of a model ran outside of the `wanted` providers.
 
     Raises:
-        RuntimeFailure: MODEL_UNSUPPORTED when all of it did: a time of it would be another's.
+        RuntimeFailure: MODEL_UNSUPPORTED if no node ran on them: the time would then be the time of
+            another provider.
     """
     if places is None:
         return {"nodes_on_cpu": "unknown"}
@@ -109,10 +119,16 @@ def compiled_covers(
     places: Sequence[ProviderPart] | None,
     inputs: Collection[str],
 ) -> list[Cover]:
-    """What each kernel covers where a provider compiled pieces of the graph into one kernel each.
+    """Return what each kernel covers if a provider compiled whole pieces of the graph.
 
-    Such a session cannot save its optimised graph. Pieces are numbered in the order in which
-    `places` lists them.
+    Such a session cannot save its optimised graph. The numbers in the names of compiled kernels
+    follow the order in which `places` lists the pieces.
+
+    Args:
+        original: nodes of the model.
+        kernels: kernels of the trace.
+        places: what `read_places` returned.
+        inputs: names of the model's inputs.
     """
     pieces = _pieces(kernels, places or ())
     owner = _owners(original, kernels, pieces)
@@ -124,7 +140,7 @@ def compiled_covers(
     for index, node in enumerate(original):
         position = owner.get(index)
         if position in made:
-            # What leaves the piece: read elsewhere, or by nobody as it is the model's output.
+            # Tensors that leave the piece: read by other pieces, or outputs of the model.
             made[position] += [t for t in node.outputs if t and readers.get(t) != {position}]
     wired = [
         WireNode(kernel.name, kernel.op, ("",), tuple(made.get(at, ())) or (f"kernel {at}",))
@@ -136,7 +152,7 @@ def compiled_covers(
 def _pieces(
     kernels: Sequence[TracedKernel], places: Sequence[ProviderPart]
 ) -> dict[int, ProviderPart]:
-    """Positions of the kernels that are compiled pieces, and the nodes in each."""
+    """Return the positions of the kernels that are compiled pieces, with the pieces."""
     single = {place.nodes[0][1] for place in places if len(place.nodes) == 1}
     found: dict[int, ProviderPart] = {}
     for provider in {place.provider for place in places} - {CPU}:
@@ -156,7 +172,10 @@ def _owners(
     kernels: Sequence[TracedKernel],
     pieces: Mapping[int, ProviderPart],
 ) -> dict[int, int]:
-    """Node of the model -> position of its kernel; what was folded away joins its neighbour."""
+    """Return node of the model -> position of its kernel.
+
+    A node that was folded away belongs to the kernel of its neighbour.
+    """
     index_of = {node.name: index for index, node in enumerate(original) if node.name}
     owner: dict[int, int] = {}
     for position, kernel in enumerate(kernels):

@@ -1,1 +1,1 @@
-"""OpenVINO, and its Inference Engine of 2021.4 for the NCS2."""
+"""The runtimes that execute models with OpenVINO, and with its older versions for the NCS2."""

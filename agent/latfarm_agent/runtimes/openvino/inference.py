@@ -1,4 +1,4 @@
-"""What both APIs of OpenVINO have in common: a request that is inferred, and its kernels' times."""
+"""What both APIs of OpenVINO have in common: running a request, and reading its kernels' times."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 from latfarm_agent.runtimes.base import RuntimeFailure
 
 _PROFILE_WARMUP = 3
+"""Runs before a profile whose times are not counted."""
 _WINDOWS = 5
+"""Number of stretches of runs for which a mean time is worked out, where only means are known."""
 
 Failure = Callable[[Exception], RuntimeFailure]
-"""The typed failure for an exception of the engine, raised while a model ran."""
+"""Turns an exception that OpenVINO raised while a model ran into a typed failure."""
 
 
 def infer(request: Any, failure: Failure) -> None:
-    """One inference; inputs and outputs stay where they are.
+    """Run one inference; inputs and outputs stay where they are.
 
     Args:
-        request: with its inputs filled; None: nothing was prepared.
-        failure: see `Failure`.
+        request: a request whose inputs are filled; None if no model was prepared.
+        failure: turns an exception of OpenVINO into a typed failure.
 
     Raises:
-        RuntimeFailure: MODEL_FAILED without a request, else what `failure` tells.
+        RuntimeFailure: MODEL_FAILED without a request, otherwise what `failure` returns.
     """
     if request is None:
         raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
@@ -39,19 +41,19 @@ def kernel_times(
     *,
     averages: bool,
 ) -> dict[str, list[float]]:
-    """Milliseconds of each kernel, one for each of so many runs that it was told in.
+    """Return the times of each kernel in milliseconds.
 
     Args:
-        request: of a model compiled for profiling, with its inputs filled.
-        runs: how many are told; some before them warm up.
-        read: names and milliseconds of the kernels of the request's last run.
-        failure: see `Failure`.
-        averages: what is read is the mean of all runs so far, the first one included, in which a
-            kernel may order its weights anew. So tell the CPU's plugins. Times are then those of a
-            few stretches of runs.
+        request: a request of a model compiled for profiling, whose inputs are filled.
+        runs: number of runs that count, after some that only warm up.
+        read: returns the names and milliseconds of the kernels of the request's last run.
+        failure: turns an exception of OpenVINO into a typed failure.
+        averages: `read` returns the means of all runs so far, as OpenVINO's CPU plugins do. These
+            include the first run, in which a kernel may bring its weights into another order. The
+            result then has one time for each of a few stretches of runs, instead of one per run.
 
     Raises:
-        RuntimeFailure: what `failure` tells.
+        RuntimeFailure: what `failure` returns.
     """
     told: list[dict[str, float]] = []
     try:
@@ -71,14 +73,14 @@ def kernel_times(
 
 
 def _between(told: Sequence[Mapping[str, float]], first: int) -> list[dict[str, float]]:
-    """Mean times of stretches of runs, from means of all runs up to each.
+    """Work out the mean times of stretches of runs from the means of all runs so far.
 
-    Means are told in whole microseconds: over a stretch of some runs that is little, of one run it
-    would be as much as short kernels take.
+    The means are in whole microseconds. Over a stretch of several runs this error is small; for a
+    single run it would be as large as the time of a short kernel.
 
     Args:
-        told: after `first` runs, and after each further one.
-        first: how many runs the first of them is about.
+        told: means after `first` runs, and after each further run.
+        first: number of runs that the first entry of `told` covers.
     """
     stretches = min(_WINDOWS, len(told) - 1)
     ends = [round(i * (len(told) - 1) / stretches) for i in range(stretches + 1)]

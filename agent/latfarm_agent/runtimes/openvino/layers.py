@@ -1,7 +1,7 @@
-"""OpenVINO's execution graphs: what a device's kernels cover of the model, with their times.
+"""OpenVINO's execution graphs: which nodes of a model each kernel of a device covers.
 
-Old and new versions tell the same things of each node that a device runs: its name, its kind, the
-implementation, the model's layers that went into it, and where its inputs come from.
+Old and new versions of OpenVINO give the same facts about each node that a device runs: its name,
+its kind, its implementation, the layers of the model that it contains, and the nodes that it reads.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from dataclasses import dataclass
 from typing import Collection, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime
-from latfarm_agent.runtimes.onnxruntime.layers import covers
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.covers import covers
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.trace import middle_mean
 
-# Kinds of an execution graph's nodes that are no work of the model.
+# Kinds of nodes in an execution graph that compute nothing.
 _PASSIVE = frozenset({"Const", "Constant", "Parameter", "Input", "Result", "Output"})
-# What MYRIAD appends to the layer that makes its input, and then names no more.
+# Ops that MYRIAD fuses into the layer before them without naming them any more.
 _APPENDED = frozenset({"BatchNormalization", "Clip", "Elu", "LeakyRelu", "Relu", "Sigmoid"})
-# What OpenVINO appends to a layer's name when it rewrites it.
+# What OpenVINO appends to the name of a layer that it rewrites.
 _REWRITTEN = re.compile(r"(/(WithoutBiases|Dequantization\w+|fq_\w+)|@.*)$")
 
 
 @dataclass(frozen=True)
 class ExecNode:
-    """A node that a device runs. `layers`: names of the model's; `reads`: names of such nodes."""
+    """A node of an execution graph.
+
+    `kind`: its op. `primitive`: the implementation that the device chose. `layers`: names of the
+    layers of the model that it contains. `reads`: names of the nodes whose results it reads.
+    """
 
     name: str
     kind: str
@@ -43,16 +47,16 @@ def layer_times(
     *,
     silent: bool = False,
 ) -> list[LayerTime]:
-    """The kernels that ran, in the graph's order, named after the nodes of the model they cover.
+    """Return the kernels that ran, in the graph's order, named after the nodes that they cover.
 
     Args:
         graph: what the device runs, in order.
-        nodes: the model's.
-        times_ms: of each node that ran, one for each run. Those that the graph does not hold (a
-            transfer to the device) keep their own name, behind the others.
+        nodes: nodes of the model.
+        times_ms: name of each node that ran -> its time in each run. A node that is not in the
+            graph, for example a transfer to the device, keeps its name and comes last.
         inputs: names of the model's inputs.
-        device: named in each row, with the implementation that it chose.
-        silent: the device does not name activations that it appended to a layer.
+        device: name of the device, which each row shows with the chosen implementation.
+        silent: the device does not name activations that it fused into a layer.
     """
     ran = [node for node in graph if node.name in times_ms]
     found = covers(nodes, _wired(graph, nodes, times_ms, silent), inputs)
@@ -80,11 +84,11 @@ def _wired(
     times_ms: Mapping[str, object],
     silent: bool,
 ) -> list[WireNode]:
-    """The kernels that ran, as nodes between tensors of the model.
+    """Describe the kernels that ran as nodes between tensors of the model.
 
-    A kernel makes what the last of the layers that it names makes; names of layers that OpenVINO
-    rewrote on the way (a convolution with its batch-norm folded) are unknown, but the last one of a
-    kernel is not.
+    A kernel makes the output of the last layer that it contains. The names of layers that OpenVINO
+    has rewritten (for example a convolution with a folded batch-norm) are not names of the model,
+    but the name of the last layer in a kernel is.
     """
     places = _Places(nodes)
     known = {node.name: places.of(node.layers) for node in graph}
@@ -97,7 +101,7 @@ def _wired(
             last = max(known[node.name])
             made[node.name] = places.behind(last, named) if silent else nodes[last].outputs[0]
         elif reads:
-            made[node.name] = reads[0]  # a copy into another layout
+            made[node.name] = reads[0]  # the kernel only copies into another layout
         if node.kind in _PASSIVE and not known[node.name]:
             made[node.name] = node.name
         if node.name in times_ms:
@@ -107,7 +111,7 @@ def _wired(
 
 
 class _Places:
-    """Where in the model a layer stands that OpenVINO names."""
+    """Finds the layers that OpenVINO names in the model."""
 
     def __init__(self, nodes: Sequence[WireNode]) -> None:
         self._nodes = nodes
@@ -121,7 +125,7 @@ class _Places:
                 self._readers.setdefault(tensor, []).append(index)
 
     def of(self, layers: Sequence[str]) -> list[int]:
-        """Indices of the layers that the model knows; rewritten names count where no others do."""
+        """Return the indices of the layers; rewritten names only count if no other is known."""
         found = [self._index[name] for name in layers if name in self._index]
         for name in layers:
             original = name
@@ -132,7 +136,7 @@ class _Places:
         return found
 
     def behind(self, index: int, named: Collection[int]) -> str:
-        """What a kernel makes whose last layer is `index`, with what was silently appended."""
+        """Return the tensor behind layer `index` and the unnamed activations fused into it."""
         tensor = self._nodes[index].outputs[0]
         while True:
             readers = self._readers.get(tensor, ())

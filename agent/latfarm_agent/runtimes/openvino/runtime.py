@@ -1,8 +1,8 @@
 """ONNX models by OpenVINO on its CPU, GPU and NPU devices.
 
-The graph that a device really runs comes from OpenVINO itself (`get_runtime_model`): its nodes say
-which layers of the model they came from, and how long they took. HETERO and AUTO are never used: a
-model runs on its device as a whole, or is refused.
+OpenVINO itself returns the graph that a device really runs (`get_runtime_model`). Its nodes say
+which layers of the model they came from. The devices HETERO and AUTO are never used: a model runs
+on its device as a whole, or it is refused.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.noise import input_noise
-from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+from latfarm_agent.runtimes.onnx.wire import read_nodes
 from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe
 
 _UNSUPPORTED = ("not supported", "unsupported", "no conversion rule", "not implemented")
 _DTYPES = {"CPU": ("fp32", "int8"), "GPU": ("fp32", "fp16", "int8"), "NPU": ("fp16", "int8")}
-# What a device computes with where the model does not say integers.
+# The floating-point type that a device computes with, where the model does not use integers.
 _HINTS = {
     "CPU": {"fp32": "f32", "int8": "f32"},
     "GPU": {"fp32": "f32", "fp16": "f16", "int8": "f16"},
     "NPU": {"fp16": "f16", "int8": "f16"},
 }
-# Properties of a device that tell two of its kind apart.
+# Properties of a device that distinguish it from others of its kind.
 _IDENTITY = ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE", "NPU_DRIVER_VERSION")
 _CACHE_LIMIT_BYTES = 1 << 30
+"""Size of the cache above which its oldest files are removed; our choice."""
 
 
 class OpenVinoRuntime:
-    """OpenVINO with one stream; `threads` of the CPU device compute one inference at a time.
+    """OpenVINO with one stream, which runs one inference at a time.
 
-    `properties`: more of OpenVINO's own, by device kind: {"GPU": {"GPU_QUEUE_THROTTLE": "LOW"}}.
-    Accelerators keep what they compiled in `cache_dir`.
+    Args:
+        threads: threads of the CPU device.
+        properties: more of OpenVINO's own properties by the kind of device, for example
+            {"GPU": {"GPU_QUEUE_THROTTLE": "LOW"}}.
+        cache_dir: folder in which accelerators keep compiled models; empty: none.
     """
 
     wants_cache_dir: ClassVar[bool] = True
@@ -61,7 +65,7 @@ class OpenVinoRuntime:
         self._request: Any = None
 
     def describe(self) -> Description:
-        """A platform for each device and element type; int8 reads QDQ models."""
+        """Offer a platform for each device and element type; int8 platforms read QDQ models."""
         ov = _import()
         version = str(ov.__version__).split("-", maxsplit=1)[0]
         short = ".".join(version.split(".")[:2])
@@ -106,18 +110,18 @@ class OpenVinoRuntime:
         )
 
     def run(self) -> float | None:
-        """One inference; inputs and outputs stay where they are."""
+        """Run one inference; inputs and outputs stay where they are."""
         infer(self._request, _while_running)
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the device's kernels, named after the nodes of the model that they cover.
+        """Return the times of the device's kernels, named after the nodes that they cover.
 
         Nodes that the device folded into others, or never runs, have no row. `device` is the
         device and the implementation that it chose.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE where the device does not tell what it runs.
+            RuntimeFailure: PROFILE_UNAVAILABLE if the device does not say what it runs.
         """
         self._request = None
         compiled, _ = self._compile(job, profiling=True)
@@ -128,19 +132,19 @@ class OpenVinoRuntime:
             request, runs, _told_times, _while_running, averages=device.startswith("CPU")
         )
         if not times_ms:
-            raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{device} tells no times of its kernels")
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", f"{device} reports no times of its kernels")
         try:
             ops = compiled.get_runtime_model().get_ordered_ops()
         except Exception as error:
             raise RuntimeFailure(
-                "PROFILE_UNAVAILABLE", f"{device} does not tell what it runs: {error}"
+                "PROFILE_UNAVAILABLE", f"{device} does not report what it runs: {error}"
             ) from error
         inputs = {str(port.any_name) for port in compiled.inputs}
         graph = [_exec_node(op) for op in ops]
         return layer_times(graph, read_nodes(job.model_path), times_ms, inputs, device)
 
     def _compile(self, job: Job, *, profiling: bool) -> tuple[Any, float]:
-        """The compiled model, and the milliseconds that compiling took."""
+        """Compile the model; return it with the milliseconds that compiling took."""
         ov = _import()
         device = _device(job.settings)
         kind = device.split(".")[0]
@@ -177,7 +181,7 @@ class OpenVinoRuntime:
         return compiled, (time.perf_counter() - begun) * 1e3
 
     def _fill(self, request: Any, compiled: Any) -> None:
-        """Deterministic inputs; see `input_noise`."""
+        """Fill the inputs with the same random values each time; see `input_noise`."""
         import numpy as np
 
         ov = _import()
@@ -191,7 +195,7 @@ def _import() -> Any:
     try:
         import openvino
 
-        openvino.Core  # noqa: B018 - versions before 2023 lack it here
+        openvino.Core  # noqa: B018 - versions before 2023 do not have it in this module
     except (ImportError, AttributeError) as error:
         raise RuntimeFailure(
             "RUNTIME_MISSING",
@@ -224,7 +228,7 @@ def _identity(core: Any, device: str) -> dict[str, str]:
 
 
 def _trim(folder: Path) -> None:
-    """Make a cache's folder, and remove its oldest files once it holds too much."""
+    """Make the folder of a cache, and remove its oldest files if it exceeds the limit."""
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(
         ((path.stat(), path) for path in folder.rglob("*") if path.is_file()),
@@ -280,7 +284,7 @@ def _while_running(error: Exception) -> RuntimeFailure:
 
 
 def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
-    """The typed failure for one of OpenVINO's exceptions, its message cut to one line."""
+    """Turn an exception of OpenVINO into a typed failure with a message of one line."""
     message = " ".join(str(error).split())[:600]
     low = message.lower()
     code = "MODEL_INVALID" if loading else "MODEL_FAILED"

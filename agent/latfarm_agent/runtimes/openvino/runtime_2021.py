@@ -1,10 +1,12 @@
-"""ONNX models by OpenVINO 2021.4 or 2022.3, which still drive the Neural Compute Stick 2.
+"""ONNX models by OpenVINO 2021.4 or 2022.3, which still support the Neural Compute Stick 2.
 
-They have the old Inference Engine API and need Python 3.6 to 3.9 (2022.3: to 3.10), so this runtime
-has an environment of its own (docs/how-to/ncs2.md) and, beside OpenVINO, asks for numpy alone.
+These versions have the old Inference Engine API and need Python 3.6 to 3.9 (2022.3: up to 3.10). So
+this runtime runs in an environment of its own (docs/how-to/ncs2.md), in which it needs only
+OpenVINO and numpy.
 
-CPU fp32 and MYRIAD fp16. The stick computes in fp16 whatever the file's weights are. Not int8 on
-the CPU: these versions turn QDQ models into FakeQuantize and compute the layers in fp32.
+It offers fp32 on the CPU and fp16 on the stick (MYRIAD), which computes in fp16 whatever type the
+weights in the file have. It does not offer int8 on the CPU, because these versions turn QDQ models
+into FakeQuantize and compute the layers in fp32.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.noise import input_noise
-from latfarm_agent.runtimes.onnxruntime.wire import read_nodes, read_opset
+from latfarm_agent.runtimes.onnx.wire import read_nodes, read_opset
 from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe
 
 _MYRIAD = "MYRIAD"
 _NEWEST_OPSET = {"2021.4": 13, "2022.3": 15}
-"""Of a newer one the reader takes the newest that it knows, with a warning: another model."""
+"""Version of OpenVINO -> newest ONNX opset that it reads. From a file of a newer opset it reads the
+newest operators that it knows and only warns, so that another model would be measured."""
 _UNSUPPORTED = ("not support", "unsupported", "unimplemented", "not implemented", "cannot convert")
 _GONE = ("nc_error", "x_link", "xlink", "can not init myriad", "no device", "failed to find")
 _DTYPES = {
@@ -52,10 +55,14 @@ _NOT_ON_A_STICK = ("I64", "U64", "I16", "BOOL")
 
 
 class OpenVino2021Runtime:
-    """The Inference Engine with one stream.
+    """The Inference Engine with one stream, which runs one inference at a time.
 
-    `device`: one stick of several, as "MYRIAD.1.2-ma2480"; empty: the first by name. `config`: more
-    of the engine's own keys, by device kind: {"MYRIAD": {"MYRIAD_ENABLE_HW_ACCELERATION": "NO"}}.
+    Args:
+        threads: threads of the CPU device.
+        device: name of the stick to use if there are several, for example "MYRIAD.1.2-ma2480";
+            empty: the first by name.
+        config: more keys of the engine by the kind of device, for example
+            {"MYRIAD": {"MYRIAD_ENABLE_HW_ACCELERATION": "NO"}}.
     """
 
     def __init__(
@@ -72,7 +79,7 @@ class OpenVino2021Runtime:
         self._request: Any = None
 
     def describe(self) -> Description:
-        """CPU fp32, and fp16 of the stick where one is plugged in."""
+        """Offer fp32 on the CPU, and fp16 on the stick if one is plugged in."""
         core, version, short = self._engine()
         cpu = {"device": "CPU", "streams": "1", "threads": str(self._threads)}
         name = f"openvino{short}-fp32-{self._threads}t"
@@ -87,7 +94,7 @@ class OpenVino2021Runtime:
         return Description(version, tuple(platforms))
 
     def prepare(self, job: Job) -> Prepared:
-        """Compile the file for its device, send it there, and fill the inputs with noise."""
+        """Compile the file for its device, load it there, and fill the inputs with noise."""
         self._network = self._request = None
         gc.collect()
         device = self._device(job)
@@ -105,12 +112,12 @@ class OpenVino2021Runtime:
         )
 
     def run(self) -> float | None:
-        """One inference, the transfers to the stick and back included."""
+        """Run one inference, including the transfers to the stick and back."""
         infer(self._request, _while_running)
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the device's kernels, named after the nodes of the model that they cover."""
+        """Return the times of the device's kernels, named after the nodes that they cover."""
         self._network = self._request = None
         device = self._device(job)
         network, _ = self._load(job, device, profiling=True)
@@ -120,7 +127,7 @@ class OpenVino2021Runtime:
 
         def told_times(request: Any) -> Iterator[tuple[str, float]]:
             for name, entry in request.get_perf_counts().items():
-                # The CPU says so too of a kernel that took less than a microsecond this time.
+                # The CPU gives another status to a kernel that took under a microsecond.
                 if entry["status"] == "EXECUTED":
                     ran.add(str(name))
                 yield str(name), float(entry["real_time"]) / 1e3
@@ -136,14 +143,14 @@ class OpenVino2021Runtime:
         times_ms = {name: spent for name, spent in times_ms.items() if name in ran}
         if not times_ms:
             raise RuntimeFailure(
-                "PROFILE_UNAVAILABLE", f"{device} tells of no kernel that took a microsecond"
+                "PROFILE_UNAVAILABLE", f"{device} reports no kernel that took a microsecond"
             )
         nodes = read_nodes(job.model_path)
         silent = device != "CPU"
         return layer_times(graph, nodes, times_ms, inputs, _kind(device), silent=silent)
 
     def _engine(self) -> tuple[Any, str, str]:
-        """The engine's core, its version, and the version's first two numbers."""
+        """Return the engine's core, its version, and the first two numbers of the version."""
         try:
             from openvino.inference_engine import IECore, get_version
         except ImportError as error:
@@ -163,10 +170,10 @@ class OpenVino2021Runtime:
         return {"config": json.dumps(more, sort_keys=True)} if more else {}
 
     def _stick(self, core: Any) -> str:
-        """Name of the stick to use, empty where there is none.
+        """Return the name of the stick to use, empty if none is plugged in.
 
         Raises:
-            RuntimeFailure: RUNTIME_MISSING when the chosen one is not here.
+            RuntimeFailure: RUNTIME_MISSING if the stick of the configuration is not plugged in.
         """
         found = sorted(name for name in core.available_devices if _kind(name) == _MYRIAD)
         if not self._pinned:
@@ -175,8 +182,8 @@ class OpenVino2021Runtime:
             return self._pinned
         raise RuntimeFailure(
             "RUNTIME_MISSING",
-            f"no stick {self._pinned!r} is plugged in (found: {', '.join(found) or 'none'}); plug "
-            "it in, or change the runtime's option device",
+            f"the stick {self._pinned!r} is not plugged in (found: {', '.join(found) or 'none'}); "
+            "plug it in, or change the runtime's option device",
         )
 
     def _device(self, job: Job) -> str:
@@ -191,7 +198,7 @@ class OpenVino2021Runtime:
         return stick
 
     def _load(self, job: Job, device: str, *, profiling: bool) -> tuple[Any, float]:
-        """The network on its device, and the milliseconds that compiling and sending it took."""
+        """Load the network onto its device; return it with the milliseconds that this took."""
         core, _, short = self._engine()
         config = {"PERF_COUNT": "YES" if profiling else "NO"}
         if device == "CPU":
@@ -217,7 +224,10 @@ class OpenVino2021Runtime:
 
 
 class _StickConditions(Mapping[str, str]):
-    """Which stick it was, and how warm when the session began and when it is asked."""
+    """Conditions of a session on a stick: its name, and its temperature before and after.
+
+    The temperature after the session is read when the condition is read.
+    """
 
     def __init__(self, device: str, thermal: Callable[[], str]) -> None:
         self._thermal = thermal
@@ -240,7 +250,8 @@ def _checked_device(device: Any) -> str:
     if not isinstance(device, str) or (device and not device.startswith(_MYRIAD)):
         raise RuntimeFailure(
             "RUNTIME_MISSING",
-            "the openvino2021 runtime's option device must name a stick, as MYRIAD.1.2-ma2480",
+            "the openvino2021 runtime's option device must name a stick, for example "
+            "MYRIAD.1.2-ma2480",
         )
     return device
 
@@ -265,22 +276,25 @@ def _kind(device: str) -> str:
 
 
 def _ids(core: Any) -> tuple[str, ...]:
-    """Ids of the sticks ("1.2-ma2480"): of a single one the core's list has none."""
+    """Return the ids of the sticks ("1.2-ma2480").
+
+    The core's list of devices does not have the id if only one stick is plugged in.
+    """
     return tuple(str(name) for name in core.get_metric(_MYRIAD, "AVAILABLE_DEVICES"))
 
 
 def _chip(core: Any, stick: str) -> str:
-    """The stick's chip ("ma2480"): the end of its id."""
+    """Return the chip of the stick ("ma2480"), which is the end of its id."""
     ids = [stick] if "." in stick else list(_ids(core))
     return ids[0].rpartition("-")[2] if ids and "-" in ids[0] else ""
 
 
 def _thermal(network: Any) -> str:
-    """The stick's temperature in degrees Celsius."""
+    """Return the temperature of the stick in degrees Celsius."""
     try:
         return f"{float(network.get_metric('DEVICE_THERMAL')):.1f}"
     except Exception:
-        return "unknown"  # a stick that is gone is told by the next run, not by its thermometer
+        return "unknown"  # if the stick is gone, the next run fails and says so
 
 
 def _check_opset(opset: int, short: str) -> None:
@@ -288,12 +302,12 @@ def _check_opset(opset: int, short: str) -> None:
     if opset > newest:
         raise RuntimeFailure(
             "MODEL_UNSUPPORTED",
-            f"the file is of ONNX opset {opset}; OpenVINO {short} reads up to {newest}",
+            f"the file uses ONNX opset {opset}; OpenVINO {short} reads up to {newest}",
         )
 
 
 def _named(job: Job) -> Path:
-    """The model under a name that ends in ".onnx": the engine chooses its reader by that."""
+    """Link the model under a name that ends in ".onnx", by which the engine chooses its reader."""
     link = job.scratch_dir / "model.onnx"
     if link.is_symlink():
         link.unlink()
@@ -302,14 +316,14 @@ def _named(job: Job) -> Path:
 
 
 def _narrow_inputs(network: Any) -> None:
-    """Inputs as a stick takes them: it knows no integers of 64 bits."""
+    """Set the types of the inputs to those that a stick supports: it has no 64-bit integers."""
     for info in network.input_info.values():
         if info.precision in _NOT_ON_A_STICK:
             info.precision = "I32"
 
 
 def _fill(request: Any) -> None:
-    """Deterministic inputs; see `input_noise`."""
+    """Fill the inputs with the same random values each time; see `input_noise`."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -321,7 +335,7 @@ def _fill(request: Any) -> None:
 
 
 def _exec_graph(network: Any, scratch_dir: Path) -> list[ExecNode]:
-    """What the device runs, in order; read from the engine's own XML."""
+    """Read from the engine's XML which nodes the device runs, in order."""
     path = scratch_dir / "executed.xml"
     network.get_exec_graph_info().serialize(str(path), str(scratch_dir / "executed.bin"))
     root = Xml.parse(str(path)).getroot()
@@ -354,7 +368,7 @@ def _while_running(error: Exception) -> RuntimeFailure:
 
 
 def _failure(error: Exception, *, loading: bool) -> RuntimeFailure:
-    """The typed failure for one of the engine's exceptions, its message cut to one line."""
+    """Turn an exception of the engine into a typed failure with a message of one line."""
     if isinstance(error, RuntimeFailure):
         return error
     message = " ".join(str(error).split())[:600]

@@ -1,1 +1,1 @@
-"""Boards whose truth is known."""
+"""Simulated boards, whose true latencies are known because they are computed."""

@@ -1,22 +1,21 @@
-"""The hidden truth of a simulated board: which ops it fuses, and what each kernel costs it.
+"""The true behaviour of a simulated board: which ops it fuses, and what each kernel costs.
 
-Pure functions of a graph (the project's Graph as plain JSON) and a profile. The agent knows nothing
-of predictors, so this arithmetic is its own and shares nothing with what has to be predicted.
+All functions are pure functions of a graph (the project's Graph as plain JSON) and a profile. They
+share no code with the predictors, so that predictions of a simulated board are a fair test.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import typing
-from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles
 
 GraphJson = typing.Mapping[str, Any]
 
+# Bytes of an element; all other types have 4.
 _ELEMENT_BYTES = {
     "float64": 8,
     "int64": 8,
@@ -27,6 +26,7 @@ _ELEMENT_BYTES = {
     "bool": 1,
 }
 _POOLS = ("MaxPool", "AveragePool")
+# Ops that only move or rename data: they compute nothing.
 _MOVES = frozenset(
     {
         "Concat",
@@ -44,161 +44,8 @@ _MOVES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class SimulatedTiles:
-    """Work is done in whole tiles: channels and width are rounded up to these."""
-
-    out_channels: int = 1
-    in_channels: int = 1
-    width: int = 1
-
-
-@dataclass(frozen=True)
-class Throttle:
-    """Of each `every` measurements the last `length` run slower by `factor`.
-
-    `reported`: the board's sensor tells, so that the measurement is rejected as THROTTLED; else
-    only a sentinel can find out. `every` 0: never.
-    """
-
-    every: int = 0
-    length: int = 0
-    factor: float = 1.0
-    reported: bool = True
-
-
-@dataclass(frozen=True)
-class Power:
-    """What a simulated board takes: rest, and what work adds to it.
-
-    `idle_mw`: at rest. `active_mw`: more of it while a model runs, whatever it does. `mac_pj`,
-    `vector_pj`, `byte_pj`: picojoules of a multiply-add in whole tiles, of an element-wise
-    operation, of a byte moved. `call_uj`: microjoules of a call. `noise`: standard deviation of a
-    whole session, as a share of what work adds. `step_uj`: resolution of the board's counter.
-    """
-
-    idle_mw: float = 1000.0
-    active_mw: float = 0.0
-    mac_pj: float = 0.0
-    vector_pj: float = 0.0
-    byte_pj: float = 0.0
-    call_uj: float = 0.0
-    noise: float = 0.0
-    step_uj: float = 0.0
-
-
-@dataclass(frozen=True)
-class BoardProfile:
-    """A simulated board. Rates are per millisecond; `noise` and `drift` are shares.
-
-    `fused_pairs`: (type of the kernel, op that joins it), the kernel's type being that of its first
-    op. `multi_inbound` and `multi_outbound`: 0 no fusion, 1 with the first, 2 with the last branch.
-    `overhead_ms` is paid by each kernel, `call_overhead_ms` once a run. `io_bytes_per_ms` 0: the
-    model's inputs and outputs cost nothing extra; `cold_bytes_per_ms` likewise for weights that a
-    cold run reads. `noise`: standard deviation of a single run; `session_noise`: of a whole
-    session; `drift`: how much slower after each 1,000 measurements. `crash_ops` and `hang_ops` end
-    or stop the process when a model holds one, `crash_rate` ends it by chance, `unsupported_ops`
-    are refused. `measure_ms`: real time that one measurement takes. `power`: None: a board that has
-    no rail.
-    """
-
-    platform: str
-    model_format: str = "graph-json"
-    dtype: str = "fp32"
-    peak_macs_per_ms: float = 1e6
-    vector_ops_per_ms: float = 0.0
-    bandwidth_bytes_per_ms: float = 1e6
-    overhead_ms: float = 0.0
-    call_overhead_ms: float = 0.0
-    io_bytes_per_ms: float = 0.0
-    cold_bytes_per_ms: float = 0.0
-    tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
-    fused_pairs: frozenset[tuple[str, str]] = frozenset()
-    multi_inbound: int = 0
-    multi_outbound: int = 0
-    noise: float = 0.0
-    session_noise: float = 0.0
-    drift: float = 0.0
-    throttle: Throttle = field(default_factory=Throttle)
-    crash_ops: frozenset[str] = frozenset()
-    crash_rate: float = 0.0
-    hang_ops: frozenset[str] = frozenset()
-    unsupported_ops: frozenset[str] = frozenset()
-    measure_ms: float = 0.0
-    seed: int = 0
-    power: Power | None = None
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> BoardProfile:
-        """Read a profile.
-
-        Raises:
-            ValueError: an unknown or missing key, or a value that makes no sense; says which.
-        """
-        if not isinstance(data, dict):
-            raise ValueError("not a JSON object")  # noqa: TRY004 - a file's content, not a caller's
-        known = {item.name for item in fields(BoardProfile)}
-        unknown = sorted(set(data) - known)
-        if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        values: dict[str, Any] = dict(data)
-        try:
-            if "tiles" in values:
-                values["tiles"] = SimulatedTiles(**values["tiles"])
-            if "throttle" in values:
-                values["throttle"] = Throttle(**values["throttle"])
-            if values.get("power") is not None:
-                values["power"] = _power(values["power"])
-            pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
-            if any(len(pair) != 2 for pair in pairs):
-                raise ValueError("fused_pairs: each must be two ops")
-            values["fused_pairs"] = frozenset(pairs)
-            for name in ("crash_ops", "hang_ops", "unsupported_ops"):
-                values[name] = frozenset(values.get(name, ()))
-            profile = BoardProfile(**values)
-        except TypeError as error:
-            raise ValueError(f"not a profile of a simulated board: {error}") from error
-        if not isinstance(profile.platform, str) or not profile.platform:
-            raise ValueError("platform: a name is needed")
-        for name in ("peak_macs_per_ms", "bandwidth_bytes_per_ms"):
-            if not getattr(profile, name) > 0:
-                raise ValueError(f"{name}: must be above 0")
-        for name in ("overhead_ms", "call_overhead_ms", "noise", "session_noise", "measure_ms"):
-            if not getattr(profile, name) >= 0:
-                raise ValueError(f"{name}: must not be negative")
-        if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
-            raise ValueError("tiles: must be at least 1")
-        for name in ("multi_inbound", "multi_outbound"):
-            if getattr(profile, name) not in (0, 1, 2):
-                raise ValueError(f"{name}: must be 0, 1 or 2")
-        return profile
-
-    @staticmethod
-    def read(path: Path) -> BoardProfile:
-        """Read a profile file.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is no profile; names the file.
-        """
-        try:
-            return BoardProfile.from_json(json.loads(path.read_text()))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-
-
-def _power(data: Any) -> Power:
-    if not isinstance(data, dict):
-        raise ValueError("power: must be an object")  # noqa: TRY004 - a file's content
-    power = Power(**data)
-    for name, value in power.__dict__.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise ValueError(f"power: {name} must be a number that is not negative")
-    return power
-
-
 def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
-    """The true latency of a model here, without noise: kernels, I/O and the call itself."""
+    """Return the true latency of a model without noise: its kernels, its I/O and the call."""
     latency_ms = profile.call_overhead_ms + sum(
         layer.latency_ms for layer in exact_layers(graph, profile)
     )
@@ -209,7 +56,7 @@ def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
-    """The true latency of a run with cold caches: it reads all weights again."""
+    """Return the true latency of a run with cold caches, which reads all weights again."""
     latency_ms = exact_latency_ms(graph, profile)
     if profile.cold_bytes_per_ms > 0:
         weights = sum(_bytes(graph, name) for name in graph["weights"])
@@ -218,9 +65,9 @@ def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_energy_mj(graph: GraphJson, profile: BoardProfile) -> float:
-    """What a run adds to what the board takes at rest, without noise; 0 without a rail.
+    """Return the energy of a run beyond that of the board at rest, without noise.
 
-    A milliwatt for a millisecond is a microjoule.
+    It is 0 for a board without a power rail. One milliwatt for one millisecond is one microjoule.
     """
     power = profile.power
     if power is None:
@@ -230,7 +77,7 @@ def exact_energy_mj(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
-    """The part of a run's energy that its operations and traffic take, however long it is."""
+    """Return the part of a run's energy that depends on its work and not on its latency."""
     power = profile.power
     if power is None:
         return 0.0
@@ -243,7 +90,7 @@ def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
-    """The true time of each kernel, in the order of execution."""
+    """Return the true time of each kernel, in the order of execution."""
     links = _Links(graph)
     nodes = graph["nodes"]
     return [
@@ -258,7 +105,7 @@ def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
 
 
 class _Links:
-    """Who makes and who reads each tensor, by index of the node."""
+    """Which nodes make and which nodes read each tensor, by index of the node."""
 
     def __init__(self, graph: GraphJson) -> None:
         self.maker: dict[str, int] = {}
@@ -277,14 +124,15 @@ class _Links:
 
 
 def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
-    """Indices of the nodes of each kernel that the board runs as one.
+    """Return the kernels of a graph, each as the indices of its nodes.
 
-    In topological order, each op joins the kernel that makes one of its operands when the pair
-    (type of that kernel, op) is fused, the branch rules allow it, and no cycle would close.
+    The nodes are visited in topological order. A node joins the kernel that makes one of its
+    operands if the pair (type of that kernel, op) is fused, the rules for branches allow it, and no
+    cycle between kernels would arise.
     """
     nodes = graph["nodes"]
     links = _Links(graph)
-    kernels: dict[int, list[int]] = {}  # by the first op, which gives the type
+    kernels: dict[int, list[int]] = {}  # index of a kernel's first node -> all its nodes
     head_of: list[int] = []
     for index, node in enumerate(nodes):
         head_of.append(index)
@@ -309,7 +157,7 @@ def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
 def _in_order(
     kernels: Mapping[int, list[int]], head_of: Sequence[int], links: _Links
 ) -> list[list[int]]:
-    """Kernels in an order in which they can run, else by their last op."""
+    """Order the kernels so that they can run; of several that can, the one that ends first runs."""
     waits = {
         head: {head_of[maker] for index in members for maker in links.makers[index]} - {head}
         for head, members in kernels.items()
@@ -371,7 +219,7 @@ def _kernel_ms(
 def _kernel_work(
     graph: GraphJson, kernel: Sequence[int], links: _Links, profile: BoardProfile
 ) -> tuple[float, float, float]:
-    """Multiply-adds in whole tiles, element-wise operations, and bytes moved, of a kernel."""
+    """Return a kernel's multiply-adds in whole tiles, element-wise operations, and moved bytes."""
     nodes = [graph["nodes"][index] for index in kernel]
     inside = {tensor for node in nodes for tensor in node["outputs"] if tensor}
     read = {t for node in nodes for t in node["inputs"] if t and t not in inside}
@@ -386,7 +234,7 @@ def _kernel_work(
 
 
 def _work(graph: GraphJson, node: Mapping[str, Any], tiles: SimulatedTiles) -> tuple[float, float]:
-    """Multiply-adds in whole tiles, and element-wise operations, of one op."""
+    """Return the multiply-adds in whole tiles and the element-wise operations of one op."""
     op, attrs = node["op"], node.get("attrs", {})
     out = _shape(graph, node["outputs"][0])
     out_elements = math.prod(out)
@@ -399,7 +247,7 @@ def _work(graph: GraphJson, node: Mapping[str, Any], tiles: SimulatedTiles) -> t
         positions = math.prod(grid[2:-1]) * _up(grid[-1], tiles.width) * grid[0]
         channels = _up(in_channels, tiles.in_channels) * _up(out_channels, tiles.out_channels)
         if groups > 1 and in_channels == 1:
-            # Depthwise: the board's channel lanes work on groups instead.
+            # Depthwise: the tile of output channels applies to the groups instead.
             channels, groups = _up(groups, tiles.out_channels) * out_channels, 1
         return float(positions * channels * groups * math.prod(weight[2:])), 0.0
     if op in ("Gemm", "MatMul"):

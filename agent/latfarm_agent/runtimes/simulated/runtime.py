@@ -1,6 +1,7 @@
-"""A board that does not exist: known truth, reproducible noise, and every way to fail.
+"""The runtime of a simulated board: known latencies, reproducible noise, and every way to fail.
 
-The same question (request, session) on the same board state gives the same answer: noise is a hash.
+The noise is drawn from a hash of the request and the session, so that the same request on the same
+board always gives the same result.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from latfarm_agent.runtimes.base import (
     RuntimeFailure,
 )
 from latfarm_agent.runtimes.simulated.cost import (
-    BoardProfile,
-    Power,
     exact_cold_ms,
     exact_latency_ms,
     exact_layers,
     exact_work_uj,
 )
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, Power
 
 VERSION = "1.0"
+"""Version of the simulation, as the runtime reports it."""
 
 
 class SimulatedAccount:
-    """The power rail of a simulated board: time and energy that pass when it rests or runs."""
+    """The power rail of a simulated board: counts time and energy while it rests or runs."""
 
     source = "simulated"
     lag_ms = 0.0
@@ -50,30 +51,30 @@ class SimulatedAccount:
 
     @property
     def step_mj(self) -> float:
-        """Resolution of the counter."""
+        """Resolution of the counter in millijoules."""
         return self._power.step_uj / 1e3
 
     def now_s(self) -> float:
-        """Simulated time."""
+        """Simulated time in seconds."""
         return self._passed_ms / 1e3
 
     def energy_mj(self) -> float:
-        """All energy so far, in whole steps of the counter."""
+        """All energy so far in millijoules, rounded down to whole steps of the counter."""
         step_uj = self._power.step_uj
         taken_uj = self._taken_uj
         return (math.floor(taken_uj / step_uj) * step_uj if step_uj else taken_uj) / 1e3
 
     def rest(self, rest_ms: float) -> None:
-        """Time passes."""
+        """Let `rest_ms` milliseconds of simulated time pass at rest."""
         self._passed_ms += rest_ms
         self._taken_uj += self._power.idle_mw * rest_ms
 
     def load(self, work_uj: float, factor: float) -> None:
-        """A model is loaded: what a run's work takes, and by how much this session differs."""
+        """Set the energy of one run's work, and the factor of this session's noise."""
         self._run_uj, self._factor = work_uj + self._power.call_uj, factor
 
     def ran(self, latency_ms: float) -> None:
-        """A run took so long."""
+        """Count a run that took `latency_ms` milliseconds."""
         self._passed_ms += latency_ms
         added_uj = self._power.active_mw * latency_ms + self._run_uj
         self._taken_uj += self._power.idle_mw * latency_ms + added_uj * self._factor
@@ -105,7 +106,7 @@ class SimulatedRuntime:
         self._account = None if power is None else SimulatedAccount(power)
 
     def describe(self) -> Description:
-        """The one platform that the profile names."""
+        """Offer the one platform that the profile names."""
         made = self._profile
         spec = PlatformSpec(
             made.platform, made.model_format, made.dtype, {}, real_time=False, whole_name=True
@@ -124,7 +125,7 @@ class SimulatedRuntime:
                 raise RuntimeFailure("THROTTLED", "the simulated board throttles")
             factor *= throttle.factor
         if job.session == 0 and profile.measure_ms:
-            time.sleep(profile.measure_ms / 1e3)  # all the real time of a measurement, in one go
+            time.sleep(profile.measure_ms / 1e3)  # the real time of all sessions together
         self._draw = random.Random(_seed(profile.seed, job.request_id, job.session))
         factor *= math.exp(self._draw.gauss(0.0, profile.session_noise))
         self._warm_ms = factor * self._exact_ms
@@ -136,7 +137,7 @@ class SimulatedRuntime:
         return Prepared(cpu_clock="none", flush=self._flush, settles=False, energy=self._account)
 
     def run(self) -> float | None:
-        """One run in simulated milliseconds."""
+        """Return the latency of one run in simulated milliseconds."""
         latency_ms = self._cold_ms if self._cold_next else self._warm_ms
         self._cold_next = False
         if self._profile.noise:
@@ -146,7 +147,7 @@ class SimulatedRuntime:
         return latency_ms
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """The truth about each kernel."""
+        """Return the true time of each kernel."""
         del runs
         graph = self._load(job.model_path)
         self._misbehave(graph, job)
@@ -159,7 +160,7 @@ class SimulatedRuntime:
         except OSError as error:
             raise RuntimeFailure("MODEL_INVALID", f"the model cannot be read: {error}") from error
         digest = hashlib.sha256(text).digest()
-        if digest != self._digest:  # all sessions of a request ask for the same
+        if digest != self._digest:  # the sessions of one request all load the same model
             graph = _parse(text)
             self._exact_ms = exact_latency_ms(graph, self._profile)
             self._exact_cold_ms = exact_cold_ms(graph, self._profile)
@@ -190,12 +191,12 @@ def _parse(text: bytes) -> dict[str, Any]:
     try:
         graph = json.loads(text)
     except ValueError as error:
-        raise RuntimeFailure("MODEL_INVALID", f"the model is no JSON: {error}") from error
+        raise RuntimeFailure("MODEL_INVALID", f"the model is not JSON: {error}") from error
     parts = {"inputs": list, "outputs": list, "nodes": list, "weights": dict, "types": dict}
     if not isinstance(graph, dict) or any(
         not isinstance(graph.get(name), kind) for name, kind in parts.items()
     ):
-        raise RuntimeFailure("MODEL_INVALID", "the model is no graph")
+        raise RuntimeFailure("MODEL_INVALID", "the model is not a graph")
     for node in graph["nodes"]:
         if not isinstance(node, dict) or not {"name", "op", "inputs", "outputs"} <= set(node):
             raise RuntimeFailure(

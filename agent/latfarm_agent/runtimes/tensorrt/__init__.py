@@ -1,1 +1,1 @@
-"""TensorRT 8.4 to 11."""
+"""The runtime that executes models with TensorRT 8.4 to 11."""

@@ -1,8 +1,9 @@
 """Builds TensorRT engines from ONNX on the board that runs them, for TensorRT 8.4 to 11.
 
-Engines never leave the process that built them: they are neither sent, nor accepted, nor read from
-a disk, as a serialised engine is machine code. Sources: NVIDIA, "TensorRT Python API" of versions
-8.6, 10.3 and 11.4; "TensorRT Developer Guide", chapters on types, DLA and timing caches.
+A serialised engine is machine code, so an engine never leaves the process that built it: engines
+are not sent, not accepted from others, and not read from a disk. Sources: NVIDIA, "TensorRT Python
+API" of versions 8.6, 10.3 and 11.4; "TensorRT Developer Guide", chapters on types, DLA and timing
+caches.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode, external_tensors, read_nodes
+from latfarm_agent.runtimes.onnx.wire import WireNode, external_tensors, read_nodes
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 
 _ERROR, _INFO = 1, 3  # ILogger.Severity; INTERNAL_ERROR is 0
-_LIMIT_BYTES = (2 << 30) - 1  # of a protobuf message
-_KEPT_ERRORS = 40
-_SHOWN = 600
+_LIMIT_BYTES = (2 << 30) - 1  # largest size of a protobuf message
+_KEPT_ERRORS = 40  # number of errors that a journal keeps
+_SHOWN = 600  # characters to which messages are cut
 _PLACED = re.compile(r"^\[(?P<place>Dla|Gpu)Layer\] (?:[A-Z][A-Z0-9_]+: )?(?P<layer>.+)$")
 _NO_MEMORY = (
     "out of memory",
@@ -44,7 +45,7 @@ _LACKING = (
 
 
 class Journal:
-    """What TensorRT says while it works: its errors, and where it put layers. Thread-safe."""
+    """Collects what TensorRT logs: its errors, and where it placed layers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +53,7 @@ class Journal:
         self._placed: dict[str, list[str]] = {"Dla": [], "Gpu": []}
 
     def add(self, severity: int, text: str) -> None:
-        """One message."""
+        """Add one message of TensorRT's log."""
         if severity <= _ERROR:
             with self._lock:
                 self._errors.append(_one_line(text))
@@ -64,13 +65,13 @@ class Journal:
                     self._placed[found["place"]].append(found["layer"])
 
     def errors(self) -> str:
-        """The errors since they were asked for last, on one line; empty where there were none."""
+        """Return the errors since the last call, on one line; empty if there were none."""
         with self._lock:
             told, self._errors = " | ".join(self._errors), []
         return told
 
     def placed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of layers put onto the DLA and onto the GPU since this was asked last."""
+        """Return the names of layers placed on the DLA and on the GPU since the last call."""
         with self._lock:
             told = tuple(self._placed["Dla"]), tuple(self._placed["Gpu"])
             self._placed = {"Dla": [], "Gpu": []}
@@ -78,7 +79,7 @@ class Journal:
 
 
 def make_logger(trt: Any, journal: Journal) -> Any:
-    """A logger of TensorRT's that writes into a journal."""
+    """Make a logger for TensorRT that writes into a journal."""
 
     class _Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -92,7 +93,10 @@ def make_logger(trt: Any, journal: Journal) -> Any:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """How to build: element type, typing ("strong" or "weak"), and what the owner set."""
+    """How to build an engine: the element type, the typing ("strong" or "weak"), and options.
+
+    The options are explained in `tensorrt.options.TensorRtOptions`.
+    """
 
     dtype: str
     typing: str
@@ -104,10 +108,18 @@ class EnginePlan:
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """An engine with the runtime that it hangs on; drop the engine first.
+    """An engine, and facts about its build.
 
-    `on_dla`, `on_gpu`: names of its layers, as far as the builder told. `cached`: whether timings
-    of an earlier build were there. `quantised`: whether the model quantises anything.
+    Attributes:
+        engine: the engine.
+        runtime: the TensorRT runtime that the engine depends on; drop the engine first.
+        compile_ms: time of the build.
+        nodes: nodes of the model.
+        inputs: names of the model's inputs.
+        on_dla: names of the layers on the DLA, as far as the builder logged them.
+        on_gpu: names of the layers on the GPU, as far as the builder logged them.
+        cached: whether the build used timings of an earlier build.
+        quantised: whether the model quantises anything.
     """
 
     engine: Any
@@ -122,15 +134,16 @@ class BuiltEngine:
 
 
 def read_model(path: Path) -> tuple[bytes, tuple[WireNode, ...]]:
-    """The file and its nodes.
+    """Read a file; return its bytes and its nodes.
 
     Raises:
-        RuntimeFailure: MODEL_INVALID where it is no ONNX file, too large, or not self-contained.
+        RuntimeFailure: MODEL_INVALID if it is not an ONNX file, too large, or has weights in
+            another file.
     """
     try:
         size_bytes = path.stat().st_size
         if size_bytes > _LIMIT_BYTES:
-            raise RuntimeFailure("MODEL_INVALID", f"an ONNX file of {size_bytes} bytes: over 2 GiB")
+            raise RuntimeFailure("MODEL_INVALID", f"the file has {size_bytes} bytes, over 2 GiB")
         nodes = tuple(read_nodes(path))
         outside = external_tensors(path)
         data = path.read_bytes()
@@ -149,7 +162,17 @@ def read_model(path: Path) -> tuple[bytes, tuple[WireNode, ...]]:
 def build(
     trt: Any, logger: Any, journal: Journal, path: Path, plan: EnginePlan, cache: TimingCache
 ) -> BuiltEngine:
-    """Parse an ONNX file and build its engine; minutes for a large model without a timing cache.
+    """Parse an ONNX file and build its engine.
+
+    Without a timing cache, building a large model takes minutes.
+
+    Args:
+        trt: the TensorRT module.
+        logger: TensorRT's logger, which writes into `journal`.
+        journal: collects TensorRT's messages.
+        path: the ONNX file.
+        plan: how to build.
+        cache: timings of earlier builds, which the build updates.
 
     Raises:
         RuntimeFailure: MODEL_INVALID, MODEL_UNSUPPORTED (names the node), OUT_OF_MEMORY or
@@ -166,7 +189,9 @@ def build(
     del data
     quantised = any(node.op == "QuantizeLinear" for node in nodes)
     if quantised and plan.dtype != "int8":
-        raise RuntimeFailure("MODEL_INVALID", "the model computes in int8: ask an int8 platform")
+        raise RuntimeFailure(
+            "MODEL_INVALID", "the model computes in int8: measure it on an int8 platform"
+        )
     _check(trt, network, plan)
     config = builder.create_builder_config()
     _configure(trt, config, plan)
@@ -194,7 +219,7 @@ def build(
 
 
 def failure(text: str, doing: str) -> RuntimeFailure:
-    """The typed failure for what TensorRT said while it was `doing` something."""
+    """Turn an error message that TensorRT logged while it was `doing` something into a failure."""
     low = text.lower()
     code = "MODEL_FAILED"
     if any(sign in low for sign in _NO_MEMORY):
@@ -205,7 +230,7 @@ def failure(text: str, doing: str) -> RuntimeFailure:
 
 
 def _network_flags(trt: Any, plan: EnginePlan) -> int:
-    # By name: bit 0 means explicit batch up to version 10, and strong typing in version 11.
+    # Find flags by name: bit 0 is explicit batch up to version 10, strong typing in version 11.
     kinds = trt.NetworkDefinitionCreationFlag
     wanted = ["EXPLICIT_BATCH"] + (["STRONGLY_TYPED"] if plan.typing == "strong" else [])
     return sum(1 << int(getattr(kinds, name)) for name in wanted if hasattr(kinds, name))
@@ -232,12 +257,12 @@ def _configure(trt: Any, config: Any, plan: EnginePlan) -> None:
 
 
 def _attach(config: Any, cache: TimingCache) -> bool:
-    """Give the builder the timings of earlier builds; True where there were some."""
+    """Give the builder the timings of earlier builds; return whether there were any."""
     saved = cache.load()
     timings = config.create_timing_cache(saved)
     if timings is not None and config.set_timing_cache(timings, False):
         return bool(saved)
-    # TensorRT refuses it (another driver, another board of the same name): begin a new one.
+    # TensorRT refuses a cache of another driver or of another board of the same name.
     cache.drop()
     fresh = config.create_timing_cache(b"")
     if fresh is not None:
@@ -246,7 +271,7 @@ def _attach(config: Any, cache: TimingCache) -> bool:
 
 
 def _check(trt: Any, network: Any, plan: EnginePlan) -> None:
-    """Inputs that can be filled, and tensors of the type that the platform promises."""
+    """Check that the inputs can be filled, and that tensors have the type of the platform."""
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         if any(size < 0 for size in tensor.shape):
@@ -256,7 +281,7 @@ def _check(trt: Any, network: Any, plan: EnginePlan) -> None:
             )
         if tensor.is_shape_tensor:
             raise RuntimeFailure(
-                "MODEL_UNSUPPORTED", f"input {tensor.name!r} decides shapes: it cannot be noise"
+                "MODEL_UNSUPPORTED", f"input {tensor.name!r} decides shapes: noise cannot fill it"
             )
     types = set()
     for index in range(network.num_layers):
@@ -267,22 +292,24 @@ def _check(trt: Any, network: Any, plan: EnginePlan) -> None:
                 types.add(tensor.dtype)
     kinds = trt.DataType
     if plan.dtype == "fp32" and kinds.HALF in types:
-        raise RuntimeFailure("MODEL_INVALID", "the model computes in fp16: ask an fp16 platform")
+        raise RuntimeFailure(
+            "MODEL_INVALID", "the model computes in fp16: measure it on an fp16 platform"
+        )
     floats = kinds.FLOAT in types
     if plan.typing == "strong" and plan.dtype == "fp16" and floats and kinds.HALF not in types:
         raise RuntimeFailure(
             "MODEL_INVALID",
-            "the model computes in fp32, and a strongly typed network does what the model says: "
+            "the model computes in fp32, and a strongly typed network uses the types of the model: "
             "build it as fp16",
         )
 
 
 def _parser_failure(parser: Any, nodes: Sequence[WireNode], journal: Journal) -> RuntimeFailure:
-    """The typed failure for a model that the parser refused, with the name of the node."""
+    """Return the typed failure for a model that the parser refused, naming the node."""
     told = journal.errors()
     code, message = "MODEL_INVALID", told or "the parser gave no reason"
     if parser.num_errors:
-        error = parser.get_error(0)  # the others follow from it
+        error = parser.get_error(0)  # the further errors follow from the first
         kind, text, place = error.code().name, _one_line(error.desc()), error.node()
         if kind == "MEM_ALLOC_FAILED":
             code = "OUT_OF_MEMORY"

@@ -1,7 +1,7 @@
-"""The timing cache: what the builder measured of single kernels, kept from one build to the next.
+"""The timing cache: the times of single kernels that TensorRT's builder measured in earlier builds.
 
-With it a second build takes seconds, and chooses the kernels that the first one chose. Its bytes
-are only given to TensorRT if this runtime wrote them, for this TensorRT on this GPU.
+With the cache, a second build takes seconds and chooses the same kernels as the first one. Its
+bytes are passed to TensorRT only if this runtime wrote them, for the same TensorRT on the same GPU.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from latfarm_agent.runtimes.cuda import CudaDevice
 
 _MAGIC = b"latfarm timing cache 1\n"
 _DIGEST_BYTES = 64  # a SHA-256 in hex
-_LIMIT_BYTES = 256 << 20
+_LIMIT_BYTES = 256 << 20  # larger caches are not kept; our choice
 
 
 class TimingCache:
     """One file for a TensorRT version, a GPU's name and its compute capability.
 
     Args:
-        folder: where it lies; None: nothing is kept.
-        version: of TensorRT.
+        folder: folder of the file; None: nothing is kept.
+        version: version of TensorRT.
         device: the GPU.
     """
 
@@ -40,11 +40,11 @@ class TimingCache:
 
     @property
     def path(self) -> Path | None:
-        """Where it is kept."""
+        """Path of the file; None if nothing is kept."""
         return self._path
 
     def load(self) -> bytes:
-        """What was saved last; empty where there is nothing, or it is damaged and was dropped."""
+        """Return what was saved last; empty if there is nothing. A damaged file is removed."""
         if self._path is None:
             return b""
         try:
@@ -59,7 +59,7 @@ class TimingCache:
         return payload
 
     def save(self, payload: bytes) -> bool:
-        """Keep these bytes instead; whole or not at all. False where they could not be kept."""
+        """Replace the file's content as a whole; return False if that failed."""
         if self._path is None or len(payload) > _LIMIT_BYTES:
             return False
         temporary: str | None = None
@@ -72,7 +72,7 @@ class TimingCache:
                 os.fsync(file.fileno())
             Path(temporary).replace(self._path)
         except OSError:
-            # A full or read-only disk costs the next build its head start, nothing else.
+            # On a full or read-only disk, the next build only takes longer.
             if temporary is not None:
                 with contextlib.suppress(OSError):
                     Path(temporary).unlink()
@@ -80,12 +80,12 @@ class TimingCache:
         return True
 
     def drop(self) -> None:
-        """Forget what was saved."""
+        """Remove the file."""
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _head(self, payload: bytes) -> bytes:
-        # The key is part of the digest: a file copied from another board is no match.
+        # The digest includes the key, so that a file copied from another board does not match.
         digest = hashlib.sha256(self._key + payload).hexdigest()
         return _MAGIC + digest.encode() + b"\n"

@@ -1,9 +1,10 @@
-"""What TensorRT made of a model: which nodes each layer of an engine covers, and its time.
+"""Which nodes of a model each layer of a TensorRT engine covers, and the times of the layers.
 
-The truth about fusion comes from three sources, the surest first: the "[ONNX Layer: ...]" metadata
-of a layer (TensorRT 8.6 and newer), its name, which joins the names of nodes, and the tensors
-between which it lies. Times come from `IProfiler`, layer by layer in the order of execution.
-Source: NVIDIA, "TensorRT Developer Guide", chapter on the engine inspector.
+The fusion is found in three ways, of which the first is the most reliable: by the metadata of a
+layer, "[ONNX Layer: ...]" (TensorRT 8.6 and newer); by its name, which joins the names of nodes;
+and by the tensors that it reads and makes. The times come from TensorRT's `IProfiler`, layer by
+layer in the order of execution. Source: NVIDIA, "TensorRT Developer Guide", chapter on the engine
+inspector.
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ from dataclasses import dataclass
 from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.trace import middle_mean
 
-_METADATA = re.compile(r"[\x1e\x1f]")  # separate the entries of a layer's metadata
+_METADATA = re.compile(r"[\x1e\x1f]")  # separates the entries of a layer's metadata
 _ENTRY = re.compile(r"^\[ONNX Layer: (?P<label>.+)\]$", re.DOTALL)
-# What joins names in a layer's: "a + b", "a || b", "PWN(PWN(a), b)", "{ForeignNode[a...b]}".
+# How the name of a layer joins names: "a + b", "a || b", "PWN(PWN(a), b)", "{ForeignNode[a...b]}".
 _JOINTS = re.compile(r" \+ | \|\| |, |PWN\(|\)|\{ForeignNode\[|\]\}|\.\.\.")
 _COPIES = ("Reformatting CopyNode", "Reformatted ")
 _REGION = "ForeignNode["
-# Rows that a profile has for the memory between a DLA and the GPU; the one "from nvm" waits for it.
+# Ends of the names of rows for the memory between a DLA and the GPU; "from nvm" waits for the DLA.
 _DLA_ROWS = (" to nvm", " from nvm", " copy finish")
 
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer of an engine as the inspector tells it; `labels`: nodes that its metadata names."""
+    """One layer of an engine as the inspector describes it.
+
+    `kind`: its type. `labels`: names of the nodes in its metadata. `inputs`, `outputs`: tensors.
+    """
 
     name: str
     kind: str = ""
@@ -39,9 +43,10 @@ class EngineLayer:
 
 
 def read_inspector(text: str) -> list[EngineLayer]:
-    """The layers from an engine inspector's JSON, in order of execution; empty where it has none.
+    """Read the layers from the JSON of an engine inspector, in order of execution.
 
-    Layers are objects where the engine was built with detailed verbosity, else mere names.
+    The result is empty if the text has no layers. Layers are objects if the engine was built with
+    detailed verbosity, otherwise only names.
     """
     try:
         told = json.loads(text, strict=False)
@@ -54,14 +59,14 @@ def read_inspector(text: str) -> list[EngineLayer]:
 def covered(
     layers: Sequence[EngineLayer], nodes: Sequence[WireNode], inputs: Collection[str]
 ) -> list[list[int]]:
-    """For each layer the indices of the model's nodes that it covers, in their order.
+    """Return for each layer the indices of the model's nodes that it covers, in their order.
 
-    A node is covered once at most. Never covered: nodes that depend on no input (they are computed
-    when the engine is built) and those that TensorRT does without.
+    A node is covered at most once. Nodes that depend on no input are never covered, because they
+    are computed when the engine is built, and neither are nodes that TensorRT removes.
 
     Args:
-        layers: of the engine, in order of execution.
-        nodes: of the model.
+        layers: layers of the engine, in order of execution.
+        nodes: nodes of the model.
         inputs: names of the model's inputs.
     """
     return _EngineModel(nodes, inputs).covered(layers)
@@ -76,15 +81,15 @@ def layer_times(
     on_dla: Collection[str] = (),
     dla: str = "DLA",
 ) -> list[LayerTime]:
-    """One row for each layer that the profiler timed, named after the nodes that it covers.
+    """Return one row for each layer that the profiler timed, named after the nodes it covers.
 
     Args:
-        runs: for each run what the profiler reported: layers' names and milliseconds, in order.
-        layers: of the engine, as its inspector tells them.
-        nodes: of the model.
+        runs: what the profiler reported in each run: names and milliseconds of layers, in order.
+        layers: layers of the engine, as its inspector describes them.
+        nodes: nodes of the model.
         inputs: names of the model's inputs.
-        on_dla: names of layers that the builder put onto the DLA.
-        dla: what that is called as a device; everything else is "GPU".
+        on_dla: names of layers that the builder placed on the DLA.
+        dla: device of these layers in the rows; all other layers have the device "GPU".
     """
     if not runs:
         return []
@@ -113,7 +118,7 @@ def layer_times(
 
 
 def placed_names(names: Iterable[str], nodes: Sequence[WireNode]) -> list[str]:
-    """The model's nodes that layers of these names stand for, as far as the names tell."""
+    """Return the names of the model's nodes that appear in the names of some layers."""
     known = _labels(nodes)
     found: list[str] = []
     for name in names:
@@ -160,21 +165,21 @@ class _EngineModel:
         return found
 
     def _told(self, layer: EngineLayer) -> list[int]:
-        """Nodes that metadata or else the name tell."""
+        """Return the nodes that the metadata of a layer names, or, without metadata, its name."""
         if _copies(layer.name):
             return []
         places = [self._known[n] for n in layer.labels or _parts(layer.name) if n in self._known]
         return [i for i in places if self._varying.intersection(self._nodes[i].inputs)]
 
     def _is_copy(self, layer: EngineLayer, told: Sequence[int]) -> bool:
-        """Whether a layer only copies into another layout; a quantisation may be done that way."""
+        """Whether a layer only copies into another layout, and does not quantise meanwhile."""
         if _copies(layer.name):
             return True
         makes = any(tensor in self._maker for tensor in layer.outputs)
         return layer.kind == "Reformat" and not told and not makes
 
     def _aliases(self, copies: Iterable[EngineLayer]) -> dict[str, str]:
-        """Tensors in another layout -> the model's own."""
+        """Return tensor in another layout -> tensor of the model."""
         alias: dict[str, str] = {}
         for layer in copies:
             if not layer.inputs or not layer.outputs:
@@ -183,13 +188,13 @@ class _EngineModel:
             source = alias.get(source, source)
             known = source in self._maker or source in self._varying
             if target in self._maker and not known:
-                alias[source] = target  # behind the layer that makes it
+                alias[source] = target  # a copy behind the layer that makes the tensor
             else:
-                alias[target] = source  # before the layer that reads it
+                alias[target] = source  # a copy before the layer that reads the tensor
         return alias
 
     def _between(self, outputs: Sequence[str], stops: Collection[str]) -> list[int]:
-        """Nodes behind tensors of the model, back to where others leave off."""
+        """Return the nodes that make some tensors of the model, back to the tensors in `stops`."""
         inside: list[int] = []
         ahead = [(name, True) for name in outputs]
         while ahead:
@@ -210,7 +215,7 @@ def _layer(entry: Any) -> EngineLayer:
     labels: list[str] = []
     for part in _METADATA.split(str(entry.get("Metadata", ""))):
         found = _ENTRY.match(part.strip())
-        # Without separators between them (they were lost on the way) entries follow each other.
+        # If the separators were lost, the entries follow each other directly.
         labels += found["label"].split("][ONNX Layer: ") if found else []
     return EngineLayer(
         name=str(entry.get("Name", "")),
@@ -230,7 +235,10 @@ def _tensors(entries: Any) -> tuple[str, ...]:
 
 
 def _labels(nodes: Sequence[WireNode]) -> Mapping[str, int]:
-    """What TensorRT may call a node; its parser names one without a name after what it makes."""
+    """Return TensorRT's names of the nodes -> their indices.
+
+    TensorRT's parser names a node without a name after the tensor that it makes.
+    """
     known: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in (node.name, f"node_of_{node.outputs[0]}" if node.outputs else ""):
@@ -248,7 +256,7 @@ def _copies(name: str) -> bool:
 
 
 def _kind(name: str) -> str:
-    """What a row is that the inspector does not know."""
+    """Return the type of a row that the inspector does not list."""
     if name.startswith(_COPIES):
         return "Reformat"
     if name.endswith(_DLA_ROWS):
@@ -261,7 +269,7 @@ def _label(node: WireNode) -> str:
 
 
 def _apart(rows: Sequence[LayerTime]) -> list[LayerTime]:
-    """Rows of equal names told apart by a number."""
+    """Make the names of rows unique, by appending a number to repeated names."""
     taken: set[str] = set()
     found = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a session's runs and sensors told: the conditions of a measurement on an NVIDIA GPU."""
+"""The conditions of a measurement on an NVIDIA GPU, from its runs and the sensors of the GPU."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tensorrt.session import Times
 
 _KEPT_RUNS = 4096
+"""Number of runs whose times are kept."""
 _EVERY_S = 1.0
+"""Seconds between two readings of the sensors."""
 _CLOCK_DROP = 0.98
+"""A locked clock that falls below this share of its highest reading has throttled; our choice."""
 
 
 class SessionLog(Mapping[str, str]):
-    """Conditions that are worked out when they are read: at the session's end, which ends the log.
+    """The conditions of a session, which are worked out when they are first read.
 
-    Latencies are the medians of the later half of the session's runs (4,096 at most): warming up
-    and the first run are long past then.
+    Reading them ends the log. The latencies are medians over the later half of the session's runs
+    (of the last 4,096), which excludes the warm-up and the first run.
 
     Args:
-        told: what is known from the start.
-        read: reads the GPU's sensors.
-        locked: whether the GPU's clock is fixed, so that a drop is a fault.
-        end: lets go of the sensors; called when the log is read, or a run fails.
+        told: conditions that are known from the start.
+        read: a function that reads the GPU's sensors.
+        locked: whether the GPU's clock is fixed, so that a lower clock is a fault.
+        end: a function that releases the sensors; it is called when the log is read or a run fails.
         now: a clock in seconds.
     """
 
@@ -50,10 +53,10 @@ class SessionLog(Mapping[str, str]):
         self._finished: dict[str, str] | None = None
 
     def add(self, times: Times) -> None:
-        """One run; looks at the sensors once a second, outside of the timed part.
+        """Add the times of one run; reads the sensors once a second, outside of the timed part.
 
         Raises:
-            RuntimeFailure: THROTTLED where the GPU slowed down for its heat or its supply.
+            RuntimeFailure: THROTTLED if the GPU slowed down because of heat or its power supply.
         """
         self._runs.append(times)
         if self._now() < self._next_s:
@@ -66,7 +69,7 @@ class SessionLog(Mapping[str, str]):
             raise RuntimeFailure("THROTTLED", why)
 
     def close(self) -> None:
-        """Let go of the sensors. Idempotent."""
+        """Release the sensors. Idempotent."""
         self._end()
 
     def _spoiled(self) -> str:
@@ -85,7 +88,7 @@ class SessionLog(Mapping[str, str]):
         if later:
             told["host_latency_ms"] = f"{median(times.host_ms for times in later):.6g}"
             told["gpu_latency_ms"] = f"{median(times.gpu_ms for times in later):.6g}"
-        # The first look came before the GPU had anything to do.
+        # The first reading was taken before the GPU had any work.
         readings = self._readings[1:] or self._readings
         logs = {
             "gpu_clock_mhz_log": [r.clock_mhz for r in readings],

@@ -1,4 +1,4 @@
-"""The options of the TensorRT runtime, and the platforms that they make."""
+"""The options of the TensorRT runtime, and the platforms that it offers with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from latfarm_agent.runtimes.base import PlatformSpec, RuntimeFailure
 from latfarm_agent.runtimes.cuda import CudaDevice
 
 TYPINGS = ("auto", "strong", "weak")
-
+"""Values of the option `typing`."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "device": (int,),
     "cuda_graph": (bool,),
@@ -24,27 +24,30 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "cache_dir": (str, type(None)),
 }
 _LARGEST = {"device": 1 << 10, "dla_core": 1 << 4, "workspace_mib": 1 << 20}
+"""Largest allowed values; generous bounds of our own."""
 _LARGEST_LEVEL = 5
+"""Largest optimization level of TensorRT's builder."""
 
 
 @dataclass(frozen=True)
 class TensorRtOptions:
-    """What the owner of a board may set.
+    """The options of the TensorRT runtime in the agent's configuration.
 
     Args:
-        device: which GPU, in CUDA's order.
-        cuda_graph: offer platforms that launch each inference as one CUDA graph, too.
-        transfers: offer platforms that copy inputs and outputs in each run, too.
-        gpu_latency: offer platforms whose latency is the GPU's own, too.
-        dla_core: offer platforms on this deep-learning accelerator of a Jetson, too.
+        device: number of the GPU in CUDA's order.
+        cuda_graph: also offer platforms that launch each inference as one CUDA graph.
+        transfers: also offer platforms that copy inputs and outputs in each run.
+        gpu_latency: also offer platforms whose latency is measured by the GPU's clock.
+        dla_core: also offer platforms on this deep-learning accelerator of a Jetson.
         tf32: whether fp32 may be computed as TF32 (TensorRT's default, where the GPU can).
-        spin_wait: wait for the GPU by spinning (steadier) or by sleeping.
+        spin_wait: wait for the GPU by spinning, which gives steadier times; otherwise by sleeping.
         typing: "strong": each tensor has the type that the model gives it; "weak": TensorRT may
             compute in higher precision where that is faster; "auto": strong from TensorRT 10 on,
             except on a DLA.
-        workspace_mib: bound on a layer's scratch memory; None: all of the GPU's.
-        optimization_level: 0 to 5, how long the builder looks for fast kernels; None: its default.
-        cache_dir: where timings of kernels are kept from one build to the next; None: nowhere.
+        workspace_mib: bound on a layer's scratch memory in MiB; None: all memory of the GPU.
+        optimization_level: 0 to 5, how long the builder searches for fast kernels; None: the
+            builder's default.
+        cache_dir: folder that keeps the times of kernels from one build to the next; None: none.
     """
 
     device: int = 0
@@ -61,15 +64,15 @@ class TensorRtOptions:
 
     @staticmethod
     def read(given: Mapping[str, Any]) -> TensorRtOptions:
-        """Options as the agent's configuration gives them.
+        """Read and check the options of the agent's configuration.
 
         Raises:
-            RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or ill-typed.
+            RuntimeFailure: RUNTIME_MISSING, naming the option that is unknown or has a wrong value.
         """
         known = [field.name for field in fields(TensorRtOptions)]
         for name, value in given.items():
             if name not in known:
-                raise _wrong(name, f"is unknown; there are {', '.join(known)}")
+                raise _wrong(name, f"is unknown; known: {', '.join(known)}")
             kinds = _KINDS[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 wanted = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
@@ -89,10 +92,10 @@ class TensorRtOptions:
 
 @dataclass(frozen=True)
 class TensorRtCapabilities:
-    """What a TensorRT and its GPU can do.
+    """What an installed TensorRT and its GPU can do.
 
-    `strong`, `weak`: whether networks can be strongly, weakly typed. `dla_cores`: how many there
-    are.
+    `dtypes`: the element types that the GPU is fast at. `strong`, `weak`: whether networks can be
+    strongly or weakly typed. `dla_cores`: number of deep-learning accelerators.
     """
 
     version: str
@@ -104,7 +107,7 @@ class TensorRtCapabilities:
 
 
 def platforms(options: TensorRtOptions, offer: TensorRtCapabilities) -> tuple[PlatformSpec, ...]:
-    """The plain platform of each element type, then the variants that the options ask for."""
+    """Return the plain platform of each element type, then the variants that the options add."""
     variants: list[tuple[str, dict[str, str]]] = [("", {})]
     if options.cuda_graph:
         variants.append(("graph", {"cuda_graph": "yes"}))
@@ -146,18 +149,18 @@ def platforms(options: TensorRtOptions, offer: TensorRtCapabilities) -> tuple[Pl
 
 
 def lacking(options: TensorRtOptions, offer: TensorRtCapabilities) -> tuple[str, ...]:
-    """What was asked for and this board does not have."""
+    """Return what the options ask for and the board does not have, with the remedy."""
     core = options.dla_core
     if core is None or core < offer.dla_cores:
         return ()
     return (
         f"dla{core}: {offer.device.name} has {offer.dla_cores} deep-learning accelerators; "
-        "take the option 'dla_core' away, or count from 0",
+        "remove the option 'dla_core', or choose a smaller number (the first one is 0)",
     )
 
 
 def typing_of(options: TensorRtOptions, offer: TensorRtCapabilities, *, on_dla: bool) -> str:
-    """What was asked for, "strong" or "weak", as far as this TensorRT has it."""
+    """Return the typing to use, "strong" or "weak", which this TensorRT must support."""
     wanted = options.typing
     if wanted == "auto":
         wanted = "weak" if on_dla else "strong"

@@ -1,9 +1,9 @@
-"""ONNX models by TensorRT, on the GPU or a deep-learning accelerator of the board itself.
+"""ONNX models by TensorRT, on the GPU or a deep-learning accelerator (DLA) of the board itself.
 
-An engine is built where it runs, from ONNX, once a request; its sessions are fresh contexts with
-fresh memory. A platform's latency is the host's by default: one synchronous loop, from the call to
-the end of the wait, with inputs and outputs resident on the GPU. The GPU's own time of the same
-runs stands beside it in the conditions. METHODS: host and GPU latency kept apart.
+An engine is built from ONNX on the board that runs it, once for each request. Each session has a
+fresh execution context with fresh memory. By default, the latency of a platform is the time on the
+host: from the call of one synchronous inference to the end of the wait, while inputs and outputs
+stay on the GPU. The conditions also hold the time that the GPU itself measured for the same runs.
 """
 
 from __future__ import annotations
@@ -33,26 +33,30 @@ from latfarm_agent.runtimes.tensorrt.options import (
     lacking,
     platforms,
 )
-from latfarm_agent.runtimes.tensorrt.session import TensorRtSession
+from latfarm_agent.runtimes.tensorrt.session import SessionMode, TensorRtSession
 
 _OLDEST = (8, 4)
+"""The oldest version of TensorRT that is supported."""
 _PROFILE_WARMUP = 3
+"""Runs before a profile whose times are not counted."""
 _SHOWN = 12
+"""At most this many nodes are named in a condition."""
 _REMEDY = (
     "on a Jetson: apt-get install python3-libnvinfer, and give the agent an environment made with "
     "--system-site-packages; elsewhere: pip install 'latfarm-agent[tensorrt]'"
 )
-# Where TensorRT does not tell any more what a GPU is fast at, every GPU that it still runs on is.
+# Element type -> property of the builder. Versions without these properties only support GPUs that
+# are fast at both.
 _FAST = {"fp16": "platform_has_fast_fp16", "int8": "platform_has_fast_int8"}
 
 
 class TensorRtRuntime:
-    """TensorRT 8.4 to 11; `options` are those of `tensorrt.options.Options`."""
+    """TensorRT 8.4 to 11; `options` are the fields of `tensorrt.options.TensorRtOptions`."""
 
     wants_cache_dir = True
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
-        del threads  # of the host: they change nothing
+        del threads  # the number of the host's threads does not change the latency
         self._options = TensorRtOptions.read(options)
         self._journal = Journal()
         self._trt: Any = None
@@ -61,36 +65,34 @@ class TensorRtRuntime:
         self._board: NvidiaBoard | None = None
         self._index = 0
         self._built: tuple[tuple[object, ...], BuiltEngine] | None = None
-        self._untold_ms = 0.0  # of a build that a profile made
+        self._untold_ms = 0.0  # time of a build that no session has reported yet
         self._session: TensorRtSession | None = None
         self._log: SessionLog | None = None
         self._gpu_latency = False
 
     def describe(self) -> Description:
-        """A platform for each element type that the GPU is fast at, and the variants asked for."""
+        """Offer a platform for each element type that the GPU is fast at, and their variants."""
         trt, cuda = self._open()
         version = str(trt.__version__)
         offer = self._offer(trt, cuda.device)
         return Description(version, platforms(self._options, offer), lacking(self._options, offer))
 
     def prepare(self, job: Job) -> Prepared:
-        """Build the engine, unless this request has one already, and open a fresh session of it.
+        """Build the engine, unless this request has one already, and open a fresh session.
 
-        `compile_ms` is the build's, told once: later sessions of a request share the engine.
+        `compile_ms` is the time of the build. It is reported once, because the later sessions of a
+        request share the engine.
         """
         self._close_session()
         built = self._engine(job)
         compile_ms, self._untold_ms = self._untold_ms, 0.0
         trt, cuda = self._open()
         settings = job.settings
-        self._session = TensorRtSession(
-            trt,
-            cuda,
-            built.engine,
-            self._journal,
+        mode = SessionMode(
             transfers=settings.get("transfers") == "each run",
             graph=settings.get("cuda_graph") == "yes",
         )
+        self._session = TensorRtSession(trt, cuda, built.engine, self._journal, mode)
         self._gpu_latency = settings.get("latency") == "gpu"
         board, index = self._sensors(cuda)
         self._log = SessionLog(
@@ -107,7 +109,7 @@ class TensorRtRuntime:
         )
 
     def run(self) -> float | None:
-        """One inference; its latency by the host's clock, or by the GPU's where asked for."""
+        """Run one inference; return its latency by the clock that the platform asks for."""
         session, log = self._session, self._log
         if session is None or log is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
@@ -120,16 +122,17 @@ class TensorRtRuntime:
         return times.gpu_ms if self._gpu_latency else times.host_ms
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the engine's layers, named after the nodes that they cover.
+        """Return the times of the engine's layers, named after the nodes that they cover.
 
-        It is the engine that is measured. Layers run one after the other while they are timed; on a
-        DLA the row "... from nvm" is the wait for it.
+        The engine is the same as for the latency. Layers run one after the other while they are
+        timed. On a DLA, the row "... from nvm" is the time of waiting for the DLA.
         """
         self._close_session()
         trt, cuda = self._open()
         built = self._engine(job)
         profiler = make_profiler(trt)
-        session = TensorRtSession(trt, cuda, built.engine, self._journal, profiler=profiler)
+        mode = SessionMode(profiler=profiler)
+        session = TensorRtSession(trt, cuda, built.engine, self._journal, mode)
         told: list[list[tuple[str, float]]] = []
         try:
             for turn in range(_PROFILE_WARMUP + runs):
@@ -154,7 +157,7 @@ class TensorRtRuntime:
         )
 
     def _open(self) -> tuple[Any, Cuda]:
-        """TensorRT and the GPU, opened once."""
+        """Open TensorRT and the GPU once, and return both."""
         if self._trt is None:
             trt = _import()
             self._cuda = Cuda(self._options.device, spin=self._options.spin_wait)
@@ -176,13 +179,13 @@ class TensorRtRuntime:
         )
 
     def _engine(self, job: Job) -> BuiltEngine:
-        """The engine of a request's model, built unless it was already."""
+        """Return the engine of a request's model, and build it if needed."""
         trt, cuda = self._open()
         plan = _plan(self._options, job)
         key = (job.request_id, job.sequence, str(job.model_path), _stamp(job.model_path), plan)
         if self._built is not None and self._built[0] == key:
             return self._built[1]
-        self._built = None  # two engines at once may not fit
+        self._built = None  # two engines at once may not fit into the GPU's memory
         gc.collect()
         folder = self._options.cache_dir
         cache = TimingCache(Path(folder) if folder else None, str(trt.__version__), cuda.device)
@@ -210,7 +213,7 @@ def _import() -> Any:
     try:
         tensorrt = importlib.import_module("tensorrt")
     except Exception as error:
-        # An ImportError, or what its own loader throws where a library of CUDA's is missing.
+        # An ImportError, or another exception of its own loader if a library of CUDA is missing.
         raise RuntimeFailure(
             "RUNTIME_MISSING", f"tensorrt cannot be imported ({error}); install it, {_REMEDY}"
         ) from error
@@ -224,7 +227,7 @@ def _import() -> Any:
 
 
 def make_profiler(trt: Any) -> Any:
-    """A profiler of TensorRT's that keeps what it is told in `rows`."""
+    """Make a profiler for TensorRT that keeps the reported layers and times in `rows`."""
 
     class _Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -250,7 +253,7 @@ def _plan(options: TensorRtOptions, job: Job) -> EnginePlan:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file does."""
+    """Return size and time of change of a file, which differ when the file has changed."""
     try:
         found = path.stat()
     except OSError:

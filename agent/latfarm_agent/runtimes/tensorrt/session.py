@@ -1,9 +1,8 @@
-"""One fresh session of an engine: its memory, its stream, and a synchronous inference.
+"""A session of an engine: its memory, its stream, and a synchronous inference.
 
-Both ways of TensorRT to hand memory over are spoken: tensors by name (8.5 and newer) and bindings
-by index (8.4). Host and GPU latency are taken in the same run and kept apart: the host's is the
-time from the first call to the end of the wait, the GPU's the time between two events around the
-engine's own work.
+Both of TensorRT's ways to pass memory are supported: tensors by name (8.5 and newer) and bindings
+by index (8.4). Each run has two latencies. The host latency is the time from the first call to the
+end of the wait. The GPU latency is the time between two events around the work of the engine.
 """
 
 from __future__ import annotations
@@ -27,12 +26,15 @@ _TYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
-_FLUSHED = 2  # times the size of the last-level cache
+_FLUSHED = 2  # a cold run is preceded by writing this many times the size of the last-level cache
 
 
 @dataclass(frozen=True)
 class EngineTensor:
-    """An input or output of an engine; `size_bytes` of memory hold it, on the host or the GPU."""
+    """An input or output of an engine.
+
+    `size_bytes`: the memory that it needs. `on_host`: its memory is on the host, not on the GPU.
+    """
 
     name: str
     dtype: str
@@ -44,10 +46,27 @@ class EngineTensor:
 
 @dataclass(frozen=True)
 class Times:
-    """One inference in milliseconds."""
+    """The two latencies of one inference, by the host's and by the GPU's clock."""
 
     host_ms: float
     gpu_ms: float
+
+
+@dataclass(frozen=True)
+class SessionMode:
+    """How a session runs its engine.
+
+    `transfers`: each run copies the inputs from pinned host memory to the GPU and the outputs back.
+    `graph`: the engine is launched as a CUDA graph. `profiler`: an object that TensorRT tells each
+    layer's time in each run, which makes the runs slower; None: no profiler.
+    """
+
+    transfers: bool = False
+    graph: bool = False
+    profiler: Any = None
+
+
+_PLAIN = SessionMode()
 
 
 class TensorRtSession:
@@ -56,27 +75,17 @@ class TensorRtSession:
     Args:
         trt: the TensorRT module.
         cuda: the GPU.
-        engine: what to run.
-        journal: where TensorRT's errors are.
-        transfers: copy inputs to the GPU and outputs back in each run, from and to pinned memory.
-        graph: launch the engine as a CUDA graph.
-        profiler: is told each layer's time in each run; slows the runs.
+        engine: the engine to run.
+        journal: holds the errors that TensorRT logs.
+        mode: how to run the engine.
 
     Raises:
-        RuntimeFailure: OUT_OF_MEMORY, MODEL_FAILED, MODEL_INVALID (an input that cannot be filled)
-            or MODEL_UNSUPPORTED (it cannot run as a graph).
+        RuntimeFailure: OUT_OF_MEMORY, MODEL_FAILED, MODEL_INVALID (an input cannot be filled) or
+            MODEL_UNSUPPORTED (the model cannot run as a graph).
     """
 
     def __init__(
-        self,
-        trt: Any,
-        cuda: Cuda,
-        engine: Any,
-        journal: Journal,
-        *,
-        transfers: bool = False,
-        graph: bool = False,
-        profiler: Any = None,
+        self, trt: Any, cuda: Cuda, engine: Any, journal: Journal, mode: SessionMode = _PLAIN
     ) -> None:
         self._cuda = cuda
         self._journal = journal
@@ -94,11 +103,11 @@ class TensorRtSession:
             self._events = [cuda.event()]
             self._events.append(cuda.event())
             self._context = _context(engine, journal)
-            if profiler is not None:
-                self._context.profiler = profiler
-            self._bind(trt, engine, transfers=transfers)
-            if graph:
-                # Once outside, so that what TensorRT does at its first run is not captured.
+            if mode.profiler is not None:
+                self._context.profiler = mode.profiler
+            self._bind(trt, engine, transfers=mode.transfers)
+            if mode.graph:
+                # Run once before the capture, so that one-time work of TensorRT is not captured.
                 self._enqueue()
                 cuda.synchronise(self._stream)
                 self._graph = cuda.capture(self._stream, lambda: self._enqueue(waiting=False))
@@ -107,7 +116,7 @@ class TensorRtSession:
             raise
 
     def run(self) -> Times:
-        """One inference from the first call to the end of the wait for the GPU.
+        """Run one inference, from the first call to the end of the wait for the GPU.
 
         Raises:
             RuntimeFailure: MODEL_FAILED or OUT_OF_MEMORY.
@@ -130,7 +139,7 @@ class TensorRtSession:
         return Times((ended - begun) / 1e6, cuda.elapsed_ms(first, last))
 
     def flush(self) -> None:
-        """Fill the GPU's last-level cache with something else."""
+        """Overwrite the GPU's last-level cache, so that the next run is a cold one."""
         size_bytes = _FLUSHED * self._cuda.device.l2_bytes
         if not self._scratch:
             self._scratch = self._allocate(size_bytes)
@@ -138,7 +147,7 @@ class TensorRtSession:
         self._cuda.synchronise(self._stream)
 
     def close(self) -> None:
-        """Give everything back. Idempotent."""
+        """Free everything. Idempotent."""
         cuda = self._cuda
         if self._graph:
             cuda.destroy_graph(self._graph)
@@ -158,13 +167,13 @@ class TensorRtSession:
         if self._start():
             return
         if waiting:
-            # A failed kernel shows when one waits for it: that says more than TensorRT's answer.
+            # Waiting shows which kernel failed, which says more than TensorRT's answer.
             self._cuda.synchronise(self._stream)
         told = self._journal.errors()
         raise failure(told or "the engine could not be enqueued", "running")
 
     def _bind(self, trt: Any, engine: Any, *, transfers: bool) -> None:
-        """Give each input and output its memory; noise into the inputs."""
+        """Allocate memory for each input and output, and fill the inputs with noise."""
         import numpy as np
 
         context, stream = self._context, self._stream
@@ -225,7 +234,7 @@ def _named(trt: Any, engine: Any, context: Any) -> list[EngineTensor]:
         dtype, shape = _type(engine.get_tensor_dtype(name), name), context.get_tensor_shape(name)
         size_bytes = _size_bytes(shape, dtype)
         if size_bytes < 0:
-            # How large it becomes depends on the data: memory for the largest that it can be.
+            # The size depends on the data, so allocate memory for the largest possible size.
             size_bytes = int(context.get_max_output_size(name))
         found.append(
             EngineTensor(

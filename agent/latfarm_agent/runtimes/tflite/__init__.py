@@ -1,1 +1,1 @@
-"""LiteRT and tflite-runtime, with their delegates."""
+"""The runtime that executes models with LiteRT or tflite-runtime, and with delegates."""

@@ -1,10 +1,10 @@
-"""Compiled graphs of a delegate, kept from one session, request and agent to the next.
+"""A cache of the graphs that a delegate compiled, which outlives sessions, requests and agents.
 
-A vendor's delegate may compile a graph for minutes and can write the outcome to a file. The file
-that it writes is never the entry itself: it opens one before it compiles, so an aborted compilation
-leaves a file that it later takes for a good one. So it writes to a scratch file, which becomes an
-entry when the model has run. An entry is given out as a copy, checked against its sum; one with
-which a worker died before the model had run is thrown away.
+A vendor's delegate may need minutes to compile a graph, and can write the result to a file. It
+opens that file before it compiles, so that an aborted compilation leaves a broken file, which the
+delegate would later load. Therefore it always writes to a scratch file, which becomes an entry of
+the cache only after the model has run. An entry is handed out as a copy, after its checksum has
+been verified. An entry with which a worker died before the model had run is removed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def file_sha256(path: Path) -> str:
-    """Hash of a file, as hexadecimal digits.
+    """Return the SHA-256 of a file in hexadecimal digits.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -33,19 +33,19 @@ def file_sha256(path: Path) -> str:
 
 
 def entry_key(*parts: str) -> str:
-    """Name of an entry: what makes one compiled graph another (model, delegate, versions)."""
+    """Return the key of an entry, from all that a compiled graph depends on (model, versions)."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 class GraphCache:
-    """Compiled graphs in a folder, the least recently used of them dropped.
+    """Compiled graphs in a folder; the least recently used ones are removed.
 
-    Only one process uses a folder at a time. What cannot be read or written is as if it were not
-    there: a cache is never a reason to fail.
+    Only one process may use a folder at a time. A file that cannot be read or written is treated as
+    missing: the cache never raises an error.
 
     Args:
-        folder: made when the first entry comes.
-        limit_bytes: bound on all entries together.
+        folder: the folder of the entries, which is made with the first entry.
+        limit_bytes: bound on the size of all entries together.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -53,9 +53,10 @@ class GraphCache:
         self._limit_bytes = limit_bytes
 
     def borrow(self, key: str, target: Path) -> bool:
-        """Copy an entry to `target`; False where there is none that is sound.
+        """Copy an entry to `target`; return False if there is no valid entry.
 
-        Call `returned` once the model has run; an entry that was not returned is dropped next time.
+        Call `returned` when the model has run. An entry that was not returned is removed the next
+        time it is asked for.
         """
         entry, total, trying = (self._path(key, suffix) for suffix in (_ENTRY, _SUM, _TRYING))
         try:
@@ -76,14 +77,14 @@ class GraphCache:
         return True
 
     def returned(self, key: str) -> None:
-        """A borrowed entry did its work."""
+        """Note that the model of a borrowed entry has run."""
         with contextlib.suppress(OSError):
             self._path(key, _TRYING).unlink()
 
     def add(self, key: str, source: Path) -> None:
-        """Keep a file as an entry, and drop the oldest ones until all are within the limit.
+        """Add a copy of a file as an entry, and remove the oldest entries that exceed the limit.
 
-        Nothing is kept of an empty file, or of one beyond the limit.
+        An empty file, or one larger than the limit, is not added.
         """
         try:
             size_bytes = source.stat().st_size
@@ -100,13 +101,13 @@ class GraphCache:
             self.drop(key)
 
     def drop(self, key: str) -> None:
-        """Forget an entry, if there is one."""
+        """Remove an entry, if it exists."""
         for suffix in (_ENTRY, _SUM, _TRYING, ".new"):
             with contextlib.suppress(OSError):
                 self._path(key, suffix).unlink()
 
     def size_bytes(self) -> int:
-        """Of all entries together."""
+        """Return the size of all entries together."""
         return sum(size for _, size, _ in self._entries())
 
     def _shrink(self) -> None:
@@ -119,7 +120,7 @@ class GraphCache:
             total -= size
 
     def _entries(self) -> list[tuple[int, int, str]]:
-        """Of each entry when it was last used (ns), its size, and its key."""
+        """Return for each entry when it was last used (ns), its size in bytes, and its key."""
         found = []
         with contextlib.suppress(OSError):
             for path in self._folder.glob("*" + _ENTRY):

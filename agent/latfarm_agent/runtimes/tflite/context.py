@@ -1,12 +1,12 @@
-"""What an interpreter made of a model: its execution plan, and how long each step of it takes.
+"""The execution plan of an interpreter, and how long each step of the plan takes.
 
-The interpreter's Python interface tells neither, but it hands its own context to every delegate.
-`Scout` is a delegate that takes no node: it keeps the context, and asks it afterwards which nodes
-run in which order, which of them a delegate took, and which ones it took. To time them it puts a
-clock around each node's `invoke`, in the interpreter that is measured.
+The Python interface of the interpreter offers neither, but the interpreter passes its own context
+to every delegate. `Scout` is a delegate that takes no node: it keeps the context, and later asks it
+which nodes run in which order, and which operators a delegate took. To time the nodes, it puts a
+clock around the function `invoke` of each node, in the interpreter that is measured.
 
-The structs are those of TFLite's public C interface (tflite/core/c/common.h), which only grows at
-the end; the same ones that every external delegate is compiled against.
+The structures are those of TFLite's public C interface (tflite/core/c/common.h), against which
+every external delegate is compiled. New versions only append fields to them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.trace import middle_mean
 
 _POINTER = ctypes.c_void_p
-_OK = 0
-_ALLOW_DYNAMIC_TENSORS = 1  # else the interpreter would freeze the graph behind the scout
-_DELEGATE_CODE = 51
-_OVERHEAD_CALLS = 400
-_MOST_NODES = 1 << 20
+_OK = 0  # kTfLiteOk
+_ALLOW_DYNAMIC_TENSORS = 1  # flag of a delegate; without it the graph would be frozen after it
+_DELEGATE_CODE = 51  # builtin code of a node that a delegate made (kTfLiteBuiltinDelegate)
+_OVERHEAD_CALLS = 400  # calls from which the time of the clock itself is worked out; our choice
+_MOST_NODES = 1 << 20  # a longer list means that the structures are not as expected
 
 _Prepare = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, _POINTER)
 _Invoke = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, _POINTER)
@@ -36,7 +36,7 @@ _GetNode = ctypes.CFUNCTYPE(
 
 
 class _Context(ctypes.Structure):
-    """The first fields of TfLiteContext."""
+    """The first fields of the structure TfLiteContext."""
 
     _fields_ = (
         ("tensors_size", ctypes.c_size_t),
@@ -51,7 +51,7 @@ class _Context(ctypes.Structure):
 
 
 class _Node(ctypes.Structure):
-    """TfLiteNode up to its delegate."""
+    """The fields of the structure TfLiteNode up to `delegate`."""
 
     _fields_ = (
         ("inputs", _POINTER),
@@ -67,7 +67,7 @@ class _Node(ctypes.Structure):
 
 
 class _Registration(ctypes.Structure):
-    """TfLiteRegistration up to its names."""
+    """The fields of the structure TfLiteRegistration up to `custom_name`."""
 
     _fields_ = (
         ("init", _POINTER),
@@ -81,13 +81,13 @@ class _Registration(ctypes.Structure):
 
 
 class _DelegateParams(ctypes.Structure):
-    """The first fields of TfLiteDelegateParams: what a delegate's node stands for."""
+    """The first fields of the structure TfLiteDelegateParams, which describes a delegate's node."""
 
     _fields_ = (("delegate", _POINTER), ("nodes_to_replace", _POINTER))
 
 
 class _Delegate(ctypes.Structure):
-    """TfLiteDelegate."""
+    """The structure TfLiteDelegate."""
 
     _fields_ = (
         ("data", _POINTER),
@@ -104,9 +104,9 @@ class _Delegate(ctypes.Structure):
 class ExecutionStep:
     """One node of the execution plan.
 
-    `kernel`: name of the delegate's kernel, empty for an operator of the interpreter's own.
-    `covers`: numbers of the model's operators that it runs, its own alone where no delegate took
-    it. `delegate`: address of the delegate that took it, 0 for none.
+    `index`: its number. `kernel`: name of the delegate's kernel, empty for an operator that the
+    interpreter runs itself. `covers`: numbers of the model's operators that it runs. `delegate`:
+    address of the delegate that took it, 0 for none.
     """
 
     index: int
@@ -116,9 +116,9 @@ class ExecutionStep:
 
 
 class Scout:
-    """A delegate that takes nothing; give it to an interpreter as the first of its delegates.
+    """A delegate that takes no node. Pass it to an interpreter as the first of its delegates.
 
-    It must live as long as the interpreter does, which keeps a list of its delegates.
+    It must live as long as the interpreter, which keeps a list of its delegates.
     """
 
     def __init__(self) -> None:
@@ -127,24 +127,24 @@ class Scout:
         self._callback = _Prepare(self._prepare)
         self._struct = _Delegate(prepare=self._callback, flags=_ALLOW_DYNAMIC_TENSORS)
 
-    def _get_native_delegate_pointer(self) -> int:  # by this name an interpreter asks for it
+    def _get_native_delegate_pointer(self) -> int:  # the interpreter calls this method by its name
         return ctypes.addressof(self._struct)
 
     def _prepare(self, context: int, delegate: int) -> int:
         del delegate
-        if not self._context:  # called for each subgraph, the main one first
+        if not self._context:  # the interpreter calls this for each subgraph, the main one first
             fields = _Context.from_address(context)
             self._context = context
-            # Outside of a delegate's preparation the context refuses these: kept from inside it.
+            # The context only offers these functions while a delegate is prepared, so keep them.
             self._get_plan = fields.get_execution_plan
             self._get_node = fields.get_node_and_registration
         return _OK
 
     def steps(self) -> list[ExecutionStep]:
-        """The execution plan of the main subgraph; ask once the tensors are allocated.
+        """Return the execution plan of the main subgraph; the tensors must be allocated.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE, the interpreter is not one that this knows.
+            RuntimeFailure: PROFILE_UNAVAILABLE if the interpreter is not of a known kind.
         """
         found = []
         for index in self._plan():
@@ -160,14 +160,15 @@ class Scout:
 
     @contextlib.contextmanager
     def clocks(self) -> Iterator[dict[int, list[float]]]:
-        """Time every step while this is open: by its index, milliseconds of each of its runs.
+        """Time every step while this context is open.
 
-        What the clock itself takes is left out; afterwards all is as before.
+        Yields the index of each step -> the milliseconds of each of its runs, without the time that
+        the clock itself takes. Closing the context removes the clocks.
         """
         overhead_ns = _overhead_ns()
         times: dict[int, list[float]] = {}
         restore: list[tuple[Any, int]] = []
-        kept: list[object] = []  # callbacks live as long as they may be called
+        kept: list[object] = []  # callbacks must live as long as they may be called
         try:
             for index in self._plan():
                 _, registration = self._node(index)
@@ -204,10 +205,10 @@ class Scout:
 
 
 def _ints(address: int) -> list[int]:
-    """The values of a TfLiteIntArray: their number, then they themselves."""
+    """Read a TfLiteIntArray: the number of its values, then the values."""
     count = ctypes.c_int.from_address(address).value
     if not 0 <= count <= _MOST_NODES:
-        raise RuntimeFailure("PROFILE_UNAVAILABLE", "the interpreter's structs are not as known")
+        raise RuntimeFailure("PROFILE_UNAVAILABLE", "the interpreter's structures are unknown")
     first = address + ctypes.sizeof(ctypes.c_int)
     return list((ctypes.c_int * count).from_address(first))
 
@@ -224,7 +225,7 @@ def _timed(original: Callable[[int, int], int], spent: list[float], overhead_ns:
 
 
 def _overhead_ns() -> float:
-    """What a call of a C function that does nothing takes by the clock of `_timed`."""
+    """Measure how long the clock of `_timed` makes a call of a C function that does nothing."""
     nothing = _Invoke(ctypes.cast(ctypes.CDLL(None).getppid, _POINTER).value or 0)
     spent: list[float] = []
     for _ in range(_OVERHEAD_CALLS):

@@ -1,8 +1,8 @@
 """External delegates: which ones a board has, whether they can be loaded, and loading one.
 
-A delegate is a vendor's library that takes part of a graph (VX on the i.MX 8M Plus, Ethos-U on the
-i.MX 93, an EdgeTPU). Anything may happen inside: so it is first made in a process of its own, and
-then only where a model asks for it.
+A delegate is a vendor's library that executes part of a graph (VX on the i.MX 8M Plus, Ethos-U on
+the i.MX 93, an EdgeTPU). It may crash or hang, so it is first tried in a process of its own, and is
+then only loaded for a model of its own platform.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tflite.cache import file_sha256
 
 DTYPES = ("fp32", "int8")
+"""Element types that a delegate may be configured for."""
 PROBE_TIMEOUT_S = 60.0
+"""Time in which a delegate must load when it is tried; our choice."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN = frozenset({"xnnpack", "builtin", "reference", "gpu", "cpu"})
@@ -35,7 +37,7 @@ _KEYS = (
     "cache_option",
     "cache_options",
 )
-_SHOWN_CHARS = 400
+_SHOWN_CHARS = 400  # length to which messages of a delegate are cut
 _PROBE = """
 import ctypes, json, sys
 path, options = json.loads(sys.argv[1])
@@ -57,18 +59,25 @@ destroy.restype = None
 destroy(ctypes.c_void_p(made))
 print("made")
 """
-"""Makes a delegate and gives it back, as an interpreter would."""
+"""Program that creates and destroys a delegate, as an interpreter would."""
 
 
 @dataclass(frozen=True)
 class Delegate:
-    """A delegate as the agent's configuration names it.
+    """A delegate as the agent's configuration describes it.
 
-    `library`: its absolute path. `options`: given to it as they are. `dtypes`: a platform for each.
-    `slow_compile`: its first inference compiles, perhaps for minutes; this is then a part of
-    loading, under the deadline for compilations. `model_format`: what it runs: "tflite", or what a
-    compiler makes of it, "tflite-vela:ethos-u65-256". `cache_option`: the option that takes the
-    path of a file of compiled graphs, which `cache_options` switch on; empty: it has none.
+    Attributes:
+        name: stands for the delegate in the names of platforms.
+        library: absolute path of the vendor's library.
+        options: options that are passed to the delegate unchanged.
+        dtypes: element types; each is a platform.
+        slow_compile: the first inference compiles, perhaps for minutes. It is then part of loading,
+            under the deadline for compilations.
+        model_format: the format of its models: "tflite", or what a compiler makes of such a file,
+            for example "tflite-vela:ethos-u65-256".
+        cache_option: the delegate's option for the path of a file with a compiled graph; empty: it
+            has none.
+        cache_options: options that switch such a file on.
     """
 
     name: str
@@ -82,10 +91,10 @@ class Delegate:
 
 
 def parse(entries: Any) -> tuple[Delegate, ...]:
-    """The option `delegates` of the runtime.
+    """Read the option `delegates` of the runtime.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, names the option and what belongs there.
+        RuntimeFailure: RUNTIME_MISSING, naming the option that is wrong and what belongs there.
     """
     if not isinstance(entries, (list, tuple)):
         raise _wrong("delegates", "must be a list of objects")
@@ -98,7 +107,7 @@ def parse(entries: Any) -> tuple[Delegate, ...]:
 
 
 def loads(delegate: Delegate) -> str:
-    """Make a delegate in a process of its own; why it cannot be made, or nothing."""
+    """Try a delegate in a process of its own; return why it cannot be loaded, empty if it can."""
     if not delegate.library.is_file():
         return f"{delegate.library} is not there; install the vendor's package, or correct the path"
     given = json.dumps([str(delegate.library), dict(delegate.options)])
@@ -113,7 +122,7 @@ def loads(delegate: Delegate) -> str:
     except subprocess.TimeoutExpired:
         return f"{delegate.library.name} did not load within {PROBE_TIMEOUT_S:.0f} s"
     except OSError as error:
-        return f"no process to try it in: {error}"
+        return f"no process could be started to try {delegate.library.name}: {error}"
     if done.returncode == 0 and b"made" in done.stdout:
         return ""
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -124,10 +133,10 @@ def loads(delegate: Delegate) -> str:
 
 
 def settings_of(delegate: Delegate) -> dict[str, str]:
-    """What of a delegate changes a latency, for the platform's settings.
+    """Return all that changes the latency with a delegate, as settings of a platform.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, its library cannot be read.
+        RuntimeFailure: RUNTIME_MISSING if the library cannot be read.
     """
     try:
         digest = file_sha256(delegate.library)
@@ -144,10 +153,15 @@ def settings_of(delegate: Delegate) -> dict[str, str]:
 
 
 def load(module: Any, delegate: Delegate, extra: Mapping[str, str]) -> Any:
-    """Make a delegate with its options and `extra` ones, in this process.
+    """Load a delegate in this process, with its options and the `extra` ones.
+
+    Args:
+        module: the interpreter's module.
+        delegate: the delegate.
+        extra: more options of the delegate.
 
     Raises:
-        RuntimeFailure: MODEL_FAILED, it refuses.
+        RuntimeFailure: MODEL_FAILED if the delegate refuses.
     """
     options = dict(delegate.options, **extra)
     try:
@@ -198,7 +212,7 @@ def _parse(where: str, entry: Any) -> Delegate:
 
 
 def _texts(where: str, values: Any) -> dict[str, str]:
-    """Options of a delegate, which takes them all as texts."""
+    """Convert options to texts, which is how a delegate receives them."""
     if not isinstance(values, dict):
         raise _wrong(where, "must be an object")
     found = {}
@@ -224,6 +238,6 @@ def _signal(number: int) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """The first of some names, and how many more there are."""
+    """Join at most `most` names, and say how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Whether LiteRT's GPU accelerator works on a board: asked in a process of its own."""
+"""Whether LiteRT's GPU accelerator works on a board, tried in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from latfarm_agent.runtimes.tflite.litert import GPU_LIBRARY
 
 _TIMEOUT_S = 120.0
+"""Time in which the tiny model must have run; our choice, as a first compilation may take long."""
 _SHOWN_CHARS = 300
+"""Length to which messages of LiteRT are cut."""
 _PROBE = """
 import json, sys, tempfile
 from pathlib import Path
@@ -18,12 +20,12 @@ given = json.loads(sys.argv[1])
 sys.path[:0] = given["path"]
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.tflite.gpu import smallest_model
-from latfarm_agent.runtimes.tflite.litert import CompiledModel, Device
+from latfarm_agent.runtimes.tflite.litert import CompiledModel, LitertDevice
 with tempfile.TemporaryDirectory() as name:
     path = Path(name) / "model.tflite"
     path.write_bytes(smallest_model())
     try:
-        model = CompiledModel(Path(given["folder"]), path, Device(gpu=True), profiling=False)
+        model = CompiledModel(Path(given["folder"]), path, LitertDevice(gpu=True), profiling=False)
         model.run()
         model.close()
     except RuntimeFailure as failure:
@@ -33,10 +35,10 @@ print("made")
 
 
 def works(folder: Path) -> str:
-    """Why LiteRT cannot use a GPU here, or nothing.
+    """Return why LiteRT cannot use a GPU here; empty if it can.
 
     Args:
-        folder: where LiteRT's libraries are.
+        folder: the folder of LiteRT's libraries.
     """
     if not (folder / GPU_LIBRARY).is_file():
         return f"this build of LiteRT has no {GPU_LIBRARY}"
@@ -63,7 +65,7 @@ def works(folder: Path) -> str:
 
 
 def smallest_model() -> bytes:
-    """A TFLite file of one activation."""
+    """Return a TFLite file with one activation."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 

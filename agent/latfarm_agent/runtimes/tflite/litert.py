@@ -1,8 +1,9 @@
 """LiteRT by its C interface: a compiled model with a profiler, on the CPU or on the GPU.
 
-The Python package has no method that profiles; the library inside it does (litert/c/*.h of LiteRT).
-Handles are opaque pointers there, so little of the layout of anything is needed here: the type of a
-tensor (ABI stable, as its header says) and a profiler's event, whose size is found out by asking.
+LiteRT's Python interface cannot profile, but the library in the package can (litert/c/*.h of
+LiteRT). Its handles are opaque pointers, so only two structures have to be known here: the type of
+a tensor, which the header declares stable, and an event of the profiler, whose size this module
+works out from what the library writes.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from latfarm_agent.runtimes.base import RuntimeFailure
 LIBRARY = "libLiteRt.so"
 GPU_LIBRARY = "libLiteRtWebGpuAccelerator.so"
 OLDEST = (2, 3)
-"""Before, models were made from files by another signature."""
+"""The oldest supported version. Earlier versions have another signature to load a file."""
 
 MOST_EVENTS = 2048
-"""A profiler keeps so many and drops the rest."""
+"""Number of events that a profiler keeps; it drops all further ones."""
 
 _POINTER = ctypes.c_void_p
-_CPU, _GPU = 1, 2
-_TAG_LIBRARY_DIR = 22
-_ANY_STRING = 8
-_LOCK_READ, _LOCK_WRITE = 0, 1
-_OPERATOR = 1 << 1
-_DELEGATE_OPERATOR = (1 << 2) | (1 << 3)
-_FILLER = 0xEE
-_EVENT_ROOM = 512
+# Values of enumerations in LiteRT's headers.
+_CPU, _GPU = 1, 2  # LiteRtHwAccelerators
+_TAG_LIBRARY_DIR = 22  # LiteRtEnvOptionTag: the folder of runtime libraries
+_ANY_STRING = 8  # LiteRtAnyType: a string
+_LOCK_READ, _LOCK_WRITE = 0, 1  # LiteRtTensorBufferLockMode
+_OPERATOR = 1 << 1  # type of an event: an operator of the interpreter
+_DELEGATE_OPERATOR = (1 << 2) | (1 << 3)  # types of an event: an operator inside a delegate
+_FP32 = 2  # precision of the GPU accelerator
+
+# Layout of an event of the profiler, see `_events`.
+_FILLER = 0xEE  # byte that fills the room before the library writes into it
+_EVENT_ROOM = 512  # bytes of room for each event, more than any version needs
 _EVENT_HEAD, _EVENT_TAIL = "<Qi4xQQ", "<QQi"
-_STRIDES = range(72, _EVENT_ROOM, 16)
-_FP32 = 2
+_STRIDES = range(72, _EVENT_ROOM, 16)  # sizes in bytes that an event may have
 
 _Release = ctypes.CFUNCTYPE(None, _POINTER)
 
@@ -61,9 +65,10 @@ class _EnvironmentOption(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Event:
-    """What the profiler saw: an operator of the interpreter's, or one inside a delegate.
+    """An event of the profiler: one run of an operator.
 
-    `number`: of the node, or within its delegate's kernel, counted from 0.
+    `tag`: name of the operator. `inside`: it ran inside a delegate. `number`: number of the node,
+    or, inside a delegate, of the operator within the delegate's kernel, counted from 0.
     """
 
     tag: str
@@ -74,7 +79,7 @@ class Event:
 
 @dataclass(frozen=True)
 class LitertDevice:
-    """Where to run: a CPU with `threads`, or the GPU; `fp32`: forbid it to compute in half."""
+    """Where to run: on the CPU with `threads`, or on the GPU; `fp32`: without half precision."""
 
     gpu: bool = False
     threads: int = 1
@@ -82,17 +87,17 @@ class LitertDevice:
 
 
 class CompiledModel:
-    """One model, compiled for a device, with inputs that stay as they were filled.
+    """One model, compiled for a device, whose inputs stay as they were filled.
 
     Args:
-        folder: where LiteRT's libraries are.
-        path: the file; it must stay while the model lives.
+        folder: the folder of LiteRT's libraries.
+        path: the file, which must exist as long as the model is open.
         device: where to run.
         profiling: with a profiler.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, the library lacks what this needs; MODEL_FAILED, it does
-            not compile the file.
+        RuntimeFailure: RUNTIME_MISSING if the library lacks a function; MODEL_FAILED if it does not
+            compile the file.
     """
 
     def __init__(self, folder: Path, path: Path, device: LitertDevice, *, profiling: bool) -> None:
@@ -100,7 +105,7 @@ class CompiledModel:
             self._library = ctypes.CDLL(str(folder / LIBRARY))
         except OSError as error:
             raise RuntimeFailure("RUNTIME_MISSING", f"{LIBRARY}: {error}") from error
-        self._kept: list[object] = []  # what the library reads for as long as the model lives
+        self._kept: list[object] = []  # objects that the library reads while the model is open
         self._undo: list[tuple[str, Any]] = []
         self._profiler = _POINTER()
         try:
@@ -129,14 +134,14 @@ class CompiledModel:
 
     @property
     def input_count(self) -> int:
-        """How many inputs the model has."""
+        """Number of the model's inputs."""
         return len(self._inputs)
 
     def fill(self, index: int, data: bytes) -> None:
         """Fill an input.
 
         Raises:
-            RuntimeFailure: MODEL_FAILED, it is of another size.
+            RuntimeFailure: MODEL_FAILED if `data` has another size than the input.
         """
 
         def write(address: int, size_bytes: int) -> None:
@@ -149,7 +154,7 @@ class CompiledModel:
         self._locked(self._inputs[index], _LOCK_WRITE, write)
 
     def run(self) -> None:
-        """One inference, until its outputs can be read by the CPU."""
+        """Run one inference, until the CPU can read its outputs."""
         self._call(
             "RunCompiledModel",
             self._compiled,
@@ -163,7 +168,7 @@ class CompiledModel:
             self._locked(buffer, _LOCK_READ, _nothing)
 
     def read(self, index: int) -> bytes:
-        """What the last run left in an output."""
+        """Return the bytes of an output after the last run."""
         found: list[bytes] = []
         self._locked(
             self._outputs[index],
@@ -173,11 +178,11 @@ class CompiledModel:
         return found[0]
 
     def profile(self) -> list[Event]:
-        """The operators of one inference, in the order in which they ended.
+        """Run one inference; return its operators in the order in which they ended.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE where its events are not of the known form, or more
-                than the profiler keeps.
+            RuntimeFailure: PROFILE_UNAVAILABLE if the events have an unknown form, or are more than
+                the profiler keeps.
         """
         self._call("ResetProfiler", self._profiler)
         self._call("StartProfiler", self._profiler)
@@ -195,7 +200,7 @@ class CompiledModel:
         return _events(bytes(room), count.value)
 
     def close(self) -> None:
-        """Give all back. Idempotent."""
+        """Free everything. Idempotent."""
         while self._undo:
             name, handle = self._undo.pop()
             function = getattr(self._library, f"LiteRt{name}")
@@ -213,14 +218,14 @@ class CompiledModel:
 
     def _add_options(self, options: Any, name: str, text: str) -> None:
         payload = ctypes.create_string_buffer(text.encode())
-        release = _Release(lambda _: None)  # the text is ours
+        release = _Release(lambda _: None)  # this object owns the text, so nothing is freed
         self._kept += [payload, release]
         made = _POINTER()
         self._call("CreateOpaqueOptions", name.encode(), payload, release, ctypes.byref(made))
         self._call("AddOpaqueOptions", options, made)
 
     def _buffers(self, kind: str) -> Any:
-        """Memory for all inputs or outputs, as the compiled model wants it."""
+        """Allocate memory for all inputs or outputs, as the compiled model requires."""
         signature, count = _POINTER(), ctypes.c_size_t()
         self._call("GetModelSignature", self._model, ctypes.c_size_t(0), ctypes.byref(signature))
         self._call(f"GetNumSignature{kind}s", signature, ctypes.byref(count))
@@ -278,7 +283,7 @@ def _hardware(device: LitertDevice) -> int:
 
 
 def _settings(device: LitertDevice, profiling: bool) -> dict[str, str]:
-    """Options by the name that their reader looks for, in TOML."""
+    """Return the options as TOML, by the names under which LiteRT looks for them."""
     found = {"xnnpack": f'kernel_mode = "xnnpack"\nnum_threads = {device.threads}\n'}
     if profiling:
         found["runtime_options_string"] = "enable_profiling = true\n"
@@ -288,25 +293,26 @@ def _settings(device: LitertDevice, profiling: bool) -> dict[str, str]:
 
 
 def _nothing(address: int, size_bytes: int) -> None:
-    """Reading is what waits for the device."""
+    """Do nothing: locking an output for reading already waits for the device."""
 
 
 def _events(room: bytes, count: int) -> list[Event]:
-    """The operators among a profiler's events.
+    """Return the operators among a profiler's events.
 
-    An event begins with its tag, kind and times and ends with three numbers. How much memory was
-    in use stands between, in as many numbers as a build counts: so its size is what was written.
+    An event begins with its tag, kind and times and ends with three numbers. Between them stands
+    the use of memory, in as many numbers as the build of LiteRT counts. So the size of an event
+    follows from how many bytes were written.
     """
     written = len(room.rstrip(bytes([_FILLER])))
     stride = -(-written // (8 * count)) * 8
     if stride not in _STRIDES:
-        raise RuntimeFailure("PROFILE_UNAVAILABLE", f"an event of {stride} bytes is unknown")
+        raise RuntimeFailure("PROFILE_UNAVAILABLE", f"events of {stride} bytes are unknown")
     found = []
     for start in range(0, stride * count, stride):
         tag, kind, _, spent_us = struct.unpack_from(_EVENT_HEAD, room, start)
         number, _, source = struct.unpack_from(_EVENT_TAIL, room, start + stride - 24)
         if not tag or not 0 <= source <= 2 or kind <= 0:
-            raise RuntimeFailure("PROFILE_UNAVAILABLE", "the profiler's events are not as known")
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", "the form of the events is unknown")
         if kind & (_OPERATOR | _DELEGATE_OPERATOR):
             text = ctypes.string_at(tag).decode(errors="replace")
             inside = bool(kind & _DELEGATE_OPERATOR)

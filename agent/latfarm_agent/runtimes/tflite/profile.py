@@ -1,8 +1,9 @@
-"""Per-operator times of a TFLite model, each with the place where it ran.
+"""Times of the operators of a TFLite model, each with the place where it ran.
 
-Two roads. The nodes of an interpreter are timed in the interpreter itself (`tflite.context`): exact
-and in every version, but what a delegate took is one row a partition. What XNNPACK does inside such
-a partition is told by LiteRT's own profiler (`tflite.litert`), in whole microseconds.
+There are two ways to get them. `tflite.context` times the nodes of an interpreter inside of the
+interpreter: this is exact and works with every version, but each partition of a delegate is one
+row. `tflite.litert` reads LiteRT's own profiler, which also reports the kernels of XNNPACK inside a
+partition, in whole microseconds.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from typing import Callable, Mapping, Sequence
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.tflite.context import ExecutionStep
 from latfarm_agent.runtimes.tflite.litert import Event
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, joined
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, joined
 from latfarm_agent.runtimes.trace import middle_mean
 
 XNNPACK = "XNNPACK"
+"""Device of the kernels that XNNPACK runs."""
 CPU = "CPU"
+"""Device of the interpreter's own kernels."""
 STEP = "scratch_"
-"""Begins the names of rows that make no tensor of the model, as in the files that are built."""
+"""Prefix of the names of rows that make no tensor of the model. The controller's builder uses the
+same prefix for such tensors."""
 WARMUP = 3
-"""Runs of a fresh session that no profile counts."""
+"""Runs of a fresh session whose times are not counted in a profile."""
 
 _XNNPACK_KERNEL = "TfLiteXNNPackDelegate"
 
 
 def place_of(step: ExecutionStep, delegates: Mapping[int, str]) -> str:
-    """Where a step runs: the name of its delegate, XNNPACK, or the CPU's own kernels.
+    """Return where a step runs: the name of its delegate, XNNPACK or CPU.
 
     Args:
-        step: of an execution plan.
-        delegates: names of loaded delegates by their addresses.
+        step: a step of an execution plan.
+        delegates: addresses of loaded delegates -> their names.
     """
     if not step.delegate or not step.kernel:
         return CPU
@@ -49,17 +53,24 @@ def by_steps(
     times_ms: Mapping[int, Sequence[float]],
     delegates: Mapping[int, str],
 ) -> list[LayerTime]:
-    """One row a step of the plan, named after the operators that it covers.
+    """Return one row for each step of the plan, named after the operators that it covers.
+
+    Args:
+        steps: the execution plan of the interpreter.
+        operators: operators of the file.
+        times_ms: index of each step -> its time in each run, warm-up included.
+        delegates: addresses of loaded delegates -> their names.
 
     Raises:
-        RuntimeFailure: PROFILE_UNAVAILABLE where a step ran unseen.
+        RuntimeFailure: PROFILE_UNAVAILABLE if a step has no times.
     """
     found = []
     for step in steps:
         spent = times_ms.get(step.index, ())[WARMUP:]
         if not spent:
             raise RuntimeFailure(
-                "PROFILE_UNAVAILABLE", f"the interpreter runs its node {step.index} unseen"
+                "PROFILE_UNAVAILABLE",
+                f"the interpreter does not show the time of its node {step.index}",
             )
         name, op = joined([operators[index] for index in step.covers])
         found.append(LayerTime(name, op, middle_mean(spent), place_of(step, delegates)))
@@ -71,15 +82,15 @@ def by_events(
     operators: Sequence[TfliteOperator],
     runs: Sequence[Sequence[Event]],
 ) -> list[LayerTime]:
-    """One row a kernel, with what XNNPACK ran inside of each of its partitions.
+    """Return one row for each kernel, including those that XNNPACK ran inside its partitions.
 
     Args:
         steps: the execution plan of the interpreter.
-        operators: of the file.
+        operators: operators of the file.
         runs: events of each profiled run.
 
     Raises:
-        RuntimeFailure: PROFILE_UNAVAILABLE where the profiled runs were not those of the plan.
+        RuntimeFailure: PROFILE_UNAVAILABLE if the events do not match the plan.
     """
     first = runs[0]
     for events in runs:
@@ -109,7 +120,7 @@ def by_events(
 
 
 def unique(layers: Sequence[LayerTime]) -> list[LayerTime]:
-    """The same rows under names that no two share."""
+    """Make the names of rows unique, by appending a number to repeated names."""
     taken: Counter[str] = Counter()
     found = []
     for layer in layers:
@@ -122,7 +133,7 @@ def unique(layers: Sequence[LayerTime]) -> list[LayerTime]:
 def timed_events(
     run: Callable[[], None], profile: Callable[[], list[Event]], runs: int
 ) -> list[list[Event]]:
-    """Events of `runs` runs, after some that only warm up."""
+    """Return the events of `runs` profiled runs, after `WARMUP` runs that only warm up."""
     for _ in range(WARMUP):
         run()
     return [profile() for _ in range(runs)]
@@ -131,10 +142,11 @@ def timed_events(
 def _rows(
     group: Group, events: Sequence[Event], spent_ms: Sequence[float], at: int
 ) -> list[LayerTime]:
-    """A row of a group of kernels; two where an operator's own activation is a kernel by itself.
+    """Return the row of a group, or two rows if the activation of the operator ran by itself.
 
-    The kernel before such a clamp makes no tensor of the model, so that it is a step of the
-    operator; the clamp makes the operator's tensor and has its name.
+    In that case, the kernels before the activation make no tensor of the model, so their row is
+    named as a step of the operator. The activation makes the tensor of the operator and has its
+    name.
     """
     name, op = joined(group.operators)
     kernels = [at + kernel for kernel in group.kernels]
@@ -153,7 +165,7 @@ def _key(event: Event) -> tuple[str, bool, int]:
 
 
 def _partition_end(events: Sequence[Event], start: int) -> int:
-    """Where the kernels of a partition end: each partition counts its own from 0."""
+    """Return where the kernels of a partition end; the events of each partition count from 0."""
     end = start
     while end < len(events) and events[end].inside and events[end].number == end - start:
         end += 1

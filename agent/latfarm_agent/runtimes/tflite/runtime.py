@@ -1,7 +1,7 @@
 """TFLite models by LiteRT (ai-edge-litert), or by tflite-runtime on old boards.
 
-XNNPACK unless told otherwise; external delegates, LiteRT's GPU and the interpreter's own kernels
-are platforms of their own, offered where the agent's configuration asks for them.
+XNNPACK computes on the CPU by default. External delegates, LiteRT's GPU accelerator and the
+interpreter's own kernels are platforms of their own, which the agent's configuration switches on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from latfarm_agent.runtimes.tflite import delegates as tflite_delegates
 from latfarm_agent.runtimes.tflite import gpu as tflite_gpu
 from latfarm_agent.runtimes.tflite import profile as tflite_profile
 from latfarm_agent.runtimes.tflite.cache import GraphCache
-from latfarm_agent.runtimes.tflite.check import check_file
 from latfarm_agent.runtimes.tflite.delegates import Delegate
 from latfarm_agent.runtimes.tflite.litert import OLDEST, CompiledModel, LitertDevice
 from latfarm_agent.runtimes.tflite.sessions import (
@@ -38,9 +37,10 @@ from latfarm_agent.runtimes.tflite.sessions import (
     operators,
 )
 from latfarm_agent.runtimes.tflite.vela import estimate_of
+from latfarm_agent.runtimes.tflite_format.check import check_file
 
 _PACKAGES = (
-    # module, distribution, name in a platform
+    # module, distribution, name in the names of platforms
     ("ai_edge_litert.interpreter", "ai-edge-litert", "litert"),
     ("tflite_runtime.interpreter", "tflite-runtime", "tflite"),
 )
@@ -49,7 +49,7 @@ _GPU = "gpu"
 _PRECISIONS = ("fp16", "fp32")
 _MIB = 1 << 20
 
-# Whether a delegate can be made is found out in a process of its own: once for all thread counts.
+# Results of trying delegates and the GPU in a process of its own: once for all thread counts.
 _tried: dict[tuple[object, ...], str] = {}
 
 
@@ -57,15 +57,16 @@ class TfliteRuntime:
     """The TFLite interpreter.
 
     Args:
-        threads: of the CPU's kernels.
-        kernels: who computes on the CPU, a platform for each: "xnnpack", "builtin", "reference".
+        threads: threads of the kernels on the CPU.
+        kernels: which kernels compute on the CPU, one platform for each: "xnnpack", "builtin" (the
+            interpreter's own), "reference" (the interpreter's slow ones).
         delegates: external delegates, see `tflite.delegates.Delegate`.
         gpu: whether to offer LiteRT's GPU accelerator.
-        cache_dir: for compiled graphs of delegates; empty: none are kept.
-        cache_mb: bound on them.
+        cache_dir: folder for compiled graphs of delegates; empty: none are kept.
+        cache_mb: bound on the size of these graphs, in MiB.
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, names the option that is wrong.
+        RuntimeFailure: RUNTIME_MISSING, naming the option that is wrong.
     """
 
     wants_cache_dir = True
@@ -102,7 +103,7 @@ class TfliteRuntime:
         self._checked: tuple[object, ...] = ()
 
     def describe(self) -> Description:
-        """A platform for each way to compute and element type, of whichever package is here."""
+        """Offer a platform for each way to compute and each element type."""
         _, version, label = _import()
         name = f"{label}{'.'.join(version.split('.')[:2])}"
         platforms = [
@@ -141,9 +142,9 @@ class TfliteRuntime:
         return Description(version, tuple(platforms), tuple(lacking))
 
     def prepare(self, job: Job) -> Prepared:
-        """Look the file over, load it, fill its inputs with noise.
+        """Check the file, load it, and fill its inputs with noise.
 
-        A delegate that compiles slowly has done so when this returns.
+        A delegate that compiles slowly has finished compiling when this returns.
         """
         self._drop()
         self._check(job.model_path)
@@ -156,18 +157,18 @@ class TfliteRuntime:
         return Prepared(cpu_clock=clock, probe=matrix_probe())
 
     def run(self) -> float | None:
-        """One inference; the inputs stay as they were filled."""
+        """Run one inference; the inputs stay as they were filled."""
         if self._session is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         self._session.run()
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the kernels, named after the operators that they cover, with where they ran.
+        """Return the times of the kernels, named after the operators that they cover.
 
-        `device` is "CPU" for the interpreter's own kernels, "XNNPACK", or a delegate's name. What a
-        delegate does inside of a partition is one row; XNNPACK's kernels are rows of their own
-        where the package has LiteRT's profiler and no other delegate takes a part.
+        `device` is "CPU" for the interpreter's own kernels, "XNNPACK", or the name of a delegate.
+        A partition of a delegate is one row. The kernels of XNNPACK have rows of their own if the
+        package has LiteRT's profiler and no other delegate takes part.
 
         Raises:
             RuntimeFailure: PROFILE_UNAVAILABLE, with the reason.
@@ -178,7 +179,7 @@ class TfliteRuntime:
         if way == _GPU:
             raise RuntimeFailure(
                 "PROFILE_UNAVAILABLE",
-                "LiteRT's GPU accelerator has no times of its kernels to tell",
+                "LiteRT's GPU accelerator does not report the times of its kernels",
             )
         self._session = session = self._open(job, way, scouted=True)
         steps = session.steps()
@@ -221,7 +222,7 @@ class TfliteRuntime:
         )
 
     def _watch(self, module: Any, path: Path, runs: int) -> list[list[Any]]:
-        """LiteRT's profiler over some runs of a file, on the same inputs."""
+        """Profile some runs of a file with LiteRT's profiler, on the inputs of the session."""
         assert self._session is not None
         arrays = noise(self._session.interpreter.get_input_details())
         folder = Path(module.__file__).parent
@@ -247,7 +248,7 @@ class TfliteRuntime:
             self._session = None
 
     def _check(self, path: Path) -> None:
-        """Look a file over, once for all sessions of a request."""
+        """Check a file, once for all sessions of a request."""
         stat = path.stat()
         same = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if same != self._checked:
@@ -257,14 +258,14 @@ class TfliteRuntime:
 
 
 def _import() -> tuple[Any, str, str]:
-    """(module, version, label) of the first package that is here."""
+    """Return the module, version and label of the first package that is installed."""
     reasons: list[str] = []
     for module, distribution, label in _PACKAGES:
         try:
             found = importlib.import_module(module)
             return found, importlib.metadata.version(distribution), label
         except (ImportError, AttributeError, importlib.metadata.PackageNotFoundError) as error:
-            # AttributeError: tflite-runtime under numpy 2
+            # tflite-runtime raises AttributeError with numpy 2.
             reasons.append(f"{distribution}: {error}")
     raise RuntimeFailure(
         "RUNTIME_MISSING",

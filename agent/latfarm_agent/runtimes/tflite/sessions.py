@@ -1,7 +1,7 @@
-"""One model, ready to run: in an interpreter, in one with an external delegate, or on LiteRT's GPU.
+"""Sessions of a model: in an interpreter, with an external delegate, or on LiteRT's GPU.
 
-What differs between them is how a model is loaded and what must be told of it; how it is timed and
-profiled does not.
+The three differ in how a model is loaded and in the conditions of the result. Timing and profiling
+a session is the same for all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from latfarm_agent.runtimes.tflite.cache import GraphCache, entry_key, file_sha2
 from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
 from latfarm_agent.runtimes.tflite.delegates import Delegate
 from latfarm_agent.runtimes.tflite.litert import CompiledModel, LitertDevice
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, operators_of
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, operators_of
 
 _UNSUPPORTED = (
     "custom op",
@@ -29,15 +29,21 @@ _UNSUPPORTED = (
     "op code",
     "regular tensorflow ops",
 )
-_EIGHT_BITS = {"int8": -128, "uint8": 0}
+_EIGHT_BITS = {"int8": -128, "uint8": 0}  # type -> its least value
 
 
 @dataclass
 class TfliteSession:
-    """A loaded model with its inputs filled.
+    """A loaded model whose inputs are filled.
 
-    `run`: one inference. `compile_ms`: what compiling took, 0 where it cannot be told from loading.
-    `names`: of delegates by their addresses. `scout`: where the execution plan can be asked for.
+    Attributes:
+        run: function that runs one inference.
+        compile_ms: time that compiling took; 0 where it cannot be separated from loading.
+        conditions: facts to add to the result.
+        interpreter: the interpreter; None on LiteRT's GPU accelerator.
+        scout: returns the execution plan; None if none was asked for.
+        names: addresses of delegates -> their names.
+        compiled: the model on LiteRT's GPU accelerator; None in an interpreter.
     """
 
     run: Callable[[], None]
@@ -49,17 +55,17 @@ class TfliteSession:
     compiled: CompiledModel | None = None
 
     def steps(self) -> list[ExecutionStep]:
-        """The execution plan.
+        """Return the execution plan.
 
         Raises:
-            RuntimeFailure: PROFILE_UNAVAILABLE, nobody can be asked for it.
+            RuntimeFailure: PROFILE_UNAVAILABLE if the session has no scout.
         """
         if self.scout is None:
-            raise RuntimeFailure("PROFILE_UNAVAILABLE", "it tells no execution plan")
+            raise RuntimeFailure("PROFILE_UNAVAILABLE", "this session has no execution plan")
         return self.scout.steps()
 
     def close(self) -> None:
-        """Give its memory back. Idempotent."""
+        """Free the memory of the session. Idempotent."""
         self.run = _closed
         if self.compiled is not None:
             self.compiled.close()
@@ -76,18 +82,18 @@ def open_interpreter(
     delegate: tuple[Any, str] | None = None,
     scouted: bool = False,
 ) -> TfliteSession:
-    """A model in an interpreter.
+    """Load a model into an interpreter.
 
     Args:
-        module: the interpreter's.
-        path: the file, looked over.
-        threads: for the CPU's kernels.
-        kernels: "xnnpack", or the interpreter's own: "builtin", or the slow "reference" ones.
-        delegate: one that was loaded, and its name.
-        scouted: whether its execution plan will be asked for.
+        module: the interpreter's module.
+        path: the file, which `check_file` has accepted.
+        threads: threads for the kernels on the CPU.
+        kernels: "xnnpack", "builtin" (the interpreter's own) or "reference" (its slow ones).
+        delegate: a loaded delegate and its name; None: no delegate.
+        scouted: whether the execution plan will be needed.
 
     Raises:
-        RuntimeFailure: it cannot be loaded.
+        RuntimeFailure: the model cannot be loaded.
     """
     scout = Scout() if scouted or delegate is not None else None
     given = [part for part in (scout, delegate[0] if delegate else None) if part is not None]
@@ -130,9 +136,10 @@ def open_interpreter(
 
 @dataclass(frozen=True)
 class GraphStore:
-    """Where compiled graphs of a delegate are kept, and what makes them this board's own.
+    """Where the compiled graphs of a delegate are kept.
 
-    `identity`: the runtime's version and the delegate's settings.
+    `identity`: texts that a graph depends on beside the model: the version of the runtime and the
+    settings of the delegate.
     """
 
     cache: GraphCache
@@ -147,10 +154,18 @@ def open_external(
     scratch_dir: Path,
     store: GraphStore | None,
 ) -> TfliteSession:
-    """A model with what an external delegate takes of it; the rest stays with the CPU's kernels.
+    """Load a model with an external delegate; what the delegate does not take runs on the CPU.
 
-    A delegate that compiles slowly compiles here, in its first inference, unless an earlier
-    session's outcome is in the store. One that fails is dropped from there and compiled anew.
+    A delegate that compiles slowly compiles here, in its first inference, unless the store has the
+    graph of an earlier session. A graph that fails is removed and compiled again.
+
+    Args:
+        module: the interpreter's module.
+        path: the file, which `check_file` has accepted.
+        threads: threads for the kernels on the CPU.
+        delegate: the delegate.
+        scratch_dir: folder for the file with the compiled graph.
+        store: where compiled graphs are kept; None: nowhere.
 
     Raises:
         RuntimeFailure: the delegate refuses the model, or it cannot be loaded.
@@ -175,17 +190,23 @@ def open_external(
     session = _compiled(module, path, threads, delegate, extra)
     taken = [step for step in session.steps() if session.names.get(step.delegate)]
     if len(taken) == 1:
-        # With several partitions a file holds that of the last one only, and is taken for all.
+        # With several partitions the file only holds the graph of the last one.
         store.cache.add(key, graph)
     session.conditions = dict(session.conditions, compiled_graph="compiled")
     return session
 
 
 def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) -> TfliteSession:
-    """A model on LiteRT's GPU accelerator; operators that it lacks stay on the CPU.
+    """Load a model on LiteRT's GPU accelerator; operators that it lacks run on the CPU.
+
+    Args:
+        module: the interpreter's module.
+        path: the file, which `check_file` has accepted.
+        fp32: compute in float32; otherwise the GPU may use half precision.
+        profiling: with LiteRT's profiler.
 
     Raises:
-        RuntimeFailure: it cannot be compiled, or there is no such accelerator.
+        RuntimeFailure: the model cannot be compiled, or there is no such accelerator.
     """
     reader = open_interpreter(module, path, 1, kernels="builtin")
     arrays = noise(reader.interpreter.get_input_details())
@@ -205,12 +226,15 @@ def open_gpu(module: Any, path: Path, *, fp32: bool, profiling: bool = False) ->
 
 
 def operators(session: TfliteSession, path: Path) -> list[TfliteOperator]:
-    """The operators of the file that an interpreter's session holds."""
+    """Return the operators of the file that a session with an interpreter has loaded."""
     return operators_of(session.interpreter, path)
 
 
 def noise(details: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Deterministic inputs: normal noise for floats, the whole range for 8 bits, else 0 and 1."""
+    """Return values for the inputs, the same each time, as (index of the tensor, array).
+
+    Floats get normal noise, 8-bit types values of their whole range, other types zeros and ones.
+    """
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -235,10 +259,10 @@ def noise(details: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 def failure(error: Exception, *, loading: bool) -> RuntimeFailure:
-    """The typed failure for one of the interpreter's exceptions, its message cut to one line."""
+    """Turn an exception of the interpreter into a typed failure with a message of one line."""
     message = " ".join(str(error).split())[:600]
     if not message:
-        # The interpreter has words for every failure but the one of its own memory plan.
+        # Only one failure of the interpreter has no message: that it cannot allocate its tensors.
         return RuntimeFailure("OUT_OF_MEMORY", "the interpreter could not allocate its tensors")
     low = message.lower()
     code = "MODEL_INVALID" if loading else "MODEL_FAILED"
@@ -263,7 +287,7 @@ def _compiled(
 
 
 def _where(session: TfliteSession, path: Path, delegate: Delegate) -> dict[str, str]:
-    """What the delegate took, and what it left to the CPU."""
+    """Return conditions that say how many operators the delegate took, and which run on the CPU."""
     named = operators(session, path)
     taken = 0
     left = []
@@ -279,7 +303,7 @@ def _where(session: TfliteSession, path: Path, delegate: Delegate) -> dict[str, 
 
 
 def _first_ms(run: Callable[[], None]) -> float:
-    """By how much the first inference is longer than the second: what it prepared for good."""
+    """Return by how much the first inference takes longer than the second: its one-time work."""
     marks = [time.perf_counter()]
     for _ in range(2):
         run()

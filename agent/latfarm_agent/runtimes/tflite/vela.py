@@ -1,8 +1,8 @@
-"""What the controller's builder left behind a file that Vela compiled: Vela's own estimate.
+"""Vela's own estimate, which the controller's builder appends to a file that Vela compiled.
 
-On a real Ethos-U board the compiler's estimate stands as a predictor beside ours, so it is kept
-with the measurement. It stands behind the end of the flatbuffer, where no reader of TFLite files
-looks: JSON, its length in 8 bytes (little-endian), and a word to know it by.
+The estimate is stored with each measurement on an Ethos-U board, so that it can be compared with
+our predictions. It stands behind the end of the flatbuffer, where readers of TFLite files do not
+look: a JSON object, its length in 8 bytes (little-endian), and `MAGIC`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import json
 from pathlib import Path
 
 MAGIC = b"latfarm-vela-1\0\0"
+"""The last bytes of a file with an estimate."""
 _LENGTH_BYTES = 8
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  # bound on the length of the JSON object
 
 
 def estimate_of(path: Path) -> dict[str, str]:
-    """Conditions to add to a result: `vela_estimate_ms`, and `vela_on_cpu` where it left something.
+    """Return the conditions that a file's estimate adds to a result; none if the file has none.
 
-    Nothing for a file without such an end.
+    They are `vela_estimate_ms`, `vela_version`, and `vela_on_cpu` if operators stay on the CPU.
     """
     tail = _LENGTH_BYTES + len(MAGIC)
     size_bytes = path.stat().st_size

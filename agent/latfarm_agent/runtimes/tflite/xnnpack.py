@@ -1,10 +1,10 @@
 """Which operators of a model each kernel of XNNPACK covers.
 
-XNNPACK names its kernels by what they do ("Convolution (NHWC, F32) IGEMM") and not by what they
-came from. It keeps the order of the operators, puts activations and paddings into their neighbours,
-and adds a kernel where an operator needs another layout. The cheapest way to lay the kernels along
-the operators under these rules tells which is which; the kernels say so themselves whether an
-activation was fused: where it was not, there is one that clamps.
+XNNPACK names its kernels after what they do ("Convolution (NHWC, F32) IGEMM") and not after the
+operators that they implement. It keeps the order of the operators, fuses activations and paddings
+into their neighbours, and adds a kernel where an operator needs another layout. This module assigns
+the kernels to the operators in order: each assignment has a price under these rules, and the
+cheapest one is taken. An activation that was not fused shows itself as a kernel that clamps.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from latfarm_agent.runtimes.tflite.model import TfliteOperator
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator
 
 _ACTIVATIONS = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
 _PADDINGS = frozenset({"PAD", "PADV2"})
-# Operators that a kernel may do without: they move nothing, or into what follows.
+# Operators that may have no kernel: they move no data, or are fused into a neighbour.
 _FREE = _ACTIVATIONS | _PADDINGS | {"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "DEQUANTIZE", "QUANTIZE"}
 _MULTIPLE = frozenset({"CONCATENATION", "SPLIT", "SPLIT_V", "PACK", "UNPACK", "SOFTMAX", "MEAN"})
 _HELPERS = ("Static Reshape", "Reshape", "Copy", "Transpose", "Convert", "Constant Pad", "Slice")
 
-# An activation that the file writes into these is a kernel by itself, behind theirs.
+# If such an operator has a fused activation in the file, XNNPACK runs it as a kernel of its own.
 _CLAMPED = frozenset({"ADD", "SUB", "MUL", "DIV"})
 _CLAMPING = "Clamp"
 
 _FULLY_CONNECTED = ("Fully Connected", "Dynamic Fully Connected")
+# Code of an operator -> how the names of its kernels may begin.
 _KERNELS = {
-    "CONV_2D": ("Convolution", *_FULLY_CONNECTED),  # of 1x1: a matrix product
+    "CONV_2D": ("Convolution", *_FULLY_CONNECTED),  # a 1x1 convolution is a matrix product
     "DEPTHWISE_CONV_2D": ("Convolution", "Multiply"),
     "TRANSPOSE_CONV": ("Deconvolution",),
     "FULLY_CONNECTED": _FULLY_CONNECTED,
@@ -75,29 +76,32 @@ _KERNELS = {
     "SQUARE": ("Square",),
 }
 
+# Prices in an assignment, set by hand: a kernel that fits its operator, one that changes a layout,
+# a further one of an operator that has several, an operator that is fused, a kernel that does not
+# fit, an operator without any kernel.
 _KNOWN, _HELPING, _AGAIN, _FUSED, _UNKNOWN, _LOST = 0.0, 0.4, 0.1, 1.0, 3.0, 6.0
-_MOST_KERNELS = 64
-_SLACK = 14.0
+_MOST_KERNELS = 64  # kernels that one operator may have
+_SLACK = 14.0  # assignments that cost this much more than the cheapest one are given up
 
 
 @dataclass(frozen=True)
 class Group:
-    """Operators that run as one, and the numbers of the kernels that run them, in order."""
+    """Operators that run as one unit, and the numbers of the kernels that run them, in order."""
 
     operators: tuple[TfliteOperator, ...]
     kernels: tuple[int, ...]
 
 
 def lay_along(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> list[Group]:
-    """Which operators each kernel covers.
+    """Assign the kernels of a partition to its operators.
 
     Args:
-        operators: those of one partition, in order.
-        kernels: names of what XNNPACK runs for it, in order.
+        operators: the operators of one partition, in order.
+        kernels: names of the kernels that XNNPACK runs for it, in order.
 
     Returns:
-        Groups in the order of their kernels; every kernel is in one. An operator for which nothing
-        runs and which is no neighbour's part is in none.
+        Groups in the order of their kernels. Every kernel is in exactly one group. An operator is
+        in no group if it has no kernel and was not fused into a neighbour.
     """
     shares = _shares(operators, kernels)
     owner = list(range(len(operators)))
@@ -113,10 +117,10 @@ def lay_along(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> li
 
 
 def own_clamp(group: Group, kernels: Sequence[str]) -> int:
-    """Whether a group's last kernel clamps what its operator has made: 1, otherwise 0.
+    """Return 1 if the last kernel of a group is the activation of its operator, otherwise 0.
 
-    Convolutions, matrix products and poolings clamp while they write. A sum or a product does not:
-    the activation that the file writes into such an operator is a kernel by itself in XNNPACK.
+    Convolutions, matrix products and poolings apply their activation while they write. A sum or a
+    product does not: XNNPACK runs its fused activation as a kernel of its own.
 
     Args:
         group: operators and the numbers of their kernels.
@@ -127,8 +131,8 @@ def own_clamp(group: Group, kernels: Sequence[str]) -> int:
 
 
 def _shares(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> list[list[int]]:
-    """For each operator the numbers of its kernels, by the cheapest way to give them all out."""
-    # By how many kernels are given out: the cost so far, and the way there.
+    """Return for each operator the numbers of its kernels, by the cheapest assignment."""
+    # Number of assigned kernels -> the cost so far, and how many kernels each operator has.
     states: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for place, operator in enumerate(operators):
         last = place == len(operators) - 1
@@ -158,13 +162,13 @@ def _shares(operators: Sequence[TfliteOperator], kernels: Sequence[str]) -> list
 def _prices(
     operator: TfliteOperator, kernels: Sequence[str], first: int, *, every: bool
 ) -> list[tuple[int, float]]:
-    """How many of the kernels from `first` on an operator may have, at which price."""
+    """Return the possible numbers of kernels of an operator, counted from `first`, with prices."""
     found = [(0, _FUSED if operator.code in _FREE else _LOST)]
     price, mains = 0.0, 0
     for count, kernel in enumerate(kernels[first : first + _MOST_KERNELS], start=1):
         names = _KERNELS.get(operator.code)
         if names is None:
-            # An operator that is not listed here: a kernel of its own, whatever it is called.
+            # An operator without an entry has one kernel of its own, whatever its name is.
             price += _UNKNOWN if mains else _KNOWN + _FUSED
             mains += 1
         elif kernel.startswith(names):
@@ -183,7 +187,7 @@ def _prices(
 
 
 def _host(operators: Sequence[TfliteOperator], place: int) -> int:
-    """The operator whose kernel does an operator's work too; itself where there is none."""
+    """Return the operator into which another one is fused; itself if there is none."""
     operator = operators[place]
     made = {tensor: index for index, other in enumerate(operators) for tensor in other.outputs}
     before = [made[tensor] for tensor in operator.inputs if tensor in made]
@@ -200,7 +204,7 @@ def _host(operators: Sequence[TfliteOperator], place: int) -> int:
 
 
 def _root(owner: Sequence[int], place: int) -> int:
-    """The end of a chain of hosts, whose links all lead to operators with fewer unknowns."""
+    """Return the operator at the end of a chain of fused operators."""
     seen = set()
     while owner[place] != place and place not in seen:
         seen.add(place)

@@ -1,1 +1,1 @@
-"""Vela's estimate of an Ethos-U as a platform."""
+"""Vela's estimates for Ethos-U NPUs, offered as platforms."""

@@ -1,9 +1,10 @@
-"""What Vela says of a network that it compiled: cycles of each operation of the NPU, and the rest.
+"""Reading Vela's report about a network that it compiled: the cycles of each operation of the NPU.
 
-Read from the two files that it writes when asked: the summary (one row of CSV) and the debug
-database (tables of CSV within XML), whose rows carry ids. Its "source" operators are the TFLite
-file's, its "perf" rows what became of them, and "group" says which rows run as one operation.
-https://gitlab.arm.com/artificial-intelligence/ethos-u/ethos-u-vela (DEBUG_DB.md, PERFORMANCE.md)
+Vela writes the report as two files: the summary (one row of CSV) and the debug database (tables of
+CSV within XML, whose rows have ids). In the database, the rows of "source" are the operators of the
+TFLite file, the rows of "perf" are what Vela made of them, and "group" says which of these rows run
+as one operation. The format is described in DEBUG_DB.md and PERFORMANCE.md of
+https://gitlab.arm.com/artificial-intelligence/ethos-u/ethos-u-vela
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from typing import Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
-_ON_CPU = "Passthrough"
+_ON_CPU = "Passthrough"  # operator of a perf row that stays on the CPU
 _ROUNDING = 1e-3
+"""Share by which the sum of the layers may differ from the summary, as both are rounded."""
 _PERF = ("id", "source_id", "optimised_id", "operator", "name")
-# A name is the user's: it may hold commas, quotes and line ends, but so many numbers end it.
+# The user chose the name, so it may hold commas, quotes and line ends. The row ends with a known
+# number of numbers, which shows where the name ends.
 _PERF_ROW = r'^(\d+),(\d+),\d+,"([^",\n]*)","?(.*?)"?,((?:[\d.]+,){%d}[\d.]+)$'
 
 
 @dataclass(frozen=True)
 class VelaOperator:
-    """An operator of the TFLite file: a name that no other has, and the tensor that it makes."""
+    """An operator of the TFLite file: its unique name, and the tensor that it makes."""
 
     name: str
     output: str
@@ -37,7 +40,10 @@ class VelaOperator:
 
 @dataclass(frozen=True)
 class VelaEstimate:
-    """The answer about a network; `on_cpu` names the operators that no time is known of."""
+    """Vela's estimate for a network.
+
+    `on_cpu`: the operators that stay on the CPU, for which Vela has no time.
+    """
 
     latency_ms: float
     layers: tuple[LayerTime, ...]
@@ -54,12 +60,12 @@ class _ReportRow:
 
 
 def read_operators(path: Path) -> list[VelaOperator]:
-    """The operators of a TFLite file, named after the tensors that they make.
+    """Return the operators of a TFLite file, named after the tensors that they make.
 
-    Where several make tensors of one name, the operator's number follows: "name@3".
+    If several operators make tensors of the same name, the operator's number follows: "name@3".
 
     Raises:
-        RuntimeFailure: MODEL_INVALID; MODEL_UNSUPPORTED where the file has several subgraphs.
+        RuntimeFailure: MODEL_INVALID; MODEL_UNSUPPORTED if the file has several subgraphs.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -76,20 +82,21 @@ def read_operators(path: Path) -> list[VelaOperator]:
 def read_estimate(
     summary: str, database: str, operators: Sequence[VelaOperator], device: str
 ) -> VelaEstimate:
-    """The latency of a network, and the times of what the NPU does for it.
+    """Read the latency of a network, and the times of its layers.
 
-    Each operator of the file is in one layer at most: operations of the NPU that share one are a
-    single layer, since a softmax alone becomes some thirty of them. Operators that cost nothing
-    (reshapes, paddings that became a convolution's own, concatenations in place) have no layer.
+    Each operator of the file is in at most one layer. All operations of the NPU that belong to the
+    same operator are one layer; a softmax alone becomes about thirty operations. Operators that
+    cost nothing (reshapes, paddings that became part of a convolution, concatenations in place)
+    have no layer.
 
     Args:
         summary: text of the summary file.
         database: text of the debug database.
-        operators: of the TFLite file, in order.
+        operators: operators of the TFLite file, in order.
         device: name of the NPU for the layers.
 
     Raises:
-        RuntimeFailure: MODEL_FAILED, the texts are not what this was written for.
+        RuntimeFailure: MODEL_FAILED if the texts do not have the known form.
     """
     try:
         (totals,) = csv.DictReader(summary.splitlines())
@@ -116,12 +123,12 @@ def _check_sum(latency_ms: float, layers: Sequence[LayerTime]) -> None:
 
 
 def _outputs(flat: Flatbuffer) -> list[str]:
-    """Name of the first tensor that each operator makes."""
+    """Return the name of the first tensor that each operator makes."""
     graphs = flat.tables(flat.table(flat.root(), schema.MODEL)[2])
     if len(graphs) != 1:
         raise RuntimeFailure(
             "MODEL_UNSUPPORTED",
-            f"it has {len(graphs)} subgraphs; Vela cannot tell how often one of them runs",
+            f"the model has {len(graphs)} subgraphs; Vela does not know how often each one runs",
         )
     tensors, _, _, operators = flat.table(graphs[0], schema.SUBGRAPH)[:4]
     names = [_text(flat, flat.table(place, schema.TENSOR)[3]) for place in flat.tables(tensors)]
@@ -140,7 +147,7 @@ def _text(flat: Flatbuffer, field: int) -> str:
 
 
 def _section(database: str, name: str) -> str:
-    """A table's text, its header first; empty where there is no such table."""
+    """Return the text of a table with its header; empty if there is no such table."""
     head = f'<table name="{name}">\n<![CDATA[\n'
     start = database.find(head)
     if start < 0:
@@ -149,12 +156,12 @@ def _section(database: str, name: str) -> str:
 
 
 def _table(database: str, name: str) -> list[dict[str, str]]:
-    """The rows of a table that holds no names of the user's."""
+    """Return the rows of a table that holds no names chosen by the user."""
     return list(csv.DictReader(_section(database, name).splitlines()))
 
 
 def _perf(database: str) -> list[_ReportRow]:
-    """What became of the network, in the order in which it runs."""
+    """Return the rows of the table "perf", in the order in which they run."""
     units = {int(row["id"]): int(row["group_id"]) for row in _table(database, "group")}
     text = _section(database, "perf")
     head, _, body = text.partition("\n")
@@ -206,10 +213,10 @@ def _covered(
     sources: Mapping[int, tuple[str, int]],
     operators: Sequence[VelaOperator],
 ) -> list[int]:
-    """For each row the number of the operator that it is a part of, -1 where nothing tells.
+    """Return for each row the number of the operator that it is part of, -1 if it is not known.
 
-    Some rewrites (of an ArgMax) lose where they came from. They end with the row that makes the
-    operator's own tensor.
+    Some rewrites, for example of an ArgMax, lose the operator they came from. Their last row makes
+    the tensor of that operator.
     """
     makers = {operator.output: index for index, operator in enumerate(operators) if index in known}
     unique = Counter(operator.output for operator in operators)
@@ -232,7 +239,7 @@ def _covered(
 
 
 def _clusters(rows: Sequence[_ReportRow], covered: Sequence[int]) -> list[list[int]]:
-    """Rows that run as one operation or are parts of one operator, in order of their first."""
+    """Group the rows that run as one operation or belong to one operator, ordered by first row."""
     parents = list(range(len(rows)))
 
     def root(row: int) -> int:

@@ -1,6 +1,7 @@
-"""Arm's Ethos-U NPUs as their compiler sees them: Vela's cycle estimate of a TFLite model.
+"""Vela's estimate of the latency of a TFLite model on Arm's Ethos-U NPUs.
 
-No NPU is needed and none is timed: the answer is the compiler's own estimate, the same each time.
+No NPU is needed and none is timed: the result is the estimate of the compiler, which is the same
+each time.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
-from latfarm_agent.runtimes.tflite.check import check_file
+from latfarm_agent.runtimes.tflite_format.check import check_file
 from latfarm_agent.runtimes.vela.report import VelaEstimate, read_estimate, read_operators
 
-_OLDEST = 5
-_KEPT = 16
-_SHOWN = 12
-# What Vela says of element types that it does not know, and of shapes that it finds no way to do.
+_OLDEST = 5  # oldest major version of Vela that gives right estimates
+_KEPT = 16  # number of estimates that a worker remembers
+_SHOWN = 12  # at most this many operators are named in a condition
+# Parts of Vela's messages about element types and shapes that the NPU does not support.
 _UNSUPPORTED = ("does not have valid tflite semantics", "could not run on npu")
 _REMEDY = "install it with: pip install 'latfarm-agent[vela]'"
 
 
 @dataclass(frozen=True)
 class Target:
-    """An NPU with its memories, in Vela's own words.
+    """An NPU with its memories, described by Vela's own options.
 
-    `config` is a file of system configurations: the vendor's by its folder and name, or any path.
+    `config`: a file of system configurations, either one of Vela's own ("Arm/vela.ini") or a path.
     """
 
     accelerator: str
@@ -51,15 +52,16 @@ class Target:
 
     @property
     def settings(self) -> dict[str, str]:
-        """As settings of a platform."""
+        """All fields as settings of a platform."""
         return dict(self.__dict__)
 
 
 class VelaRuntime:
-    """Vela with one platform for each of `targets`, named by their keys.
+    """Vela with one platform for each of `targets`; the keys are part of the platforms' names.
 
-    The targets are those that Vela itself chooses for an accelerator when told nothing else. A
-    subclass with other targets, under an entry point of its own, offers a board's real ones.
+    These targets are the ones that Vela itself chooses for an accelerator by default. To offer the
+    real configuration of a board, write a subclass with other targets and register it under an
+    entry point of its own.
     """
 
     targets: ClassVar[Mapping[str, Target]] = {
@@ -68,12 +70,12 @@ class VelaRuntime:
     }
 
     def __init__(self, threads: int = 1) -> None:
-        del threads  # of the host: they change nothing
+        del threads  # the number of the host's threads does not change the estimate
         self._known: OrderedDict[tuple[str, ...], tuple[VelaEstimate, float]] = OrderedDict()
         self._latency_ms: float | None = None
 
     def describe(self) -> Description:
-        """One platform for each target, the same on every host."""
+        """Offer one platform for each target, the same on every host."""
         _, version = _import()
         short = ".".join(version.split(".")[:2])
         return Description(
@@ -92,10 +94,10 @@ class VelaRuntime:
         )
 
     def prepare(self, job: Job) -> Prepared:
-        """Compile the file, unless this worker has done so before: the answer would be the same.
+        """Compile the file, unless this worker has compiled it before.
 
-        The latency is that of the NPU alone; what stayed on the CPU is told in the conditions.
-        `compile_ms` is what the compilation took when there was one.
+        The latency is that of the NPU alone; the conditions name the operators that stay on the
+        CPU. `compile_ms` is the time that the compilation took.
         """
         self._latency_ms = None
         estimate, compile_ms = self._estimate(job)
@@ -113,25 +115,25 @@ class VelaRuntime:
         )
 
     def run(self) -> float | None:
-        """The network's latency in milliseconds."""
+        """Return the estimated latency of the network in milliseconds."""
         if self._latency_ms is None:
             raise RuntimeFailure("MODEL_FAILED", "no model was prepared")
         return self._latency_ms
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """Times of the NPU's operations, named after the operators of the file that they cover.
+        """Return the times of the NPU's operations, named after the operators that they cover.
 
-        Operators that stay on the CPU have the device "cpu" and no time. Those that cost nothing on
-        the NPU have no row.
+        Operators that stay on the CPU have the device "cpu" and the time 0. Operators that cost
+        nothing on the NPU have no row.
         """
         del runs
         return self._estimate(job)[0].layers
 
     def _estimate(self, job: Job) -> tuple[VelaEstimate, float]:
-        """What Vela says, and how many milliseconds it took to say so.
+        """Return Vela's estimate, and the milliseconds that the compilation took.
 
         Raises:
-            RuntimeFailure: it cannot compile the file, or nothing of it runs on the NPU.
+            RuntimeFailure: Vela cannot compile the file, or nothing of it runs on the NPU.
         """
         target = Target(**job.settings)
         digest = hashlib.sha256(job.model_path.read_bytes()).hexdigest()
@@ -154,34 +156,34 @@ class VelaRuntime:
 
 
 def _import() -> tuple[Any, str]:
-    """Vela's module and version."""
+    """Return Vela's module and its version."""
     try:
         vela = importlib.import_module("ethosu.vela.vela")
         version = importlib.metadata.version("ethos-u-vela")
-    except ImportError as error:  # PackageNotFoundError is one
+    except ImportError as error:  # also PackageNotFoundError, which is an ImportError
         raise RuntimeFailure(
             "RUNTIME_MISSING", f"ethos-u-vela cannot be imported ({error}); {_REMEDY}"
         ) from error
     if int(version.split(".")[0]) < _OLDEST:
-        # Before, fused activations were counted twice, or another compiler answered.
+        # Earlier versions count fused activations twice, or use another compiler.
         raise RuntimeFailure(
             "RUNTIME_MISSING",
-            f"ethos-u-vela {version} is too old, {_OLDEST}.0 is the oldest that will do; {_REMEDY}",
+            f"ethos-u-vela {version} is too old, version {_OLDEST}.0 or newer is needed; {_REMEDY}",
         )
     return vela, version
 
 
 def _compile(path: Path, target: Target, scratch_dir: Path) -> tuple[str, str]:
-    """Texts of Vela's summary and debug database about a file.
+    """Compile a file with Vela; return the texts of its summary and its debug database.
 
     Raises:
-        RuntimeFailure: Vela does not take the file.
+        RuntimeFailure: Vela does not accept the file.
     """
     vela, _ = _import()
     folder = Path(tempfile.mkdtemp(prefix="vela-", dir=str(scratch_dir)))
     printed = io.StringIO()
     try:
-        network = folder / "model.tflite"  # results are named after it
+        network = folder / "model.tflite"  # Vela names its results after this file
         network.symlink_to(path.absolute())
         arguments = [
             str(network),
@@ -215,7 +217,7 @@ def _compile(path: Path, target: Target, scratch_dir: Path) -> tuple[str, str]:
 
 
 def _failure(error: Exception) -> RuntimeFailure:
-    """The typed failure for one of Vela's exceptions, its message cut to one line."""
+    """Turn an exception of Vela into a typed failure with a message of one line."""
     errors: Any = importlib.import_module("ethosu.vela.errors")
     message = _line(str(getattr(error, "error_msg", "") or error)) or type(error).__name__
     low = message.lower()
@@ -243,4 +245,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _nothing() -> None:
-    """An estimate is neither cold nor warm."""
+    """Do nothing: an estimate has no caches that could be flushed."""

@@ -395,7 +395,7 @@ def test_mnn(phone: FakePhone, make: Make, mnn_model: Path, tmp_path: Path) -> N
         ("c 0", "Convolution"),
     ]
     assert measure(bench, full, mnn_model, settings=ONCE).outcome == "ok"
-    for platform, says in ((full, "ask a platform in fp16"), (bare, "no profiler")):
+    for platform, says in ((full, "profile on a platform with fp16"), (bare, "no profiler")):
         result = measure(bench, platform, mnn_model, settings=ONCE, profile=True)
         assert result.error_code == "PROFILE_UNAVAILABLE"
         assert says in result.error_message

@@ -209,8 +209,8 @@ def chain(tmp_path: Path) -> Path:
     e = writer.op("LOGISTIC", [b], [1, 4])
     writer.output(d, e)
     names = dict(zip((x, a, b, c, d, e), ("x", "a", "b, b]:1", "c", "d", "e")))
-    for number, tensor in enumerate(writer._graphs[-1].tensors):
-        tensor.name = names[number].encode()
+    for number, name in names.items():
+        writer.described(number).name = name.encode()
     path = tmp_path / "chain.tflite"
     path.write_bytes(writer.finish())
     return path
@@ -259,7 +259,7 @@ def test_several_calls_of_an_operator_in_a_run_add_up(chain: Path) -> None:
         ("", "printed no profile"),
         (table(), "an empty profile"),
         (table(("RELU", 1.0, "[a]:0"), header="\ta\tb"), "without the columns"),
-        (table(("RELU", float("nan"), "[a]:0")), "a time that is none"),
+        (table(("RELU", float("nan"), "[a]:0")), "something that is not a time"),
         (table(("RELU", 1.0, "[a]:0"), ("RELU", 1.0, "[a]:0")), "a node twice"),
     ],
 )

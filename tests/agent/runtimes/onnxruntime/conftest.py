@@ -1,4 +1,4 @@
-"""Models of the bench's tests, and boards with providers that no test host has."""
+"""Boards with execution providers that no test host has, by a double of onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE = {"onnxruntime": "latfarm_agent.runtimes.onnxruntime.runtime:OnnxRunt
 
 
 class Board:
-    """A bench on a double of onnxruntime, and what its sessions were given."""
+    """Makes benches on a double of onnxruntime, and reads what their sessions were given."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Board:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """What was asked for, oldest first; without the probes of `describe`."""
+        """What the sessions were given, oldest first, without the probes of `describe`."""
         lines = (self.folder / "plugins" / "sessions.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         return [told for told in found if not told["probe"]]
@@ -64,7 +64,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 @pytest.fixture
 def missing_of() -> Callable[[Bench], str | None]:
-    """Why onnxruntime is not on a bench; None: it is."""
+    """A function that returns why onnxruntime is missing on a bench; None if it is not."""
 
     def ask(bench: Bench) -> str | None:
         (mine,) = bench.describe()[1]

@@ -1,11 +1,11 @@
 """A strict double of onnxruntime for providers that no test host has.
 
-Becomes `onnxruntime` in a worker. It knows the calls that the runtime makes and refuses all others,
-as it does options that the real providers do not know. `machine.json` beside it says what the board
-has: {"providers": built in, "broken": those that do not load, "raising": those that fail loudly,
-"backendless": those that load and take no node, "left": ops that stay on the CPU, "device_times":
-whether traces hold a GPU's own, "plugins": library path -> provider}. What a session was given is
-written to `sessions.jsonl`.
+A worker imports it as `onnxruntime`. It has the calls that the runtime makes and refuses others,
+and it refuses options that the real providers do not have. The file `machine.json` beside it says
+what the board has: {"providers": those built in, "broken": those that do not load, "raising": those
+that raise an error, "backendless": those that load and take no node, "left": ops that stay on the
+CPU, "device_times": whether traces hold times of the GPU, "plugins": library path -> provider}. It
+writes what each session was given to `sessions.jsonl`.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class InferenceSession:
         providers: Sequence[Any] | None = None,
         enable_fallback: int = 1,
     ) -> None:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         machine = _machine()
         self._options = options

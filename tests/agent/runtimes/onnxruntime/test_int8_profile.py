@@ -1,4 +1,4 @@
-"""Profiles of int8 networks on the CPU: every node of the network once, conversions by name."""
+"""Profiles of int8 networks on the CPU cover every node once, and name their conversions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_all_nodes_are_covered_once(name: str, tmp_path: Path) -> None:
         bench.close()
     assert result.outcome == "ok", result.error_message
     covered = Counter(part for layer in result.layers for part in layer.name.split("+"))
-    # A batch-norm is folded into its convolution before the file is written.
+    # The builder folds a batch-norm into its convolution before it writes the file.
     wanted = {node.name for node in graph.nodes if node.op != "BatchNormalization"}
     assert wanted <= set(covered)
     assert {count for part, count in covered.items() if part in wanted} == {1}

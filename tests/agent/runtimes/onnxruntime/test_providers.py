@@ -1,4 +1,4 @@
-"""onnxruntime's providers: platforms, options, where nodes ran, and never a silent other place."""
+"""onnxruntime's providers: platforms, options, and that nodes never run elsewhere unnoticed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_cuda_has_platforms_and_runs_on_the_gpu(
     assert told == {"provider": CUDA, "nodes_on_cpu": "1 of 6", "on_cpu": "sigmoid1 (Sigmoid)"}
     assert rows(result)[0] == ("sigmoid1", "Sigmoid", CPU)
     assert ("conv0", "Conv", CUDA) in rows(result)
-    # The GPU's own times, not those at which the host launched its kernels.
+    # These are the GPU's own times, not those that the host took to launch the kernels.
     times = {layer.name: layer.latency_ms for layer in result.layers}
     assert times["conv0"] == pytest.approx(0.025)
     assert times["sigmoid1"] == pytest.approx(0.003)
@@ -139,7 +139,7 @@ def test_tensorrt_keeps_its_timings_and_no_engine(
     assert given["trt_fp16_enable"] == "1"
     assert given["trt_timing_cache_path"] == before["trt_timing_cache_path"]
     assert Path(given["trt_timing_cache_path"]).is_dir()
-    # A request's engines are gone with its scratch folder.
+    # The engines of a request are removed with its scratch folder.
     assert given["trt_engine_cache_path"] != before["trt_engine_cache_path"]
     assert not Path(given["trt_engine_cache_path"]).exists()
 
@@ -207,7 +207,7 @@ def test_one_that_computes_on_the_cpu_has_threads(
         ([{"name": CUDA, "cpu_fallback": "no"}], "true or false"),
         ([{"name": CUDA, "library": "lib.so"}], "absolute path"),
         ([{"name": CUDA}, {"name": CUDA}], "two entries 'cuda'"),
-        ([{"name": "OwnExecutionProvider"}], "must be said for OwnExecutionProvider"),
+        ([{"name": "OwnExecutionProvider"}], "must be given for OwnExecutionProvider"),
     ],
 )
 def test_wrong_options_are_named(providers: Any, says: str) -> None:

@@ -1,7 +1,7 @@
-"""The road to a provider, on real ones: Intel's on the CPU, and Qualcomm's HTP as its emulator.
+"""Tests on real execution providers: Intel's on the CPU, and the emulator of Qualcomm's HTP.
 
-Both need an onnxruntime of their own. Name the interpreters of environments that hold
-`onnxruntime-openvino`, and `onnxruntime` with `onnxruntime-qnn`.
+Both need an environment of their own: one with `onnxruntime-openvino`, one with `onnxruntime` and
+`onnxruntime-qnn`. Two environment variables name the interpreters of these environments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def bench_of(folder: Path, python: str, providers: Any) -> Bench:
 
 
 def write_split(path: Path) -> Path:
-    """A network with two determinants in it, which no accelerator computes."""
+    """Write a network with two determinants, which no accelerator computes."""
     onnx = pytest.importorskip("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
     pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
@@ -82,7 +82,7 @@ NODES = {
 
 
 def check_pieces(bench: Bench, platform: str, model: Path, provider: str) -> None:
-    """Each node has run once, where the trace says, and the conditions agree with it."""
+    """Check that each node ran once, and that the profile and the conditions agree on where."""
     result = measure(bench, platform, model, settings=ONE, profile=True)
     assert result.outcome == "ok", result.error_message
     places = [(name, layer.device) for layer in result.layers for name in layer.name.split("+")]
@@ -131,7 +131,7 @@ def test_qnn(tmp_path: Path) -> None:
         check_pieces(bench, platform, model, "QNNExecutionProvider")
     finally:
         bench.close()
-    # Onnxruntime itself goes on without a backend, all on the CPU, and says that QNN is there.
+    # Without a back end, onnxruntime itself would run all on the CPU and still list QNN.
     entry["options"] = {"backend_path": str(Path(backend).with_name("libQnnNowhere.so"))}
     bench = bench_of(tmp_path / "work", python, [entry])
     try:

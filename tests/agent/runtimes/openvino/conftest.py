@@ -1,4 +1,4 @@
-"""Models of the bench's tests, and benches on doubles of OpenVINO's devices."""
+"""Benches on doubles of OpenVINO's devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFERENCES = {
 
 
 class Board:
-    """A folder with a double in it, and the benches that use it."""
+    """A folder with a double of OpenVINO, and the benches that use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Board:
         self.benches: list[Bench] = []
 
     def bench(self, name: str, machine: Mapping[str, Any], **options: Any) -> Bench:
-        """A bench whose only runtime is `name`, with `options`, on such a machine."""
+        """Make a bench whose only runtime is `name`, with `options`, on the described machine."""
         if name == "openvino":
             self._put("fake_openvino.py", self.plugins / "openvino.py")
         else:
@@ -50,11 +50,11 @@ class Board:
         return bench
 
     def change(self, machine: Mapping[str, Any]) -> None:
-        """Plug in or out."""
+        """Change the devices of the machine, as by plugging a stick in or out."""
         (self.plugins / "machine.json").write_text(json.dumps(machine))
 
     def told(self, log: str) -> list[dict[str, Any]]:
-        """What a double wrote down."""
+        """Return what the double has written to a log."""
         return [json.loads(line) for line in (self.plugins / log).read_text().splitlines()]
 
     def _put(self, source: str, target: Path) -> None:

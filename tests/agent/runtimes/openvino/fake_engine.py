@@ -1,9 +1,9 @@
-"""A strict double of openvino 2021.4's `inference_engine` with Neural Compute Sticks on it.
+"""A strict double of openvino 2021.4's `inference_engine` with Neural Compute Sticks.
 
-It knows the calls that the runtime makes and the keys that the plugins know, and refuses all
-others. `machine.json` beside the package says what is plugged in: {"sticks": ids ("1.2-ma2480"),
-"unsupported": ops that a stick refuses, "gone": True once it is unplugged}. What networks were
-loaded with is written to `loads.jsonl`.
+It has the calls that the runtime makes and the keys that the plugins have, and refuses all others.
+The file `machine.json` beside the package says what is plugged in: {"sticks": ids ("1.2-ma2480"),
+"unsupported": ops that a stick refuses, "gone": whether it was unplugged, "busy": whether it does
+not start}. It writes how each network was loaded to `loads.jsonl`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InputInfo:
 
 class IENetwork:
     def __init__(self, path: Path) -> None:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         assert path.suffix == ".onnx", "the reader is chosen by the name"
         self.nodes = read_nodes(path)
@@ -61,7 +61,7 @@ class IENetwork:
 
 
 class ExecGraph:
-    """One kernel a convolution, with what follows it; each named after the convolution alone."""
+    """The graph that a stick runs: one kernel for each node that is not a fused activation."""
 
     def __init__(self, nodes: list[Any]) -> None:
         self.kernels = stages(nodes)
@@ -82,7 +82,7 @@ class ExecGraph:
 
 
 def stages(nodes: list[Any]) -> list[tuple[str, str, str]]:
-    """(stage, op, layer): what a stick makes of a network; it appends activations to the layer."""
+    """Return what a stick runs, as (stage, op, layer); it fuses activations without naming them."""
     appended = ("BatchNormalization", "Relu")
     return [
         (f"{node.outputs[0]}@stage", node.op, node.outputs[0])

@@ -1,8 +1,9 @@
-"""A strict double of today's openvino on a board with a GPU and an NPU.
+"""A strict double of a current openvino on a board with GPUs and an NPU.
 
-It knows the calls that the runtime makes and the properties that the plugins know, and refuses all
-others. `machine.json` beside it: {"strays": the device that the model really lands on, "silent":
-devices that tell no graph}. What models were compiled with is written to `compiled.jsonl`.
+It has the calls that the runtime makes and the properties that the plugins have, and refuses all
+others. The file `machine.json` beside it says how it behaves: {"strays": the device that really
+runs the model, "silent": devices that do not report their graph}. It writes how each model was
+compiled to `compiled.jsonl`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Op:
 
 
 class _Graph:
-    """Each convolution with all that follows it up to the next is one kernel."""
+    """The graph that a device runs: each convolution and what follows it are one kernel."""
 
     def __init__(self, nodes: list[Any]) -> None:
         self.ops = [_Op("x", "Parameter", "x", [])]
@@ -159,7 +160,7 @@ class Core:
         return f"{name} of {device}"
 
     def read_model(self, path: str) -> _Model:
-        from latfarm_agent.runtimes.onnxruntime.wire import read_nodes
+        from latfarm_agent.runtimes.onnx.wire import read_nodes
 
         return _Model(read_nodes(Path(path)))
 

@@ -1,4 +1,4 @@
-"""OpenVINO's GPU and NPU: platforms, properties, caches, and no other device in their place."""
+"""OpenVINO's GPU and NPU: platforms, properties, caches, and no silent use of another device."""
 
 from __future__ import annotations
 

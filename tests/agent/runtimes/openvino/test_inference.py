@@ -1,4 +1,4 @@
-"""Kernel times of engines that tell each run's, and of those that tell the mean of all so far."""
+"""Kernel times from engines that report each run, and from engines that report running means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def failure(error: Exception) -> RuntimeFailure:
 
 
 class Request:
-    """A kernel whose first run takes far longer, as where weights are ordered anew."""
+    """A kernel whose first run takes far longer, for example because it reorders its weights."""
 
     def __init__(self, mean: bool, late: int = -1) -> None:
         self._mean = mean
@@ -35,7 +35,7 @@ class Request:
 @pytest.mark.parametrize("mean", [False, True], ids=["last", "mean"])
 def test_the_first_run_is_in_no_time(runs: int, mean: bool) -> None:
     times = kernel_times(Request(mean), runs, Request.told, failure, averages=mean)
-    few_us = 2 if runs > 3 else 8  # means are told in whole microseconds
+    few_us = 2 if runs > 3 else 8  # the means are whole microseconds
     assert middle_mean(times["fc"]) == pytest.approx(0.047, abs=few_us * 1e-3)
     assert len(times["fc"]) == (min(runs, 5) if mean else runs)
 

@@ -1,7 +1,7 @@
-"""The conformance suite on a real OpenVINO 2021.4 or 2022.3, in a worker of an older Python.
+"""The conformance suite on a real OpenVINO 2021.4 or 2022.3, in a worker with an older Python.
 
-Name the interpreter of its environment (docs/how-to/ncs2.md). Its CPU is measured; a stick has the
-same calls.
+LATFARM_PYTHON_OPENVINO2021 names the interpreter of its environment (docs/how-to/ncs2.md). The
+tests measure on the CPU; a stick is used by the same calls.
 """
 
 from __future__ import annotations

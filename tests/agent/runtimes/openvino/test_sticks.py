@@ -1,4 +1,4 @@
-"""MYRIAD: sticks found and chosen, what a network is loaded with, warmth, and what was fused."""
+"""Neural Compute Sticks: finding and choosing one, its settings, temperature and fusion."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_chosen_stick(board: Board, tmp_path: Path, onnx_file: Models) -> None
     bench = board.bench("openvino2021", sticks, device="MYRIAD.1.4-ma2480")
     result = measure(bench, STICK, onnx_file(tmp_path / "m"), settings=ONE)
     assert result.conditions["device"] == "MYRIAD.1.4-ma2480"
-    # A single stick is listed without its id.
+    # If only one stick is plugged in, it is listed without its id.
     board.change({"sticks": ["1.4-ma2480"]})
     assert measure(bench, STICK, onnx_file(tmp_path / "m"), settings=ONE).outcome == "ok"
     board.change({"sticks": ["1.2-ma2480"]})
@@ -101,11 +101,11 @@ def test_what_a_stick_takes_and_refuses(board: Board, tmp_path: Path, onnx_file:
         assert result.error_code == code, change
         assert says in result.error_message
     board.change(here)
-    # The engine's reader would take the newest operators that it knows in their place.
+    # The engine itself would read the file with the newest operators that it knows.
     newer = measure(bench, STICK, onnx_file(tmp_path / "n", "future"), settings=ONE)
     assert newer.error_code == "MODEL_UNSUPPORTED"
     assert "opset 9999" in newer.error_message
-    # A stick knows no integers of 64 bits: the double refuses them.
+    # A stick has no 64-bit integers, and its double refuses them.
     integers = measure(bench, STICK, onnx_file(tmp_path / "i", "int"), settings=ONE)
     assert integers.outcome == "ok", integers.error_message
 

@@ -1,4 +1,4 @@
-"""The conformance suite over TensorRT's double, and what only TensorRT does."""
+"""The conformance suite on TensorRT's double, and tests of what only TensorRT does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ REFERENCE = "latfarm_agent.runtimes.tensorrt.runtime:TensorRtRuntime"
 DOUBLE = Path(__file__).parent / "double"
 LATENCIES = ("host_latency_ms", "gpu_latency_ms")
 KERNELS_MS = 0.0186
+"""The least time of all kernels of the small network together, as the double computes it."""
 VARIANTS = {
     "cuda_graph": True,
     "transfers": True,
@@ -32,7 +33,7 @@ VARIANTS = {
 def make_bench(
     directory: Path, options: dict[str, Any] | None = None, limits: WorkerLimits = PATIENT
 ) -> Bench:
-    """A bench that offers TensorRT on its double."""
+    """Make a bench that offers TensorRT on its double."""
     return host_bench(
         BenchOptions(
             "board",
@@ -95,6 +96,9 @@ class TestTensorRt(RuntimeSuite):
         result = measure(bench, "board-tensorrt10.3-fp32", model)
         assert result.outcome == "ok", result.error_message
         told = {name: float(result.conditions[name].split(";")[0]) for name in LATENCIES}
+        # What differs between sessions is told for each of them, what they share only once.
+        assert all(len(result.conditions[name].split("; ")) <= 2 for name in LATENCIES)
+        assert result.conditions["gpu"] == "Double GPU"
         # The GPU's share of a run is shorter than the run, and longer than its kernels together.
         assert KERNELS_MS < told["gpu_latency_ms"] < told["host_latency_ms"]
         assert result.conditions["latency_of"] == "host"
@@ -129,8 +133,8 @@ class TestTensorRt(RuntimeSuite):
             ("fp32", "external", "MODEL_INVALID", "'far'"),
             ("fp32", "shape", "MODEL_UNSUPPORTED", "decides shapes"),
             ("fp32", "custom", "MODEL_UNSUPPORTED", "node 'strange' (NoSuchOp)"),
-            ("fp32", "fp16", "MODEL_INVALID", "ask an fp16 platform"),
-            ("fp32", "int8", "MODEL_INVALID", "ask an int8 platform"),
+            ("fp32", "fp16", "MODEL_INVALID", "measure it on an fp16 platform"),
+            ("fp32", "int8", "MODEL_INVALID", "measure it on an int8 platform"),
             ("fp16", "conv", "MODEL_INVALID", "build it as fp16"),
             ("fp32", "int", "", ""),
             ("fp32", "unnamed", "", ""),
@@ -172,7 +176,7 @@ def _variants(
 
 
 class TestVariants:
-    """Platforms that options add, on one bench."""
+    """Platforms that options add, all on one bench."""
 
     def test_names(self, variants: Bench) -> None:
         (mine,) = variants.describe()[1]

@@ -1,4 +1,4 @@
-"""The CUDA driver's calls, on a double of the driver that keeps its state."""
+"""The calls of the CUDA driver, tested on a double of the driver that keeps its state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TEXT = b"some bytes to carry"
 
 @pytest.fixture(name="library")
 def _library(driver: Path, tmp_path: Path) -> Path:
-    """A driver with a state of its own."""
+    """A copy of the driver's double, which has a state of its own."""
     return Path(shutil.copy(driver, tmp_path / "driver.so"))
 
 
 @pytest.fixture(name="cuda")
 def _cuda(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
-    """The GPU; afterwards nothing is left on it."""
+    """The GPU of the double; after the test, nothing may be left on it."""
     monkeypatch.setenv("LATFARM_DOUBLE_MEMORY", str(1 << 20))
     double = ctypes.CDLL(str(library))
     yield Cuda(library=str(library))
@@ -70,7 +70,7 @@ def test_memory_that_is_not_there(cuda: Cuda) -> None:
 
 
 def launch(library: Path, stream: int, us: float) -> None:
-    """Work of a known length on the double."""
+    """Enqueue work of a known duration on the double."""
     function = ctypes.CDLL(str(library)).latfarm_double_launch
     function.argtypes = (ctypes.c_void_p, ctypes.c_double, ctypes.c_int, *[ctypes.c_void_p] * 2)
     buffer = ctypes.create_string_buffer(8)

@@ -1,4 +1,4 @@
-"""Which nodes an engine's layers cover, from inspector texts as several versions print them."""
+"""Which nodes the layers of an engine cover, tested on inspector texts of several versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 from latfarm_agent.runtimes.tensorrt.layers import (
     EngineLayer,
     covered,
@@ -32,7 +32,7 @@ def entry(name: str, reads: list[str], makes: str, **more: str) -> dict[str, Any
 
 
 def names(layers: list[dict[str, Any]], nodes: list[WireNode] = CHAIN) -> list[list[str]]:
-    """Names (or outputs) of the nodes that each layer covers."""
+    """Return the names (or outputs) of the nodes that each layer covers."""
     found = covered(read_inspector(json.dumps({"Layers": layers})), nodes, {"x"})
     return [[nodes[i].name or nodes[i].outputs[0] for i in inside] for inside in found]
 
@@ -62,7 +62,7 @@ def test_names_where_there_is_no_metadata() -> None:
 
 
 def test_tensors_tell_what_the_name_leaves_out() -> None:
-    """A batch-norm that was folded into the weights, and a region between two names."""
+    """Tensors show a batch-norm that was folded into weights, and the nodes inside a region."""
     layers = [
         entry("conv0 + relu0", ["x"], "r0"),
         entry("{ForeignNode[conv1...node_of_y]}", ["r0"], "y", LayerType="Myelin"),
@@ -100,7 +100,7 @@ def test_a_quantisation_may_be_done_as_a_copy() -> None:
         entry("w + wdq + conv", ["xq"], "cq", LayerType="CaskConvolution"),
         entry("kernel", ["cq"], "y", LayerType="Reformat"),
     ]
-    # What depends on no input is computed when the engine is built.
+    # Nodes that depend on no input are computed when the engine is built.
     assert names(layers, nodes) == [["q"], ["dq", "conv", "q2"], ["dq2"]]
 
 

@@ -1,4 +1,4 @@
-"""Options, timing cache, journal, failures and session log: what needs no library."""
+"""Parts of the TensorRT runtime that need no library: options, cache, journal, log, failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from latfarm_agent.bench.results import condition_of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import CudaDevice
-from latfarm_agent.runtimes.onnxruntime.wire import external_tensors
+from latfarm_agent.runtimes.onnx.wire import external_tensors
 from latfarm_agent.runtimes.tensorrt.build import Journal, failure, read_model
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 from latfarm_agent.runtimes.tensorrt.log import SessionLog
@@ -191,7 +191,7 @@ def test_external_weights_of_a_constant_node(tmp_path: Path) -> None:
 
 
 class Sensor:
-    """A GPU whose readings a test sets, and a clock that it moves."""
+    """A GPU whose sensor readings and clock a test sets."""
 
     def __init__(self, *readings: GpuReading) -> None:
         self.readings = list(readings)

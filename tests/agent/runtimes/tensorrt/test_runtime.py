@@ -1,4 +1,4 @@
-"""The runtime in a process of its own, on the doubles: what stays behind, and what is refused."""
+"""The TensorRT runtime on the doubles, in a process of its own: leaks, caches, faults, refusals."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ START = """
 import ctypes, json, sys
 from pathlib import Path
 from latfarm_agent.runtimes.base import Job, RuntimeFailure
+from latfarm_agent.runtimes.cuda import Cuda
 from latfarm_agent.runtimes.tensorrt.runtime import TensorRtRuntime
 driver = ctypes.CDLL("libcuda.so.1")
 model, cache = map(Path, sys.argv[1:])
@@ -33,7 +34,7 @@ ORIN = CudaDevice(0, "Double GPU", (8, 7), 0, 0, True, "", "")
 
 @pytest.fixture(name="play")
 def _play(driver: Path, tmp_path: Path, write: Callable[..., Path]) -> Callable[..., Any]:
-    """Runs a script after `START`: what it printed last, as JSON, or how it ended."""
+    """Run a script after `START`; return the JSON that it printed last, or how it failed."""
 
     def play(script: str, kind: str = "conv", version: str = "10.3", **options: str) -> Any:
         environment = dict(
@@ -77,7 +78,7 @@ print(json.dumps(live))
 def test_timings_are_kept_and_engines_are_not(play: Callable[..., Any], tmp_path: Path) -> None:
     told = play("""
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
-kept = TimingCache(cache, "10.3.0", runtime._cuda.device)
+kept = TimingCache(cache, "10.3.0", Cuda().device)
 told = []
 def build():
     prepared = runtime.prepare(job("fp32", 0, len(told)))
@@ -86,7 +87,7 @@ def build():
     return kept.load()
 build()
 good = build()
-# Whole by our own digest, and refused by TensorRT: damaged, or of another GPU.
+# The digest of the file is right, but TensorRT refuses it: it is damaged, or of another GPU.
 for refused in (b"garbage", good.replace(b"GPU 8.7", b"GPU 9.0")):
     kept.save(refused)
     assert build() == good
@@ -97,16 +98,16 @@ print(json.dumps(told))
     cache = TimingCache(tmp_path / "cache", "10.3.0", ORIN)
     assert list((tmp_path / "cache").iterdir()) == [cache.path]
     assert b"conv0 + bn0 + relu0" in cache.load()
-    # A later process has them too.
+    # A later process uses the timings too.
     again = "print(json.dumps(runtime.prepare(job('fp32')).conditions['timing_cache']))"
     assert play(again) == "warm"
 
 
-def test_memory_that_is_gone_ends_the_process(play: Callable[..., Any]) -> None:
+def test_a_fault_on_the_gpu_ends_the_process(play: Callable[..., Any]) -> None:
     for name in ("fp32", "graph-fp32"):
         code, told = play(f"""
 runtime.prepare(job({name!r}))
-runtime._cuda.free(runtime._session._memory[0])
+driver.latfarm_double_fault(700)
 try:
     runtime.run()
 except Exception as error:
@@ -160,7 +161,7 @@ def test_an_old_tensorrt(play: Callable[..., Any]) -> None:
 
 
 def test_the_double_is_strict(play: Callable[..., Any]) -> None:
-    """What the real package would refuse, crash at or answer wrongly is refused."""
+    """The double refuses what the real package would refuse, crash at or answer wrongly."""
     found = play("""
 import tensorrt as trt
 from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, build, make_logger
@@ -186,9 +187,9 @@ config = trt.Builder(logger).create_builder_config()
 wrong(lambda: setattr(config, "max_workspace_size", 1))
 wrong(lambda: config.set_flag("FP16"))
 wrong(lambda: setattr(trt.Builder(logger), "num_DLA_cores", 3))
-cuda, device = runtime._cuda, runtime._cuda.device
-plan = EnginePlan("fp32", "strong")
-built = build(trt, logger, journal, model, plan, TimingCache(None, "", device))
+cuda = Cuda()
+plan, nowhere = EnginePlan("fp32", "strong"), TimingCache(None, "", cuda.device)
+built = build(trt, logger, journal, model, plan, nowhere)
 context = built.engine.create_execution_context()
 stream = cuda.stream()
 wrong(lambda: context.execute_async_v3(stream))

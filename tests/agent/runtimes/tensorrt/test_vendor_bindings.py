@@ -1,6 +1,7 @@
-"""The double, and with it the code, against the vendor's published bindings of several versions.
+"""Compares TensorRT's double with the vendor's published bindings of several versions.
 
-Skipped where they are not at hand. To bring them (1 MB each; neither a GPU nor TensorRT is needed):
+The tests are skipped if the bindings are missing. To get them (1 MB each; neither a GPU nor
+TensorRT is needed):
 
     pip download --no-deps --only-binary=:all: -d WHEELS tensorrt-bindings==8.6.1
     pip download --no-deps --only-binary=:all: -d WHEELS tensorrt-cu12-bindings==10.3.0
@@ -22,7 +23,7 @@ import pytest
 
 DOUBLE = Path(__file__).parent / "double"
 WHEELS = os.environ.get("LATFARM_TENSORRT_WHEELS", "")
-# The wheel's version and the double's. 8.4 was never published, but 8.6 still has all of it.
+# Version of the wheel and of the double. There is no wheel of 8.4, but 8.6 still has all of it.
 VERSIONS = (
     ("8.6", "8.6"),
     ("8.6", "8.4"),
@@ -35,7 +36,7 @@ _BEHIND = re.compile(r"^(create(Infer|NvOnnx)|get.*PluginRegistry|getNv|initLibN
 
 
 def wheel_of(version: str) -> Path:
-    """The wheel of a version for this interpreter; skips the test without it."""
+    """Return the wheel of a version for this interpreter; skip the test if it is missing."""
     tag = f"-cp{sys.version_info.major}{sys.version_info.minor}-"
     for path in sorted(Path(WHEELS).glob("tensorrt*bindings-*.whl")) if WHEELS else ():
         if path.name.split("-")[1].startswith(f"{version}.") and tag in path.name:
@@ -44,7 +45,7 @@ def wheel_of(version: str) -> Path:
 
 
 def stand_ins(bindings: Path, folder: Path, compile_library: Callable[..., Path]) -> None:
-    """Empty libraries in the place of those behind the bindings."""
+    """Compile empty libraries in place of those behind the bindings."""
     if shutil.which("nm") is None or shutil.which("readelf") is None:
         pytest.skip("binutils are not here")
     told = subprocess.run(
@@ -70,7 +71,7 @@ def check(
     compile_library: Callable[..., Path],
     folder: Path,
 ) -> list[str]:
-    """What `vendor_check.py` says of a double's source."""
+    """Return what `vendor_check.py` prints about the source of a double."""
     with zipfile.ZipFile(wheel_of(version)) as wheel:
         wheel.extractall(folder)
     bindings = folder / "tensorrt_bindings" / "tensorrt.so"
@@ -102,7 +103,7 @@ def test_the_double_offers_only_what_the_vendor_does(
     source = DOUBLE / "tensorrt.py"
     differing = check(version, double, source, driver, compile_library, tmp_path)
     if double == "8.4":
-        # What 8.5 and 8.6 brought is missing in the older double, as it should be.
+        # The double of 8.4 rightly lacks what versions 8.5 and 8.6 added.
         assert len(differing) == 2
         differing = [line for line in differing if "False in the double, True in" not in line]
     assert differing == []
@@ -129,10 +130,10 @@ def test_the_check_finds_what_is_wrong(
     after: str,
     says: str,
 ) -> None:
-    text = (DOUBLE / "tensorrt.py").read_text()
-    assert before in text
+    texts = {path.name: path.read_text() for path in DOUBLE.glob("*.py")}
+    assert any(before in text for text in texts.values())
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text.replace(before, after))
     wrong = tmp_path / "tensorrt.py"
-    wrong.write_text(text.replace(before, after))
-    shutil.copy(DOUBLE / "double_fusion.py", tmp_path)
     differing = check("10.3", "10.3", wrong, driver, compile_library, tmp_path)
     assert any(says in line for line in differing), differing

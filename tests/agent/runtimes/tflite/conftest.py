@@ -1,4 +1,4 @@
-"""The test delegate, compiled, and models of element-wise operators for it."""
+"""The compiled delegate for tests, and models of element-wise operators for it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_chain(path: Path, ops: Sequence[str], dtype: str = "fp32", side: int = 16) -> Path:
-    """A TFLite file of element-wise operators, one after the other; "ADD" adds a tensor to itself.
+    """Write a TFLite file of element-wise operators, one after the other.
 
-    Tensor number i is named "t{i}", and operator number i makes t{i+1}.
+    "ADD" adds a tensor to itself. Tensor number i is named "t{i}", and operator number i makes
+    tensor number i+1.
     """
     schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     flatbuffers = pytest.importorskip("flatbuffers")
@@ -90,7 +91,7 @@ Entry = Dict[str, Any]
 
 
 def delegate_bench(directory: Path, limits: WorkerLimits, *entries: Entry, **options: Any) -> Bench:
-    """A bench with the TFLite runtime and delegates as the agent's configuration names them."""
+    """Make a bench with the TFLite runtime and configured delegates."""
     config = AgentConfig(
         runtimes={"tflite": RuntimeConfig(options=dict(options, delegates=list(entries)))}
     )
@@ -103,7 +104,7 @@ def delegate_bench(directory: Path, limits: WorkerLimits, *entries: Entry, **opt
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """`delegate_bench` in a folder of the test's own; what it made is closed afterwards."""
+    """`delegate_bench` in a folder of the test; its benches are closed after the test."""
     made = []
 
     def make(*entries: Entry, **options: Any) -> Bench:

@@ -1,4 +1,4 @@
-"""Graphs that take long to compile: the deadline, the time told apart, and the cache."""
+"""Graphs that take long to compile: their deadline, their compile time, and their cache."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 pytest.importorskip("ai_edge_litert.interpreter")
 
 WHOLE = ["RELU", "ADD", "RELU6"]
-"""All of it is the delegate's: one partition."""
+"""The delegate takes all operators, as one partition."""
 
 PARTED = ["RELU", "TANH", "RELU"]
+"""The delegate takes the first and the last operator, as two partitions."""
 
 
 def slow(library: Path, trace: Path, compile_ms: int = 30, **options: Any) -> dict[str, Any]:
-    """A delegate that compiles slowly, and keeps what it compiled in a file."""
+    """Configure a delegate that compiles slowly and keeps the compiled graph in a file."""
     given = {"take": "relu,relu6,add", "compile_ms": compile_ms, "trace": str(trace)}
     return {
         "name": "vx",
@@ -40,7 +41,7 @@ def words(trace: Path) -> list[str]:
 
 
 class Board:
-    """A runtime with one slow delegate, as a new worker has it each time."""
+    """Runs sessions with one slow delegate, each in a new runtime, as a new worker would."""
 
     def __init__(self, folder: Path, entry: dict[str, Any], **options: Any) -> None:
         self.folder, self.entry, self.options = folder, entry, options
@@ -49,7 +50,7 @@ class Board:
         self.compile_ms = 0.0
 
     def run(self, model: Path) -> None:
-        """One session of a fresh runtime."""
+        """Run one session of a fresh runtime."""
         runtime = TfliteRuntime(
             1, delegates=[self.entry], cache_dir=str(self.cache), **self.options
         )
@@ -146,7 +147,7 @@ def test_an_entry_that_the_delegate_refuses_is_compiled_anew(
     model = chain(board.folder / "m", WHOLE)
     board.run(model)
     (kept,) = board.entries()
-    # Sound by its sum, and yet no graph of this delegate: an older version wrote it, say.
+    # The checksum is right, but the delegate cannot load the graph: an older version wrote it.
     cache = GraphCache(board.cache / "graphs", 1 << 20)
     wrong = board.folder / "wrong"
     wrong.write_bytes(b"a graph of something else")
@@ -191,7 +192,7 @@ def test_the_least_recently_used_entries_go(tmp_path: Path) -> None:
     for number in range(3):
         source.write_bytes(bytes([number]) * 100)
         cache.add(f"k{number}", source)
-        # A file system's clock may not tell two writes apart.
+        # The clock of a file system may give two writes the same time.
         for age, path in enumerate(sorted((tmp_path / "graphs").glob("*.graph"))):
             os.utime(path, ns=(age, age))
         if number == 1:

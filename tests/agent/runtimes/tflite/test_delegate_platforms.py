@@ -1,4 +1,4 @@
-"""External delegates as platforms: found, loaded, told apart, refused, crashing; a real library."""
+"""External delegates as platforms, tested with a real library that can also refuse and crash."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.records import OfferedRuntime
 from latfarm_agent.runtimes.base import RuntimeFailure
+from latfarm_agent.runtimes.tflite.delegates import parse
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
+from latfarm_agent.runtimes.tflite.sessions import open_external
 from latfarm_agent.testing.runtime_suite import RuntimeSuite, measure
 from latfarm_agent.worker.pool import WorkerLimits
 
 pytest.importorskip("ai_edge_litert.interpreter")
 
 CHAIN = ["RELU", "TANH", "RELU6", "ADD", "TANH", "RELU"]
-"""With relu, relu6 and add taken, three partitions with two operators of the CPU between."""
+"""If a delegate takes relu, relu6 and add, it has three partitions; the CPU runs two operators."""
 
 TFLITE = "latfarm_agent.runtimes.tflite.runtime:TfliteRuntime"
 TAKEN = {"take": "relu,relu6,add"}
 
 
 def entry(library: Path, **values: Any) -> dict[str, Any]:
-    """A delegate in the agent's configuration; values of None are left out."""
+    """Return a delegate as the agent's configuration has it; values of None are left out."""
     given = {"name": "vx", "library": str(library), "options": TAKEN, "dtypes": ["fp32"]}
     given.update(values)
     return {key: value for key, value in given.items() if value is not None}
@@ -143,7 +145,7 @@ def test_profile_says_what_ran_where(
     make_bench: Callable[..., Bench], library: Path, chain: Callable[..., Path], tmp_path: Path
 ) -> None:
     bench = make_bench(entry(library))
-    # The profile counts whole microseconds: tensors of this size take some of them.
+    # Large enough that each operator takes longer than the clock around it.
     model = chain(tmp_path / "m.tflite", CHAIN, side=128)
     result = measure(bench, named(bench, "vx"), model, profile=True)
     assert result.outcome == "ok", result.error_message
@@ -170,16 +172,13 @@ def test_a_delegate_computes_what_the_cpu_does(
     library: Path, chain: Callable[..., Path], tmp_path: Path, dtype: str
 ) -> None:
     import numpy as np
+    from ai_edge_litert import interpreter
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
-    from latfarm_agent.runtimes.base import Job
 
     model = chain(tmp_path / "m.tflite", CHAIN, dtype)
-    runtime = TfliteRuntime(1, delegates=[entry(library, dtypes=[dtype])])
-    job = Job(model, {"delegate": "vx"}, dtype, tmp_path)
-    runtime.prepare(job)
-    runtime.run()
-    session = runtime._session
-    assert session is not None
+    (delegate,) = parse([entry(library, dtypes=[dtype])])
+    session = open_external(interpreter, model, 1, delegate, tmp_path, None)
+    session.run()
     taken = [step for step in session.steps() if session.names.get(step.delegate) == "vx"]
     assert len(taken) == 3
     mine = session.interpreter
@@ -191,7 +190,7 @@ def test_a_delegate_computes_what_the_cpu_does(
     theirs.invoke()
     outcome, wanted = mine.get_tensor(6).astype(float), theirs.get_tensor(6).astype(float)
     assert np.abs(wanted).max() > 0
-    # In int8 a level that was rounded otherwise is doubled by the addition behind it.
+    # In int8, a value that was rounded differently is doubled by the addition behind it.
     assert np.abs(outcome - wanted).max() <= (3 if dtype == "int8" else 1e-6)
 
 
@@ -248,7 +247,7 @@ def test_own_kernels_are_platforms_where_asked_for(
 
 
 class TestConformance(RuntimeSuite):
-    """The suite that every runtime passes, on a delegate's platform."""
+    """The conformance suite on the platform of a delegate."""
 
     runtime = "tflite"
     model_format = "tflite"

@@ -1,4 +1,4 @@
-"""The road of an i.MX 93: Vela compiles on the controller, a delegate runs what it made."""
+"""The way of a model to an i.MX 93: Vela compiles it on the controller, a delegate runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLATFORM = "board-litert2.3-ethosu-int8"
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """Compiled models: "npu" runs on the NPU alone, "mixed" has an operator that it lacks."""
+    """Compiled models: "npu" runs on the NPU alone, "mixed" has an operator that the NPU lacks."""
     found = {}
     for name in ("npu", "mixed"):
         b = graph_builder.GraphBuilder(name)

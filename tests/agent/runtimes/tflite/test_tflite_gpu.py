@@ -1,4 +1,4 @@
-"""LiteRT's GPU accelerator: offered where it works, told why where it does not."""
+"""LiteRT's GPU accelerator is offered where it works; elsewhere the agent says why it is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Callable
 import pytest
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.runtimes.tflite import gpu as tflite_gpu
-from latfarm_agent.runtimes.tflite.check import check
+from latfarm_agent.runtimes.tflite_format.check import check
 from latfarm_agent.testing.runtime_suite import measure
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")

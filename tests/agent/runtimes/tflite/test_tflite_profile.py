@@ -1,4 +1,4 @@
-"""Per-operator times of XNNPACK and of the interpreter's own kernels, by name and place."""
+"""Times of XNNPACK's and the interpreter's own kernels: their names and where they ran."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from latfarm_agent.runtimes.tflite import profile
 from latfarm_agent.runtimes.tflite import runtime as tflite
 from latfarm_agent.runtimes.tflite.context import ExecutionStep, Scout
 from latfarm_agent.runtimes.tflite.litert import CompiledModel, Event, LitertDevice
-from latfarm_agent.runtimes.tflite.model import TfliteOperator, op_name
 from latfarm_agent.runtimes.tflite.runtime import TfliteRuntime
+from latfarm_agent.runtimes.tflite.sessions import open_interpreter
 from latfarm_agent.runtimes.tflite.xnnpack import Group, lay_along, own_clamp
+from latfarm_agent.runtimes.tflite_format.model import TfliteOperator, op_name
 
 CONV = "Convolution (NHWC, F32) IGEMM"
 FC = "Fully Connected (NC, F32) GEMM"
@@ -21,7 +22,7 @@ CLAMP = "Clamp (NC, F32)"
 
 
 def operators(*codes: str) -> list[TfliteOperator]:
-    """A chain of operators; each reads what the one before it makes, unless "CODE<3" says else."""
+    """Make a chain of operators; each reads what the one before it makes, or "CODE<3" tensor 3."""
     found = []
     for index, text in enumerate(codes):
         code, _, reads = text.partition("<")
@@ -109,7 +110,7 @@ def test_events_become_rows_of_the_plan() -> None:
 
 
 def test_an_activation_that_clamps_behind_a_sum_is_a_kernel_by_itself() -> None:
-    # The file writes both activations into their operators; XNNPACK clamps within one of them only.
+    # Both operators have a fused activation in the file; XNNPACK only fuses that of one of them.
     named = operators("CONV_2D", "ADD", "CONV_2D")
     plan = [ExecutionStep(3, "TfLiteXNNPackDelegate", (0, 1, 2), 9)]
     run = [
@@ -156,12 +157,12 @@ def test_events_of_another_plan_are_refused(runs: list[list[Event]]) -> None:
 
 
 def test_a_step_that_ran_unseen_is_no_row() -> None:
-    with pytest.raises(RuntimeFailure, match="runs its node 2 unseen"):
+    with pytest.raises(RuntimeFailure, match="does not show the time of its node 2"):
         profile.by_steps([ExecutionStep(2, "", (0,), 0)], operators("RELU"), {2: []}, {})
 
 
 class TestReal:
-    """On the package that is installed."""
+    """Tests on the installed package."""
 
     @pytest.fixture(autouse=True)
     def _present(self) -> None:
@@ -193,11 +194,8 @@ class TestReal:
     def test_the_compiled_model_computes_what_the_interpreter_does(self, job: Job) -> None:
         from ai_edge_litert import interpreter
 
-        runtime = TfliteRuntime(1)
-        runtime.prepare(job)
-        runtime.run()
-        session = runtime._session
-        assert session is not None
+        session = open_interpreter(interpreter, job.model_path, 1)
+        session.run()
         folder = Path(interpreter.__file__).parent
         model = CompiledModel(folder, job.model_path, LitertDevice(), profiling=True)
         try:

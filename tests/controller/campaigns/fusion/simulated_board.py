@@ -6,7 +6,8 @@ import math
 from random import Random
 from typing import Any
 
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.fusion.results import PairResult

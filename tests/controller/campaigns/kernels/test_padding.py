@@ -12,12 +12,8 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import (
-    BoardProfile,
-    SimulatedTiles,
-    exact_latency_ms,
-    exact_layers,
-)
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.prior import prior_rules
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions

@@ -7,7 +7,8 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.testing.campaigns import drive

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from latfarm_agent.runtimes.simulated.cost import BoardProfile, exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding_profile import own_share
 from latfarm_controller.campaigns.kinds import make_campaign

@@ -1,6 +1,7 @@
-"""How TensorRT's double fuses a network: convolutions with what follows them, regions, the rest.
+"""How TensorRT's double fuses a network into the layers of an engine.
 
-Names, kinds, metadata and tensors are written as the engine inspector of that version writes them.
+It fuses convolutions with the nodes that follow them, and regions such as a softmax. Names, types,
+metadata and tensors of layers are written as the engine inspector of that version writes them.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def fused(
     on_dla: bool,
     fallback: bool,
 ) -> tuple[list[dict[str, Any]], dict[str, list[str]]] | None:
-    """Layers in order of execution, each with its time in "us", and which ran where.
+    """Return the layers in order of execution, each with its time in "us", and where they run.
 
-    None where a layer cannot run on the DLA and may not fall back to the GPU.
+    The result is None if a layer cannot run on the DLA and may not fall back to the GPU.
     """
     fusion = _Fusion(nodes, shapes, constants, inputs, version)
     groups = fusion.groups()
@@ -72,7 +73,7 @@ class _Fusion:
         self._there = {*constants, *inputs}
 
     def groups(self) -> list[list[Any]]:
-        """The nodes of each kernel; nodes that cost nothing are in none."""
+        """Return the nodes of each kernel; nodes that cost nothing are in no kernel."""
         done: set[int] = set()
         found: list[list[Any]] = []
         for index, node in enumerate(self._nodes):
@@ -102,11 +103,11 @@ class _Fusion:
                 return group
             there = self._there | {name for i in group for name in self._nodes[i].output}
             if not there.issuperset(self._nodes[readers[0]].input):
-                return group  # what else it reads is not made yet
+                return group  # another tensor that the reader needs does not exist yet
             group.append(readers[0])
 
     def kernels(self, group: list[Any]) -> list[dict[str, Any]]:
-        """The layers of one group on the GPU."""
+        """Return the layers of one group on the GPU."""
         names = [_name(node) for node in group]
         ops = [node.op_type for node in group]
         metadata = "\x1f".join(f"[ONNX Layer: {name}]" for name in names)
@@ -114,7 +115,7 @@ class _Fusion:
             if self._version < (10,):
                 whole = f"{{ForeignNode[{names[0]}...{names[-1]}]}}"
                 return [self._layer(whole, "Myelin", group)]
-            # Myelin cuts a region its own way, with tensors of its own between.
+            # Myelin cuts a region in its own way, with tensors of its own between the parts.
             first = self._layer("__myl_Max_myl0_0", "kgen", group, metadata)
             last = self._layer("__myl_Div_myl0_1", "kgen", group, metadata)
             first["Outputs"] = last["Inputs"] = [{"Name": "__mye17"}]
@@ -122,7 +123,7 @@ class _Fusion:
         if ops[0] in _POINTWISE:
             return [self._layer(f"PWN({names[0]})", "PointWiseV2", group, metadata)]
         if "Conv" in ops:
-            # Neither name nor metadata tell of the quantisation of activations.
+            # Neither the name nor the metadata name the quantisation of activations.
             kept = [name for name, op in zip(names, ops) if "Linear" not in op]
             metadata = "\x1e".join(f"[ONNX Layer: {name}]" for name in kept)
             return [self._layer(" + ".join(kept), "CaskConvolution", group, metadata)]
@@ -130,7 +131,7 @@ class _Fusion:
         return [self._layer(names[0], kind, group, metadata)]
 
     def dla(self, group: list[Any]) -> list[dict[str, Any]]:
-        """The rows of one group on the DLA: into its memory, the work, and out of it."""
+        """Return the rows of one group on the DLA: copying in, the work, and copying out."""
         made = {name for node in group for name in node.output}
         reads = next(n for node in group for n in node.input if n not in made | self._constants)
         whole = f"{{ForeignNode[{_name(group[0])}...{_name(group[-1])}]}}"
@@ -167,7 +168,7 @@ def _name(node: Any) -> str:
 
 
 def _reformatted(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With a copy into another layout before the first convolution."""
+    """Insert a copy into another layout before the first convolution."""
     for index, layer in enumerate(layers):
         if layer["LayerType"] == "CaskConvolution":
             copied = f"Reformatted Input Tensor 0 to {layer['Name']}"

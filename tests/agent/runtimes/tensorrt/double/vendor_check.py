@@ -1,9 +1,9 @@
-"""Compares TensorRT's double with the vendor's compiled bindings; prints each difference.
+"""Compares TensorRT's double with the vendor's compiled bindings, and prints each difference.
 
-Run as `python vendor_check.py BINDINGS DOUBLE` where BINDINGS is the `runtime.so` of the vendor's
-wheel and DOUBLE the double's `runtime.py`, in an environment whose loader finds empty stand-ins
-for the libraries behind the bindings. Nothing of TensorRT itself is needed: the classes, signatures
-and members of enumerations are all in the bindings.
+Run it as `python vendor_check.py BINDINGS DOUBLE`. BINDINGS is the file `tensorrt.so` of the
+vendor's wheel, DOUBLE is the file `tensorrt.py` of the double. The loader must find empty stand-ins
+for the libraries behind the bindings. TensorRT itself is not needed, because the bindings contain
+all classes, signatures and members of enumerations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Iterator
 
 _PARAMETER = re.compile(r"(?P<name>\w+)(?:: (?P<type>[^=]+?))?(?: = (?P<default>.+))?$")
-# The code asks whether these are there: the double must have them just where the vendor has.
+# The runtime asks whether these attributes exist, so the double must have exactly those that the
+# vendor has.
 _PROBED = (
     ("Builder", "platform_has_fast_fp16"),
     ("Builder", "platform_has_fast_int8"),
@@ -30,7 +31,7 @@ _PROBED = (
 
 
 def load(name: str, path: str) -> Any:
-    """A module from a file, source or compiled."""
+    """Load a module from a file, either source or compiled."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -40,9 +41,10 @@ def load(name: str, path: str) -> Any:
 
 
 def overloads(function: Any) -> list[tuple[list[tuple[str, str, bool]], str]]:
-    """The signatures that a bound function's docstring begins with.
+    """Read the signatures at the beginning of a bound function's docstring.
 
-    Each: parameters without self as (name, type, whether it has a default), and the result's type.
+    Each has the parameters without self, as (name, type, whether there is a default), and the type
+    of the result.
     """
     found = []
     for line in (function.__doc__ or "").splitlines():
@@ -58,7 +60,7 @@ def overloads(function: Any) -> list[tuple[list[tuple[str, str, bool]], str]]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Parameters between commas that are not inside brackets."""
+    """Split parameters at the commas that are not inside brackets."""
     depth = begin = 0
     for place, letter in enumerate(text):
         depth += (letter in "[(<") - (letter in "])>")
@@ -70,27 +72,27 @@ def _split(text: str) -> Iterator[str]:
 
 
 def category(text: str) -> str:
-    """What kind of type an annotation of either side names."""
+    """Return the kind of type of an annotation, equal for both packages if the types agree."""
     text = text.replace(" | None", "").strip("' ")
     if re.search(r"(List|list|Sequence|tuple)\[|Dims$", text):
         return "sequence"
     last = re.split(r"\.|::", text)[-1]
     names = {"SupportsInt": "int", "SupportsFloat": "float", "buffer": "bytes", "Buffer": "bytes"}
-    # An interface of the library's has an I before its name that the bindings leave out.
+    # Some interfaces of the library have an I before their name, which the bindings leave out.
     return names.get(last, re.sub(r"^I(?=[A-Z])", "", last))
 
 
 def same(mine: str, theirs: str) -> bool:
-    """Whether two annotations agree; enumerations are `Any` in the double."""
+    """Whether two annotations agree; the double annotates enumerations as `Any`."""
     return mine == "Any" or category(mine) == category(theirs)
 
 
 def differences(double: Any, vendor: Any) -> Iterator[str]:
-    """Everything that the double offers and the vendor does not, or otherwise."""
+    """Yield everything that the double offers and the vendor does not, or in another way."""
     for name, mine in vars(double).items():
-        if name.startswith("_") or not inspect.isclass(mine) or mine.__module__ != double.__name__:
+        if name.startswith("_") or not inspect.isclass(mine) or name == "Misuse":
             continue
-        if name == "Misuse":
+        if not mine.__module__.startswith("double_"):
             continue
         theirs = getattr(vendor, name, None)
         if theirs is None:
@@ -155,26 +157,26 @@ def _function(where: str, mine: Any, theirs: Any) -> Iterator[str]:
 
 
 def used(path: Path) -> set[str]:
-    """Attributes of TensorRT's module that a file of ours names, as "A" or "A.B"."""
+    """Return the attributes of TensorRT's module that a file uses, as "A" or "A.B"."""
     return set(re.findall(r"\btrt\.([A-Z]\w+(?:\.[A-Z]\w+)?)", path.read_text()))
 
 
 def main(bindings: str, double_path: str) -> int:
-    """Print the differences; 1 where there are some."""
+    """Print the differences; return 1 if there are any."""
     sys.path.insert(0, str(Path(double_path).parent))
     vendor, double = load("tensorrt", bindings), load("double_tensorrt", double_path)
     found = list(differences(double, vendor))
     from latfarm_agent.runtimes.tensorrt import build, runtime
 
     runtimes = Path(runtime.__file__).parent
-    for path in sorted(runtimes.glob("tensorrt*.py")):
+    for path in sorted(runtimes.glob("*.py")):
         for name in sorted(used(path)):
             value = vendor
             for part in name.split("."):
                 value = getattr(value, part, None)
             if value is None:
                 found.append(f"{path.name}: trt.{name} is not in the bindings")
-    # Our own subclasses, made of the vendor's real classes.
+    # Try the runtime's logger and profiler as subclasses of the vendor's real classes.
     journal = build.Journal()
     logger = build.make_logger(vendor, journal)
     logger.log(vendor.ILogger.Severity.ERROR, "an error")

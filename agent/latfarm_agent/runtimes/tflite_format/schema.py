@@ -1,15 +1,20 @@
-"""What a TFLite file is made of: the tables of its schema as layouts, see `flatbuffer`.
+"""The tables of a TFLite file as layouts, and rules about its operators.
 
-Two more letters are used here: "g" for the index of a subgraph and "G" for a vector of them. The
-schema: tflite/converter/schema/schema.fbs of LiteRT.
+`runtimes.flatbuffer` explains layouts. Two more letters are used here: "g" for the index of a
+subgraph, and "G" for a vector of such indices. The layouts, numbers and codes are those of the file
+tflite/converter/schema/schema.fbs of LiteRT. The rules about operators are what LiteRT's kernels
+need in order not to crash; tests compare all numbers with the published schema.
 """
 
 from __future__ import annotations
 
 IDENTIFIER = b"TFL3"
+"""Bytes 4 to 7 of each file."""
 VERSION = 3
+"""The only version of the format."""
 
-# operator codes, subgraphs, buffers, metadata, signatures, external buffer groups and buffers
+# The fields of a model: version, operator codes, subgraphs, description, buffers, metadata buffer,
+# metadata, signatures, external buffer groups and external buffers.
 MODEL = "4oosoioooo"
 OPERATOR_CODE = "1s44"
 SUBGRAPH = "oiios4"
@@ -23,11 +28,14 @@ SIGNATURE = "oos_4"
 TENSOR_MAP = "s4"
 
 QUANTIZATION_DETAILS = {1: "b", 2: "444i", 3: "444i"}
+"""Layouts of the details of a quantization, by their number."""
 
 STRING = 5
+"""Number of the type of strings."""
 EIGHT_BITS = (3, 9)
+"""Numbers of the types uint8 and int8."""
 ZERO_POINTS = {3: (0, 255), 7: (-(1 << 15), (1 << 15) - 1), 9: (-128, 127)}
-"""Where the zero point of a type lies."""
+"""Number of a type -> the least and the greatest zero point that it allows."""
 
 BITS = {
     0: 32,  # float32
@@ -54,7 +62,7 @@ BITS = {
     21: 8,  # float8, 4 bits of exponent
     22: 8,  # float8, 5 bits of exponent
 }
-"""Bits of an element by the number of its type; 0 where a tensor's size does not follow from it."""
+"""Number of a type -> bits of an element; 0 if the type does not determine the size of a tensor."""
 
 OPTIONS = {
     **dict.fromkeys(range(1, 127), ""),
@@ -119,7 +127,7 @@ OPTIONS = {
     115: "i",  # Bucketize
     116: "1",  # Gelu
 }
-"""Layouts of BuiltinOptions by their number; the kinds that are not named have no fields."""
+"""Layouts of BuiltinOptions by their number; kinds without an entry of their own have no fields."""
 
 OPTIONS_2 = {
     **dict.fromkeys(range(1, 24), ""),
@@ -145,8 +153,9 @@ OPTIONS_2 = {
     21: "sgb14",  # StableHLOComposite
     23: "G",  # StablehloCase
 }
-"""Layouts of BuiltinOptions2, likewise."""
+"""Layouts of BuiltinOptions2 by their number; kinds without an entry here have no fields."""
 
+# Pairs of an operator's code and the number of its BuiltinOptions, where both have the same name.
 _OF = """
 0:11 2:10 3:1 4:2 5:94 9:8 11:12 13:13 15:4 16:14 18:21 22:17 23:15 24:7 25:9 26:19 27:6 29:3
 30:18 31:16 33:20 35:31 36:23 41:28 42:29 43:30 44:71 45:32 46:70 49:35 52:69 53:37 56:40 67:49
@@ -161,7 +170,7 @@ OPTIONS_OF = {
     **dict.fromkeys((145, 148, 149), 114),  # random numbers
     **{int(pair.split(":")[0]): int(pair.split(":")[1]) for pair in _OF.split()},
 }
-"""The kind of options that an operator's code goes with, where those have fields."""
+"""Code of an operator -> number of its BuiltinOptions, for options that have fields."""
 
 MEANINGS = {
     1: "pssadd.",
@@ -177,19 +186,22 @@ MEANINGS = {
     49: "pssa.",
     106: "psssaddd",
 }
-"""Options by their fields: "p" a padding, "a" a fused activation, "s" a size or stride, "d"
-a dilation (1 where absent), "." anything."""
+"""Number of BuiltinOptions -> what its fields mean, one letter each: "p" a padding, "a" a fused
+activation, "s" a size or stride, "d" a dilation (1 if absent), "." anything else."""
 
 PADDINGS, ACTIVATIONS = 2, 6
+"""How many kinds of padding and of fused activations the schema has."""
 
 PACK, SPLIT, SPLIT_V, UNPACK = 83, 49, 102, 88
+"""Codes of operators whose options say how many tensors they read or make."""
 CUSTOM = 32
+"""Code of custom operators."""
 
 ETHOS_U = b"ethos-u"
 """Name of the custom operator into which Vela compiles what an Ethos-U NPU runs."""
 
 OPTIONAL_FROM = {
-    **dict.fromkeys((3, 4, 9, 132), 2),  # convolutions and fully connected: no bias
+    **dict.fromkeys((3, 4, 9, 132), 2),  # convolutions and fully connected: the bias
     **dict.fromkeys((16, 44, 52), 1),  # LSTMs
     27: 4,  # SVDF
     35: 3,  # a sequence of RNN cells
@@ -197,13 +209,13 @@ OPTIONAL_FROM = {
     67: 3,  # transposed convolutions
     141: 3,
 }
-"""By code: operators that may lack operands, and from which one on."""
+"""Code of an operator -> index of the first operand that may be missing."""
 
 NO_OPERANDS = frozenset({31, 119, 129, 136, 142, 196, 200})
-"""Operators that may take nothing at all: calls, loops, handles, iota."""
+"""Codes of operators that may have no operands: calls, loops, handles, iota."""
 
 NO_RESULTS = frozenset({31, 118, 119, 129, 138, 144, 200, 209})
-"""Operators that may give nothing."""
+"""Codes of operators that may make no tensor."""
 
 LEAST_OPERANDS = {
     **dict.fromkeys((0, 3, 4, 7, 9, 18, 23, 34, 36, 39, 40, 41, 42, 48, 49, 54, 55, 56, 57, 58), 2),
@@ -221,21 +233,21 @@ LEAST_OPERANDS = {
     44: 20,
     52: 35,
 }
-"""By code: how many operands an operator takes at least, where that is more than one."""
+"""Code of an operator -> the least number of its operands, where that is more than one."""
 
 LEAST_RESULTS = {48: 2, 103: 2, 120: 2, 121: 3}
-"""By code: how many tensors an operator gives at least, where that is more than one."""
+"""Code of an operator -> the least number of its results, where that is more than one."""
 
 HANDLERS = frozenset({31, 32, 118, 119, 129, 136, 137, 138, 139, 142, 143, 144, 200, 206, 209})
-"""Operators that know what to do with a resource or a variant."""
+"""Codes of operators that accept a resource or a variant as operand."""
 
 STRING_HANDLERS = HANDLERS.union(
     (2, 10, 15, 22, 30, 34, 36, 39, 43, 45, 49, 64, 65, 69, 70, 71, 72, 77, 83, 88, 94, 102, 107),
     (109, 110, 123, 130),
 )
-"""Operators that may have strings for operands."""
+"""Codes of operators that accept strings as operands."""
 
 QUANTISED = frozenset(
     (0, 1, 3, 4, 6, 9, 11, 14, 18, 25, 28, 41, 42, 44, 47, 50, 54, 67, 73, 75, 76, 98, 99, 111, 114)
 ) | {117, 126, 150}
-"""Operators that compute with 8 bits only where they are told what those mean."""
+"""Codes of operators whose 8-bit kernels need a scale for each operand."""

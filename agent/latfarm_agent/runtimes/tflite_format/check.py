@@ -1,9 +1,9 @@
-"""Looks a TFLite file over before an interpreter trusts it.
+"""Checks a TFLite file before an interpreter loads it.
 
-The interpreter takes offsets, indices and sizes as they stand in the file; what it then does with a
-broken one ranges from an error to a segmentation fault. Here every table is followed within the
-file's bounds, and every index, shape and size is held against what it refers to. The data of the
-buffers is not read, so that the cost follows the number of tensors and operators.
+The interpreter uses offsets, indices and sizes of a file without checking them. A broken one leads
+to anything from an error to a segmentation fault. So this check follows every table within the
+bounds of the file, and compares every index, shape and size with what it refers to. It does not
+read the data of the buffers, so that its time depends on the number of tensors and operators alone.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import NoReturn, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.flatbuffer import Bytes, Flatbuffer, FlatbufferError
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
-_MOST_RANK = 8
-_MOST_NESTING = 16
-_MOST_BYTES = 1 << 40
-_LEAST_SCALE = 2.0**-126  # of smaller floats the inverse is infinite
-_ANY_INTEGER = (-(1 << 63), (1 << 63) - 1)
+_MOST_RANK = 8  # dimensions of a tensor, as in LiteRT's C interface (LiteRtLayout)
+_MOST_NESTING = 16  # depth to which subgraphs may call each other; our choice
+_MOST_BYTES = 1 << 40  # size of the largest tensor where no other bound is given
+_LEAST_SCALE = 2.0**-126  # smallest normal float32; the inverse of a smaller one may be infinite
+_ANY_INTEGER = (-(1 << 63), (1 << 63) - 1)  # the range of a zero point in the file
 
 _ABSENT, _MADE, _CONSTANT, _VARIABLE = range(4)  # the states of a tensor while a model runs
 
-# Operators whose first option says how many tensors they take or give.
+# Operators whose first option says how many tensors they read or make.
 _COUNTED = (schema.PACK, schema.SPLIT, schema.SPLIT_V, schema.UNPACK)
 
 
 def check_file(path: Path, memory_bytes: int = 0) -> None:
-    """Look a file over.
+    """Check a file.
 
     Args:
         path: the file; it must not change meanwhile.
-        memory_bytes: what a process may allocate, 0 for no bound.
+        memory_bytes: memory that the process may allocate; 0 for no bound.
 
     Raises:
-        RuntimeFailure: MODEL_INVALID, with what is wrong; MODEL_UNSUPPORTED for what is left to
-            other tools (sparse tensors, weights in other files); OUT_OF_MEMORY for a tensor beyond
+        RuntimeFailure: MODEL_INVALID if something is wrong; MODEL_UNSUPPORTED if the model has
+            sparse tensors or weights in other files; OUT_OF_MEMORY if a tensor exceeds
             `memory_bytes`.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             check(data, memory_bytes)
     except (OSError, ValueError) as error:
-        # A ValueError is that of an empty file, which cannot be mapped.
+        # mmap raises ValueError for an empty file.
         raise RuntimeFailure("MODEL_INVALID", f"not a TFLite model: {error}") from error
 
 
 def check(data: Bytes, memory_bytes: int = 0) -> None:
-    """`check_file` for bytes in memory."""
+    """Check a model in memory; arguments and errors are those of `check_file`."""
     try:
         _CheckedModel(Flatbuffer(data), memory_bytes or _MOST_BYTES).check()
     except FlatbufferError as error:
@@ -62,18 +62,18 @@ def _wrong(message: str) -> NoReturn:
 
 
 class _CheckedModel:
-    """One file, with what its parts refer to."""
+    """A file that is being checked, and the parts that others refer to by index."""
 
     def __init__(self, flat: Flatbuffer, memory_bytes: int) -> None:
         self._flat = flat
         self._memory_bytes = memory_bytes
         self._codes: list[int] = []
-        self._streams: set[int] = set()  # which codes are Vela's command streams
-        self._buffers: list[tuple[int, int]] = []  # where a buffer's data stands, and its bytes
+        self._streams: set[int] = set()  # indices of the codes that are Vela's command streams
+        self._buffers: list[tuple[int, int]] = []  # position of each buffer's data, and its bytes
         self._subgraphs: list[int] = []
         self._tensor_counts: list[int] = []
         self._calls: list[list[int]] = []
-        # Tensors of the subgraph at hand: resources and variants, strings, 8 bits without a scale.
+        # Tensors of the current subgraph: resources and variants, strings, 8 bits without a scale.
         self._handles: set[int] = set()
         self._texts: set[int] = set()
         self._bare: set[int] = set()
@@ -114,7 +114,7 @@ class _CheckedModel:
     def _code(self, position: int) -> None:
         flat = self._flat
         old, custom, _, new = flat.whole(position, schema.OPERATOR_CODE)
-        # Two fields for the same: the older one is a signed byte with room for 127.
+        # Two fields hold the code: the older one is a signed byte, which ends at 127.
         code = max((flat.u8(old) ^ 128) - 128, flat.i32(new))
         if code < 0:
             _wrong(f"operator code {len(self._codes)} is {code}")
@@ -128,7 +128,7 @@ class _CheckedModel:
         data, offset, size = flat.table(position, schema.BUFFER)
         start, count = flat.vector(data, 1)
         if not count and flat.u64(offset) > 1:
-            # Behind the flatbuffer, where a model exceeds 2 GB; 0 and 1 mean that it is not.
+            # In models above 2 GB the data stands behind the flatbuffer; 0 and 1 mean it does not.
             start, count = flat.u64(offset), flat.u64(size)
             if start + count > flat.size:
                 _wrong("a buffer reaches beyond the end")
@@ -145,9 +145,10 @@ class _CheckedModel:
                 self._within(tensor, range(self._tensor_counts[index]), "a signature", "tensor")
 
     def _subgraph(self, index: int, position: int) -> None:
-        """Tensors and operators, in the order in which they run: nothing is read before it is made.
+        """Check the tensors, and the operators in the order in which they run.
 
-        A constant is never written: its pages are read-only.
+        No operator may read a tensor before it is made, or write a constant, whose memory pages are
+        read-only.
         """
         flat = self._flat
         tensors, inputs, outputs, operators, _, _ = flat.whole(position, schema.SUBGRAPH)
@@ -169,7 +170,7 @@ class _CheckedModel:
                 _wrong(f"nothing makes tensor {number}, an output of {name}")
 
     def _tensor(self, number: int, position: int) -> int:
-        """Its state before anything runs."""
+        """Check a tensor; return its state before any operator runs."""
         flat = self._flat
         fields = flat.whole(position, schema.TENSOR)
         shape, kind, buffer, _, quantization, variable, sparsity = fields[:7]
@@ -218,19 +219,19 @@ class _CheckedModel:
         return _CONSTANT
 
     def _quantization(self, number: int, position: int, dims: Sequence[int], kind: int) -> int:
-        """How many scales a tensor has."""
+        """Check the quantization of a tensor; return how many scales it has."""
         flat = self._flat
         fields = flat.whole(position, schema.QUANTIZATION)
         _, _, scale, zero_point, details_type, details, axis = fields
         scales = flat.numbers(scale, "f")
         if scales:
-            # One comparison for all: a NaN anywhere makes the sum one.
+            # The sum finds a NaN or an infinity among all scales at once.
             if not (min(scales) >= _LEAST_SCALE and 0 < sum(scales) < inf):
                 _wrong(f"tensor {number} has a scale that is no positive number")
             start, count = flat.vector(zero_point, 8)
             if count != len(scales):
                 _wrong(f"tensor {number} has other numbers of scales and zero points")
-            # Those of a weight, one for each scale, are all 0: the bytes tell faster.
+            # The zero points of weights are all 0, which counting zero bytes shows fastest.
             if flat.data[start : start + 8 * count].count(0) != 8 * count:
                 zero_points = flat.numbers(zero_point, "q")
                 low, high = schema.ZERO_POINTS.get(kind, _ANY_INTEGER)
@@ -249,7 +250,7 @@ class _CheckedModel:
         return len(scales)
 
     def _strings(self, number: int, start: int, count: int, elements: int) -> None:
-        """A buffer of strings begins with their number and offsets, the end's offset with them."""
+        """Check a buffer of strings: it begins with their number, their offsets, and the end."""
         flat = self._flat
         head = 4 * (elements + 2)
         if head > count or flat.u32(start) != elements:
@@ -282,7 +283,7 @@ class _CheckedModel:
                     continue
                 _wrong(f"{name} refers to tensor {index} of {count}")
             if there[index] == _ABSENT and flat.u32(opcode) not in self._streams:
-                # A command stream takes the memory that it works in as an operand.
+                # A command stream has its working memory as an operand, which nothing makes.
                 _wrong(f"{name} reads tensor {index}, which nothing has made")
         for index in writes:
             if not 0 <= index < count:
@@ -299,7 +300,7 @@ class _CheckedModel:
         if kind:
             which = flat.u8(kind)
             mine = schema.OPTIONS_OF.get(code)
-            # Options without fields say nothing, whosever they are.
+            # Options without fields do no harm, even those of another operator.
             if which not in (0, mine) and (mine or schema.OPTIONS.get(which)):
                 _wrong(f"{name} has options of another operator")
             parts = self._options(subgraph, name, which, options, schema.OPTIONS)
@@ -312,7 +313,7 @@ class _CheckedModel:
                 _wrong(f"{name} has other numbers of parts and tensors")
 
     def _operands(self, name: str, code: int, operands: Sequence[int]) -> None:
-        """Some operators take types that they do not know for those that they do."""
+        """Check the types of operands: some kernels do not notice a type that they cannot read."""
         for special, wrong, what in (
             (self._handles, code not in schema.HANDLERS, "a handle"),
             (self._texts, code not in schema.STRING_HANDLERS, "a string"),
@@ -324,7 +325,7 @@ class _CheckedModel:
     def _options(
         self, subgraph: int, name: str, kind: int, options: int, layouts: dict[int, str]
     ) -> tuple[int, ...]:
-        """Positions of the options' fields; none where there are no options."""
+        """Check the options of an operator; return the positions of their fields."""
         if not kind:
             return ()
         layout = layouts.get(kind)
@@ -345,7 +346,7 @@ class _CheckedModel:
         return fields
 
     def _meanings(self, name: str, meanings: str, fields: Sequence[int]) -> None:
-        """A kernel divides by strides, and looks activations up."""
+        """Check values of options: kernels divide by strides, and use activations as indices."""
         flat = self._flat
         for field, meaning in zip(fields, meanings):
             if meaning == "p" and flat.u8(field) >= schema.PADDINGS:
@@ -356,11 +357,11 @@ class _CheckedModel:
                 _wrong(f"{name} has a size, stride or dilation of {flat.i32(field)}")
 
     def _nesting(self) -> None:
-        """Subgraphs call each other without end, or deeper than a stack bears, in no model."""
+        """Check that subgraphs do not call each other in a circle, or too deep for the stack."""
         depths = [0] * len(self._calls)
         for _ in range(_MOST_NESTING):
             deeper = [max((depths[to] + 1 for to in calls), default=0) for calls in self._calls]
             if deeper == depths:
                 return
             depths = deeper
-        _wrong("its subgraphs call each other in a circle, or too deep")
+        _wrong("its subgraphs call each other in a circle, or too deeply")

@@ -1,14 +1,17 @@
-"""Which nodes of a model each kernel of its optimised form covers: the truth about fusion.
+"""Which nodes of a model each kernel of its optimised form covers: the true fusion of a runtime.
 
 onnxruntime can save the graph that it really runs. A kernel of that graph covers the original nodes
-between the tensors it reads and the tensors it makes. Most tensors keep their names; the ones
-inside a section in another layout (NCHWc, or channels last for integers) do not, and are found by
-the node's name, which the optimiser derives from the original tensor or node.
+between the tensors that it reads and the tensors that it makes. Most tensors keep their names.
+Tensors inside a section with another layout (NCHWc, or channels last for integers) do not; they are
+found by the name of the node, which the optimiser derives from the original tensor or node.
 
-Integer kernels swallow the DequantizeLinear nodes before an op and the QuantizeLinear node behind
-it, with the activation between. They are named after what they compute ("conv0+relu0"), their op
-after the kernel ("QLinearConv+Relu"); conversions that run as kernels of their own keep their
-names.
+An integer kernel covers the DequantizeLinear nodes before an op, the op, its activation and the
+QuantizeLinear node behind it. Its name joins the nodes that compute ("conv0+relu0"), its op begins
+with the op of the kernel ("QLinearConv+Relu"). Conversions that run as kernels of their own keep
+their names.
+
+OpenVINO's kernels are matched in the same way, after `openvino.layers` has described them by the
+tensors of the model that they read and make.
 """
 
 from __future__ import annotations
@@ -17,20 +20,21 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Mapping, Sequence
 
-from latfarm_agent.runtimes.onnxruntime.wire import WireNode
+from latfarm_agent.runtimes.onnx.wire import WireNode
 
 _BLOCKED = re.compile(r"^(?P<tensor>.+)_nchwc(_token_\d+)?$")
-# What the optimiser appends to a node's name, several times over.
+# What the optimiser appends to the name of a node, possibly several times.
 _APPENDED = re.compile(r"(_token_\d+|/\w+Fusion/)$")
 _DUPLICATE = "/duplicated"
 _REORDERS = ("ReorderInput", "ReorderOutput")
 REORDER = "Reorder"
-"""Op of a Transpose that the optimiser put in: a change of layout that no model asks for."""
+"""Op of a Transpose that the optimiser inserted to change a layout; the model does not hold it."""
 _CHANNELS_LAST = "NhwcFusedConv"
-"""A convolution as onnxruntime runs it on Arm: named after the node, its output after that."""
-_SUM_INPUT = 3
+"""A convolution as onnxruntime runs it on Arm. It has the name of the original node, and its output
+has the name of the kernel."""
+_SUM_INPUT = 3  # index of the input that a convolution with a fused sum adds to its result
 _GATED = {"HardSwish": "HardSigmoid", "Swish": "Sigmoid", "Silu": "Sigmoid", "QuickGelu": "Sigmoid"}
-"""Activations by which a tensor is multiplied by a sigmoid of itself, and that sigmoid."""
+"""Activations that multiply a tensor by a sigmoid of itself -> the op of that sigmoid."""
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _CONVERSIONS = (_QUANTIZE, _DEQUANTIZE)
 _CLIPPING = ("Relu", "Clip")
@@ -39,7 +43,7 @@ _FOLDED = ("Add", "BatchNormalization", "Mul", "Sub")
 
 @dataclass(frozen=True)
 class Cover:
-    """One kernel: names and ops of the original nodes that it covers, joined with "+"."""
+    """What one kernel covers: names and ops of the original nodes, joined with "+"."""
 
     name: str
     op: str
@@ -48,10 +52,16 @@ class Cover:
 def covers(
     original: Sequence[WireNode], optimised: Sequence[WireNode], inputs: Collection[str]
 ) -> list[Cover]:
-    """For each optimised node, in order, what it covers; layout copies cover but themselves.
+    """Return for each optimised node, in order, what it covers.
 
-    `inputs` are the model's. Each original node is covered once at most. Never covered: one that
-    depends on no input and is computed beforehand, and the second of two that compute the same.
+    A node that only changes a layout covers itself alone. Each original node is covered at most
+    once. Two kinds of original nodes are never covered: those that depend on no input, because they
+    are computed before the model runs, and the second of two nodes that compute the same.
+
+    Args:
+        original: nodes of the model.
+        optimised: nodes that the runtime runs.
+        inputs: names of the model's inputs.
     """
     names = _Names(original, inputs)
     made = names.made_by(optimised)
@@ -70,18 +80,18 @@ def covers(
 
 
 def known_name(name: str, known: Collection[str]) -> str:
-    """A node's name as it was before the optimiser appended to it, if `known` has such a one."""
+    """Remove what the optimiser appended to a node's name, until the name is in `known`."""
     while name not in known and _APPENDED.search(name):
         name = _APPENDED.sub("", name)
     return name
 
 
 def _cover(kernel: WireNode, nodes: Sequence[WireNode]) -> Cover:
-    """The nodes inside a kernel, those that only convert left out where any computes."""
+    """Describe the nodes inside a kernel; conversions count only if no other node is inside."""
     work = [node for node in nodes if node.op not in _CONVERSIONS]
     ops = [node.op for node in work]
     if len(work) < len(nodes) and work:
-        # Of an integer kernel the op that it stands for gives its place to the kernel's own.
+        # In an integer kernel the op of the kernel replaces the op that it implements.
         lead = next((i for i, op in enumerate(ops) if op in kernel.op), None)
         if lead is not None:
             ops[lead] = kernel.op
@@ -107,17 +117,17 @@ class _Names:
             if varying.intersection(node.inputs):
                 varying.update(node.outputs)
         self._varying = varying
-        self._alias: dict[str, str] = {}  # tensors in another layout -> the original ones
+        self._alias: dict[str, str] = {}  # tensor in another layout -> the original tensor
         self._by_name = {node.name: node for node in original if node.name}
-        self._standing: set[str] = set()  # what kernels are called, and what they make
+        self._standing: set[str] = set()  # names of kernels and of the tensors that they make
 
     def is_inserted(self, node: WireNode) -> bool:
-        """Whether it only changes a layout, and no node of the model does."""
+        """Whether a node only changes a layout and is not part of the model."""
         transposes = node.op == "Transpose" and node.name not in self._by_name
         return node.op in _REORDERS or (transposes and node.name.startswith("Transpose"))
 
     def made_by(self, optimised: Sequence[WireNode]) -> list[tuple[str, ...]]:
-        """For each optimised node the original tensors that it makes; none for a layout copy."""
+        """Return for each optimised node the original tensors that it makes; none for a copy."""
         leaves = {n.inputs[0]: n.outputs[0] for n in optimised if self.is_inserted(n)}
         self._standing = {known_name(n.name, self._by_name) for n in optimised}
         self._standing.update(tensor for n in optimised for tensor in n.outputs)
@@ -128,7 +138,7 @@ class _Names:
                 alias[node.outputs[0]] = alias.get(node.inputs[0], node.inputs[0])
                 found.append(())
                 continue
-            if node.name.endswith(_DUPLICATE):  # one DequantizeLinear for each of its readers
+            if node.name.endswith(_DUPLICATE):  # the optimiser copies a DequantizeLinear per reader
                 same = self._by_name.get(node.name[: -len(_DUPLICATE)])
                 if same is not None:
                     alias[node.outputs[0]] = same.outputs[0]
@@ -145,14 +155,17 @@ class _Names:
         return found
 
     def _computes_integers(self, node: WireNode, alias: Mapping[str, str]) -> bool:
-        """Whether it reads what a QuantizeLinear of the model makes, and is no conversion."""
+        """Whether a node reads what a QuantizeLinear makes and is not a conversion itself."""
         reads = (self._maker.get(alias.get(name, name)) for name in node.inputs)
         return node.op not in _CONVERSIONS and any(
             index is not None and self._nodes[index].op == _QUANTIZE for index in reads
         )
 
     def _after_conversion(self, tensor: str) -> str:
-        """What an integer kernel makes that computes `tensor`: its integers, if it is ever such."""
+        """Return the integers that an integer kernel makes of `tensor`; `tensor` if there are none.
+
+        A clipping activation between the tensor and its QuantizeLinear is part of the kernel.
+        """
         ahead = tensor
         while ahead:
             readers = [self._nodes[index] for index in self._readers.get(ahead, ())]
@@ -164,7 +177,7 @@ class _Names:
         return tensor
 
     def _renamed(self, node: WireNode, alias: Mapping[str, str]) -> Sequence[str]:
-        """What a node makes whose outputs have names of the optimiser's own."""
+        """Return the original tensors of a node whose outputs have names from the optimiser."""
         if node.op == _CHANNELS_LAST:
             return [self._channels_last(node, alias) or ""]
         name = known_name(node.name, self._by_name)
@@ -173,11 +186,11 @@ class _Names:
         return [self._inside_blocked(node, alias) or ""]
 
     def _inside_blocked(self, node: WireNode, alias: Mapping[str, str]) -> str | None:
-        """What a node in blocked (NCHWc) layout makes."""
+        """Return the original tensor that a node in blocked (NCHWc) layout makes."""
         match = _BLOCKED.match(node.name)
         if match:
             tensor = match.group("tensor")
-            # A batch-norm that stands alone becomes a convolution named after its own result.
+            # A batch-norm that is not fused becomes a convolution named after its own result.
             for name in (tensor, tensor[: -len("_bn")] if tensor.endswith("_bn") else tensor):
                 if name in self._maker:
                     return self._after_fusion(name, node)
@@ -191,9 +204,9 @@ class _Names:
         return None
 
     def _channels_last(self, node: WireNode, alias: Mapping[str, str]) -> str | None:
-        """What a channels-last convolution makes: past what was folded into its weights."""
+        """Return the tensor behind a channels-last convolution and all that its weights include."""
         conv = self._by_name.get(known_name(node.name, self._by_name))
-        if conv is None:  # of a node without a name nothing is left but its tensors
+        if conv is None:  # a node without a name can only be found by its tensors
             source = alias.get(node.inputs[0], node.inputs[0])
             conv = next(
                 (n for n in self._reading(source, "Conv") if node.inputs[1].endswith(n.inputs[1])),
@@ -212,12 +225,15 @@ class _Names:
             tensor = readers[0].outputs[0]
 
     def _reading(self, tensor: str, op: str = "") -> list[WireNode]:
-        """Nodes that read a tensor, of one op or of any."""
+        """Return the nodes that read a tensor; `op`: only those of this op, empty for all."""
         nodes = [self._nodes[index] for index in self._readers.get(tensor, ())]
         return [node for node in nodes if op in ("", node.op)]
 
     def _after_fusion(self, tensor: str, node: WireNode) -> str:
-        """A blocked node is named before a sum and an activation were put into it: follow them."""
+        """Follow a tensor over the sum and the activation that were fused into its kernel.
+
+        A kernel in blocked layout gets its name before these are fused into it.
+        """
         steps = []
         if len(node.inputs) > _SUM_INPUT and node.inputs[_SUM_INPUT]:
             steps.append(("Add", "Sum"))
@@ -233,7 +249,7 @@ class _Names:
         return tensor
 
     def _gate_behind(self, tensor: str, sigmoid: str) -> int | None:
-        """The product of a tensor and its own sigmoid, an activation that the model has in two."""
+        """Find the Mul of an activation in two nodes: it multiplies a tensor by its own sigmoid."""
         gates = {node.outputs[0] for node in self._reading(tensor, sigmoid)}
         for index in self._readers.get(tensor, ()):
             if self._nodes[index].op == "Mul" and gates.intersection(self._nodes[index].inputs):
@@ -243,7 +259,14 @@ class _Names:
     def between(
         self, tensors: Sequence[str], reads: Sequence[str], boundary: set[str], taken: set[int]
     ) -> list[int]:
-        """Original nodes behind `tensors`, back to what the kernel `reads` or others make."""
+        """Return the original nodes that make `tensors`, back to what the kernel reads.
+
+        Args:
+            tensors: original tensors that the kernel makes.
+            reads: tensors that the kernel reads.
+            boundary: original tensors that any kernel makes.
+            taken: indices of nodes that other kernels cover already.
+        """
         inside: list[int] = []
         ahead: list[tuple[str, bool]] = [(tensor, True) for tensor in tensors]
         while ahead:
@@ -251,7 +274,7 @@ class _Names:
             index = self._maker.get(name)
             if index is None or index in inside:
                 continue
-            # Each integer kernel that reads a tensor swallows the conversion of it.
+            # Several integer kernels may read a tensor, and each covers its DequantizeLinear.
             if index in taken and self._nodes[index].op != _DEQUANTIZE:
                 continue
             if name not in self._varying or (name in boundary and not first):
@@ -259,7 +282,7 @@ class _Names:
             inside.append(index)
             ahead += [(source, False) for source in self._nodes[index].inputs if source]
         inside.sort()
-        # A branch that starts elsewhere was replaced by an equal one, which the kernel reads.
+        # A branch that does not start at what the kernel reads was replaced by an equal branch.
         reached = {self._alias.get(name, name) for name in reads} & self._varying
         through: list[int] = []
         for index in inside:

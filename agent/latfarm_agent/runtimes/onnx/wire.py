@@ -1,7 +1,7 @@
 """Reads the nodes of an ONNX file without the onnx package: names, ops, tensors, fused activations.
 
-A few message types of onnx.proto by field number; weights are skipped, not read, so that a file of
-500 MB costs what its graph costs.
+It knows a few message types of onnx.proto by their field numbers. Weights are skipped, so that
+reading a file of 500 MB takes no longer than reading its graph.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
 
 
 @dataclass(frozen=True)
 class WireNode:
-    """A node of the graph; `activation`: the op that the optimiser put into it, or empty."""
+    """A node of the graph.
+
+    `activation`: the op that onnxruntime's optimiser fused into the node, empty if there is none.
+    """
 
     name: str
     op: str
@@ -26,11 +29,11 @@ class WireNode:
 
 
 def read_nodes(path: Path) -> list[WireNode]:
-    """The nodes of the main graph, in file order.
+    """Return the nodes of the main graph, in the order of the file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no ONNX file.
+        ValueError: it is not an ONNX file.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         nodes: list[WireNode] = []
@@ -45,11 +48,13 @@ def read_nodes(path: Path) -> list[WireNode]:
 
 
 def external_tensors(path: Path) -> list[str]:
-    """Names of weights that lie in another file, in the main graph and in its nodes' attributes.
+    """Return the names of weights that lie in another file.
+
+    Weights of the main graph and tensors in the attributes of its nodes are looked at.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no ONNX file.
+        ValueError: it is not an ONNX file.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found: list[str] = []
@@ -69,7 +74,7 @@ def external_tensors(path: Path) -> list[str]:
 
 
 def _external(data: mmap.mmap, begin: int, end: int) -> list[str]:
-    """The name of a TensorProto whose data_location says EXTERNAL, or that names a location."""
+    """Return the name of a TensorProto if its data lies in another file, otherwise nothing."""
     name, outside = "", False
     for number, value in _fields(data, begin, end):
         if number == 8 and isinstance(value, tuple):  # TensorProto.name
@@ -80,11 +85,11 @@ def _external(data: mmap.mmap, begin: int, end: int) -> list[str]:
 
 
 def read_opset(path: Path) -> int:
-    """The version of ONNX's own operator set that a file is written in; 0 where it does not say.
+    """Return the version of ONNX's own operator set that a file uses; 0 if the file has none.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no ONNX file.
+        ValueError: it is not an ONNX file.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = 0
@@ -140,7 +145,7 @@ def _text(data: mmap.mmap, span: tuple[int, int]) -> str:
 def _fields(
     data: mmap.mmap, position: int, end: int
 ) -> Iterator[tuple[int, int | tuple[int, int]]]:
-    """The fields of one message: (number, integer) or (number, span of bytes)."""
+    """Yield the fields of one message as (number, integer) or (number, (begin, end))."""
     while position < end:
         key, position = _varint(data, position, end)
         kind = key & 7

@@ -1,4 +1,4 @@
-"""The operators of a TFLite file by name, as a profile speaks of them."""
+"""The operators of a TFLite file, with the names that profiles use."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from pathlib import Path
 from typing import Any, Collection, Sequence
 
 from latfarm_agent.runtimes.flatbuffer import Flatbuffer
-from latfarm_agent.runtimes.tflite import schema
+from latfarm_agent.runtimes.tflite_format import schema
 
-_REAL = "_real"
+_REAL = "_real"  # ends the name of a tensor in floating point that is quantised next
 
 
 @dataclass(frozen=True)
 class TfliteOperator:
     """An operator of the main subgraph.
 
-    `name`: that of the first tensor that it makes, which no other operator has; where several make
-    tensors of one name, the operator's number follows: "name@3". What computes "x" in floating
-    point is named "x", and the operator that quantises it "x@4". `op`: its kind, "Conv2D".
-    `code`: as the interpreter spells it, "CONV_2D". `inputs`, `outputs`: numbers of tensors.
+    Attributes:
+        index: its number in the file.
+        name: its unique name: the name of the first tensor that it makes. If several operators make
+            tensors of the same name, the operator's number follows: "name@3". An operator that
+            computes "x" in floating point is named "x", and the one that quantises it "x@4".
+        op: its type as in profiles of other runtimes, for example "Conv2D".
+        code: its type as the interpreter writes it, for example "CONV_2D".
+        inputs: numbers of the tensors that it reads.
+        outputs: numbers of the tensors that it makes.
     """
 
     index: int
@@ -33,13 +38,13 @@ class TfliteOperator:
 
 
 def operators_of(interpreter: Any, path: Path) -> list[TfliteOperator]:
-    """The operators of a file that an interpreter holds; nodes of its delegates are not among them.
+    """Return the operators of a file that an interpreter has loaded, without nodes of delegates.
 
     Args:
-        interpreter: with the file loaded.
-        path: the file, looked over by `tflite.check`.
+        interpreter: the interpreter, with the file loaded.
+        path: the file, which `tflite_format.check` has accepted.
     """
-    # Nodes that delegates put in follow the file's own.
+    # The nodes that delegates add come after those of the file.
     told = interpreter._get_ops_details()[: _count(path)]
     made = [
         str(interpreter._get_tensor_details(int(entry["outputs"][0]), 0)["name"])
@@ -64,19 +69,19 @@ def operators_of(interpreter: Any, path: Path) -> list[TfliteOperator]:
 
 
 def _made_real(name: str, code: str, names: Collection[str]) -> str:
-    """The tensor of the network that an operator computes in floating point; "" for all others.
+    """Return the tensor of the network that an operator computes in floating point, or "".
 
-    In a quantised file it makes "x_real", which is then quantised to "x". Values that are only made
-    real again are no result of the operator that made them.
+    In a quantised file such an operator makes "x_real", which another one quantises to "x". A
+    DEQUANTIZE only converts a value, so it does not count.
     """
     whole = name[: -len(_REAL)] if name.endswith(_REAL) else ""
     return whole if whole in names and code != "DEQUANTIZE" else ""
 
 
 def op_name(code: str) -> str:
-    """An operator's kind in the words that profiles of other runtimes use.
+    """Convert the type of an operator to the spelling that profiles of other runtimes use.
 
-    "DEPTHWISE_CONV_2D" is "DepthwiseConv2D"; names of custom operators stay as they are.
+    "DEPTHWISE_CONV_2D" becomes "DepthwiseConv2D"; the names of custom operators do not change.
     """
     if code != code.upper():
         return code
@@ -85,7 +90,7 @@ def op_name(code: str) -> str:
 
 
 def joined(operators: Sequence[TfliteOperator]) -> tuple[str, str]:
-    """Name and kind of a kernel that covers operators: theirs, joined with "+"."""
+    """Return the name and the type of a kernel that covers some operators, joined with "+"."""
     return (
         "+".join(operator.name for operator in operators),
         "+".join(operator.op for operator in operators),
@@ -93,7 +98,7 @@ def joined(operators: Sequence[TfliteOperator]) -> tuple[str, str]:
 
 
 def _count(path: Path) -> int:
-    """How many operators the main subgraph has."""
+    """Return how many operators the main subgraph of a file has."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         flat = Flatbuffer(data)
         main = flat.tables(flat.table(flat.root(), schema.MODEL)[2])[0]

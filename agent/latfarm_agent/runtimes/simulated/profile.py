@@ -1,0 +1,190 @@
+"""The profile of a simulated board: its speed, its fusion rules, its energy and its failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Mapping
+
+
+@dataclass(frozen=True)
+class SimulatedTiles:
+    """Sizes of the tiles in which the board computes: channels and width are rounded up to them."""
+
+    out_channels: int = 1
+    in_channels: int = 1
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """When the board throttles: the last `length` of each `every` measurements are slower.
+
+    `every`: 0 for a board that never throttles. `factor`: by how much the latency grows.
+    `reported`: the sensor of the board reports it, so that the measurement is rejected as
+    THROTTLED; otherwise only a sentinel can notice it.
+    """
+
+    every: int = 0
+    length: int = 0
+    factor: float = 1.0
+    reported: bool = True
+
+
+@dataclass(frozen=True)
+class Power:
+    """The power and energy that a simulated board consumes.
+
+    Attributes:
+        idle_mw: milliwatts at rest.
+        active_mw: additional milliwatts while a model runs, whatever the model does.
+        mac_pj: picojoules of one multiply-add, counted in whole tiles.
+        vector_pj: picojoules of one element-wise operation.
+        byte_pj: picojoules of one moved byte.
+        call_uj: microjoules of one call of a model.
+        noise: standard deviation between sessions, as a share of the energy that work adds.
+        step_uj: resolution of the energy counter in microjoules; 0: exact.
+    """
+
+    idle_mw: float = 1000.0
+    active_mw: float = 0.0
+    mac_pj: float = 0.0
+    vector_pj: float = 0.0
+    byte_pj: float = 0.0
+    call_uj: float = 0.0
+    noise: float = 0.0
+    step_uj: float = 0.0
+
+
+@dataclass(frozen=True)
+class BoardProfile:
+    """The profile of a simulated board.
+
+    Attributes:
+        platform: the whole name of the board's one platform.
+        model_format: the format of the models that it accepts.
+        dtype: the element type of its platform.
+        peak_macs_per_ms: multiply-adds per millisecond.
+        vector_ops_per_ms: element-wise operations per millisecond; 0: as many as multiply-adds.
+        bandwidth_bytes_per_ms: bytes that kernels read and write per millisecond.
+        overhead_ms: time that each kernel costs in addition.
+        call_overhead_ms: time that each run costs in addition.
+        io_bytes_per_ms: bytes of the model's inputs and outputs that are copied per millisecond; 0:
+            they cost nothing.
+        cold_bytes_per_ms: bytes of weights that a cold run reads per millisecond; 0: they cost
+            nothing.
+        tiles: sizes to which work is rounded up.
+        fused_pairs: pairs of (type of a kernel, op that joins it); the type of a kernel is its
+            first op.
+        multi_inbound: how an op with several operands is fused: 0 not at all, 1 with the first,
+            2 with the last of them.
+        multi_outbound: which reader of a tensor with several readers is fused: 0 none, 1 the first,
+            2 the last.
+        noise: standard deviation of a single run, as a share of its latency.
+        session_noise: standard deviation of a whole session, as a share of its latency.
+        drift: share by which the board is slower after each 1,000 measurements.
+        throttle: when the board throttles.
+        crash_ops: ops with which the process crashes.
+        crash_rate: probability that the process crashes in a session, whatever the model.
+        hang_ops: ops with which the process hangs.
+        unsupported_ops: ops that are refused.
+        measure_ms: real time that one measurement takes, in milliseconds.
+        seed: random seed of the noise.
+        power: the power that the board consumes; None: the board has no power rail.
+    """
+
+    platform: str
+    model_format: str = "graph-json"
+    dtype: str = "fp32"
+    peak_macs_per_ms: float = 1e6
+    vector_ops_per_ms: float = 0.0
+    bandwidth_bytes_per_ms: float = 1e6
+    overhead_ms: float = 0.0
+    call_overhead_ms: float = 0.0
+    io_bytes_per_ms: float = 0.0
+    cold_bytes_per_ms: float = 0.0
+    tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
+    fused_pairs: frozenset[tuple[str, str]] = frozenset()
+    multi_inbound: int = 0
+    multi_outbound: int = 0
+    noise: float = 0.0
+    session_noise: float = 0.0
+    drift: float = 0.0
+    throttle: Throttle = field(default_factory=Throttle)
+    crash_ops: frozenset[str] = frozenset()
+    crash_rate: float = 0.0
+    hang_ops: frozenset[str] = frozenset()
+    unsupported_ops: frozenset[str] = frozenset()
+    measure_ms: float = 0.0
+    seed: int = 0
+    power: Power | None = None
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> BoardProfile:
+        """Make a profile from the content of its JSON file.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value is not allowed; the message names
+                the key.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - the content of a file is wrong
+        known = {item.name for item in fields(BoardProfile)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        values: dict[str, Any] = dict(data)
+        try:
+            if "tiles" in values:
+                values["tiles"] = SimulatedTiles(**values["tiles"])
+            if "throttle" in values:
+                values["throttle"] = Throttle(**values["throttle"])
+            if values.get("power") is not None:
+                values["power"] = _power(values["power"])
+            pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError("fused_pairs: each pair must be two ops")
+            values["fused_pairs"] = frozenset(pairs)
+            for name in ("crash_ops", "hang_ops", "unsupported_ops"):
+                values[name] = frozenset(values.get(name, ()))
+            profile = BoardProfile(**values)
+        except TypeError as error:
+            raise ValueError(f"not a profile of a simulated board: {error}") from error
+        if not isinstance(profile.platform, str) or not profile.platform:
+            raise ValueError("platform: a name is needed")
+        for name in ("peak_macs_per_ms", "bandwidth_bytes_per_ms"):
+            if not getattr(profile, name) > 0:
+                raise ValueError(f"{name}: must be above 0")
+        for name in ("overhead_ms", "call_overhead_ms", "noise", "session_noise", "measure_ms"):
+            if not getattr(profile, name) >= 0:
+                raise ValueError(f"{name}: must not be negative")
+        if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
+            raise ValueError("tiles: must be at least 1")
+        for name in ("multi_inbound", "multi_outbound"):
+            if getattr(profile, name) not in (0, 1, 2):
+                raise ValueError(f"{name}: must be 0, 1 or 2")
+        return profile
+
+    @staticmethod
+    def read(path: Path) -> BoardProfile:
+        """Read the file of a profile.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is not a profile; the message names the file.
+        """
+        try:
+            return BoardProfile.from_json(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _power(data: Any) -> Power:
+    if not isinstance(data, dict):
+        raise ValueError("power: must be an object")  # noqa: TRY004 - the content of a file is wrong
+    power = Power(**data)
+    for name, value in power.__dict__.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise ValueError(f"power: {name} must be a number that is not negative")
+    return power
