@@ -124,11 +124,11 @@ test-pythons: ## the agent and its conformance suite under each of PYTHONS, as f
 	done
 
 fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_models.py $(BENCH_FLAGS)
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_tflite.py $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.models $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.tflite $(BENCH_FLAGS)
 
 fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
-	@$(BIN)/python -m benchmarks.fuzz_ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks.fuzzing.ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
 .PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors
@@ -155,12 +155,12 @@ bench-padding: setup ## errors from single-layer, padded and profiled kernel tim
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)
 
 bench-sampling: setup ## samplers x regressors on real convolution timings
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_offline --write $(BENCH_FLAGS)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_boards --write
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.offline --write $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.boards --write
 	@$(MAKE) --no-print-directory bench-sampling-fresh
 
 bench-sampling-fresh: setup ## the same on fresh measurements of three runtimes; a quiet machine, please
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling_fresh --write $(FRESH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.fresh --write $(FRESH_FLAGS)
 
 bench-hashes: setup ## no two of 100,000 variants share a hash
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hash_collisions.py $(BENCH_FLAGS)

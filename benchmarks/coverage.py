@@ -41,9 +41,14 @@ from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import evidence_of
 
-from benchmarks import coverage_offline, simulated_boards
+from benchmarks import coverage_offline
 from benchmarks.networks import family_of, judged_networks, measure, simulated, times_of
-from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
+from benchmarks.platforms import simulated_boards
+from benchmarks.platforms.own_process import (
+    chosen_platforms,
+    each_in_its_own_process,
+    fit_for_a_farm,
+)
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
 
 # options that are handed on to the processes of single platforms

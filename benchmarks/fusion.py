@@ -36,7 +36,6 @@ from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from benchmarks import simulated_boards
 from benchmarks.fusion_rows import (
     HEADER,
     details,
@@ -47,6 +46,7 @@ from benchmarks.fusion_rows import (
     row_of,
     simulated_row_of,
 )
+from benchmarks.platforms import simulated_boards
 
 RESULTS = Path(__file__).with_suffix(".json")
 LEASE_MS = 600_000

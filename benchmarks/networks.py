@@ -56,8 +56,12 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.baseline_sums import baseline_ms
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
-from benchmarks import simulated_boards
-from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
+from benchmarks.platforms import simulated_boards
+from benchmarks.platforms.own_process import (
+    chosen_platforms,
+    each_in_its_own_process,
+    fit_for_a_farm,
+)
 from benchmarks.recalibration import coverage
 
 FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")

@@ -48,9 +48,13 @@ from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
-from benchmarks import simulated_boards
 from benchmarks.networks import judged_networks, simulated
-from benchmarks.own_process import chosen_platforms, each_in_its_own_process, fit_for_a_farm
+from benchmarks.platforms import simulated_boards
+from benchmarks.platforms.own_process import (
+    chosen_platforms,
+    each_in_its_own_process,
+    fit_for_a_farm,
+)
 
 PAPER = (
     *("yolov5s", "yolov5m", "yolov5l"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz_ports import run
+from benchmarks.fuzzing.ports import run
 
 pytestmark = pytest.mark.timeout(300)
 

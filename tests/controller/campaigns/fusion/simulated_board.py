@@ -16,7 +16,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
-from benchmarks import simulated_boards
+from benchmarks.platforms import simulated_boards
 
 RUNS = 20
 """Number of runs of each measurement."""

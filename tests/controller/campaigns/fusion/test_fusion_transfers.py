@@ -6,7 +6,7 @@ import pytest
 from latfarm_controller.campaigns.fusion.operators import SIZES
 from latfarm_controller.campaigns.fusion.transfers import chains, transfers_of
 
-from benchmarks import simulated_boards
+from benchmarks.platforms import simulated_boards
 from tests.controller.campaigns.fusion.simulated_board import Board, detect, quality
 
 BOARDS = [("npu", 0), ("gpu", 0), ("cpu", 0), *(("drawn", seed) for seed in (0, 1, 2, 6))]

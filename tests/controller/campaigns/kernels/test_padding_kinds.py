@@ -19,7 +19,7 @@ from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from benchmarks import simulated_boards
+from benchmarks.platforms import simulated_boards
 
 NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 PAIRS = [(first, second) for first, second in NPU.fused_pairs if first != "Add"]

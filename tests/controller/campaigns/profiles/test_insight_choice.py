@@ -28,7 +28,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
-from benchmarks import simulated_boards
+from benchmarks.platforms import simulated_boards
 
 NPU = BoardProfile.from_json(simulated_boards.profile("npu", noise=0.0))
 RULES = FusionRules(pairs=dict.fromkeys(NPU.fused_pairs, "fused"), multi_inbound=2)

@@ -1,6 +1,6 @@
 """Damaged model files by the thousand: each must end in our error, soon, and in little memory.
 
-    python benchmarks/fuzz_models.py --cases 5000
+    python -m benchmarks.fuzzing.models --cases 5000
 
 Prints a summary of each kind of file as JSON; the exit code is 1 if any case crashed, hung, took
 more than two seconds of CPU time or a gigabyte of memory, or ended in a foreign error.
@@ -17,7 +17,7 @@ from pathlib import Path
 from latfarm_predictors.testing.fuzz_onnx import fuzz_onnx
 from latfarm_predictors.testing.fuzzing import FuzzSummary
 
-EXPORTED = Path(__file__).parents[1] / "tests" / "predictors" / "graphs" / "exported"
+EXPORTED = Path(__file__).parents[2] / "tests" / "predictors" / "frontends" / "exported"
 
 
 def onnx_files(first: int, count: int) -> FuzzSummary:

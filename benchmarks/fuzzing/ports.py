@@ -6,7 +6,7 @@ unknown methods, huge headers, and clients that fall silent in the middle. After
 must be alive, must not have grown beyond its bound, must not have answered a client without a
 certificate, and must answer a real call.
 
-    python -m benchmarks.fuzz_ports --frames 100000 --write benchmarks/fuzz_ports.json
+    python -m benchmarks.fuzzing.ports --frames 100000 --write benchmarks/fuzz_ports.json
 """
 
 from __future__ import annotations

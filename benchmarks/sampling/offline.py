@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     flush=True,
                 )
     if chosen.write:
-        path = Path(__file__).with_name("sampling_offline.json")
+        path = Path(__file__).parents[1] / "sampling_offline.json"
         path.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 

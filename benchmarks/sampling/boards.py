@@ -1,6 +1,6 @@
 """What a sibling's bundle and the choice of kernels gain, on boards whose latencies are known.
 
-    python -m benchmarks.sampling_boards --write
+    python -m benchmarks.sampling.boards --write
 
 The experiment "siblings" makes a bundle of the `npu` board from N kernels. Two other boards start
 from it: one that is 1.7 times slower and has other tiles, and one that is not alike at all (`cpu`).
@@ -45,7 +45,7 @@ from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample
 
-from benchmarks import simulated_boards
+from benchmarks.platforms import simulated_boards
 
 RULES = FusionRules(
     pairs={
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "siblings": lambda: sibling_rows(judge, chosen.kernels, chosen.seeds),
         "guides": lambda: guide_rows(judge, chosen.guided, chosen.seeds),
     }
-    path = Path(__file__).with_name("sampling_boards.json")
+    path = Path(__file__).parents[1] / "sampling_boards.json"
     for name, run in parts.items():
         if chosen.only not in (None, name):
             continue

@@ -5,7 +5,7 @@ and constants) go through the real bench and its worker process. Every one must 
 result, in time, within 1 GiB, and with the agent's process alive. Prints figures as JSON; the exit
 code is 1 when one mutant did not.
 
-    python benchmarks/fuzz_tflite.py --cases 5000 --seed 0
+    python -m benchmarks.fuzzing.tflite --cases 5000 --seed 0
 """
 
 from __future__ import annotations

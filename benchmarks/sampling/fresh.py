@@ -1,7 +1,7 @@
 """Compares samplers and regressors on new measurements of this machine's runtimes.
 
     make bench-sampling-fresh
-    python -m benchmarks.sampling_fresh --runtime onnxruntime --write
+    python -m benchmarks.sampling.fresh --runtime onnxruntime --write
 
 Convolutions, with the ops that are fused with them, are measured as models of one kernel by the
 real agent. Four samplers draw up to --count of them each. All samplers are judged by the same
@@ -60,7 +60,7 @@ from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import KernelSample
 
-from benchmarks.sampling_plot import Line, plot
+from benchmarks.sampling.plot import Line, plot
 
 RULES = FusionRules(
     pairs={
@@ -344,7 +344,7 @@ def lines(found: dict[str, Any]) -> list[Line]:
 
 def write(found: dict[str, Any]) -> None:
     """Keep a runtime's figures, and draw those of all runtimes."""
-    path = Path(__file__).with_name("sampling_fresh.json")
+    path = Path(__file__).parents[1] / "sampling_fresh.json"
     kept = json.loads(path.read_text()) if path.is_file() else {}
     kept = dict(sorted({**kept, found["platform"]: found}.items()))
     path.write_text(json.dumps(kept, indent=1) + "\n")
