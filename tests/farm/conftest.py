@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.farm import emulation, enrolment, host, rootfs, wheels
-from tests.farm.enrolment import Controller
-from tests.farm.host import HostError
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import emulation, host, rootfs, wheels
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import Controller
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (

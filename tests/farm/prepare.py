@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm import debs, emulation, host, rootfs, wheels
-from tests.farm.phone import PACKAGES
+from tests.farm.boards import debs, emulation, host, rootfs, wheels
+from tests.farm.boards.phone import PACKAGES
 
 EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
 """The agent's runtimes that have wheels for aarch64."""

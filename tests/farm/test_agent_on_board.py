@@ -22,10 +22,12 @@ from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, wheels
-from tests.farm.host import NATIVE
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import wheels
+from tests.farm.boards.host import NATIVE
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.lab import agents
+from tests.farm.lab.authority import LabAuthority
 
 pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
 
@@ -51,12 +53,12 @@ def served(
     rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     site = wheels.site(wheels.requirements(), arch=NATIVE)
-    farm = agents.Farm(tmp_path_factory.mktemp("farm"))
+    authority = LabAuthority(tmp_path_factory.mktemp("farm"))
     with VirtualBoard("xavier", rack=rack) as board:
         wheels.install(board, site, own_wheels)
         board.write("/etc/latfarm/profile.json", json.dumps(PROFILE))
         options = ("--simulate", "/etc/latfarm/profile.json")
-        yield Served(board, agents.serve(board, farm, options))
+        yield Served(board, agents.serve(board, authority, options))
 
 
 RESET = f"tcp dport {agents.PORT} reject with tcp reset"

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm import cgroups, wheels
-from tests.farm.host import HostError
+from tests.farm.boards import cgroups, wheels
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.prepare import arm64_packages
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1700)]
 
@@ -110,9 +110,8 @@ class Boards:
         board.start()
         wheels.install(board, self.site, self.agent)
         board.push(wheels.ROOT / "pyproject.toml", f"{CHECKOUT}/pyproject.toml")
-        for name in ("conftest.py", "test_conformance.py"):
-            source = wheels.ROOT / "tests/agent/bench" / name
-            board.push(source, f"{CHECKOUT}/tests/agent/bench/{name}")
+        for name in ("tests/agent/conftest.py", SUITE):
+            board.push(wheels.ROOT / name, f"{CHECKOUT}/{name}")
 
 
 @pytest.fixture(scope="module")

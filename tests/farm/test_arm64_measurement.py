@@ -24,12 +24,14 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, bytecode, wheels
+from tests.farm.boards import bytecode, wheels
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeController
-from tests.farm.enrolment import Controller
+from tests.farm.lab import agents
+from tests.farm.lab.authority import LabAuthority
+from tests.farm.lab.enrolment import Controller
 from tests.farm.prepare import EXTRAS, arm64_packages
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
 
 # With its disk and wheels to be made first, the board takes its time.
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(2400)]
@@ -151,8 +153,7 @@ def test_profiles_what_the_arm_build_fuses(enrolled: Enrolled) -> None:
 
 
 def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    stranger = agents.Farm(tmp_path / "other").issue("controller", "controller")
+    stranger = LabAuthority(tmp_path / "other").issue("controller", "controller")
     address = f"{enrolled.board.address}:{agents.PORT}"
     known = ControllerTlsFiles(
         enrolled.tls.ca, stranger.cert, stranger.key, enrolled.tls.server_name

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from tests.farm import enrolment, monitoring
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController, cannot
-from tests.farm.enrolment import Controller
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment, prometheus
+from tests.farm.lab.enrolment import Controller
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1200)]
 
@@ -104,7 +105,7 @@ def test_enrols_eight_boards(lab: Lab, record_property: Any) -> None:
 
 
 def test_prometheus_scrapes_each_of_them(lab: Lab, tmp_path: Path) -> None:
-    if reason := monitoring.lacks():
+    if reason := prometheus.lacks():
         cannot(reason)
     with lab.controller.start("certs", "issue", "watcher", "--role", "viewer") as issuing:
         assert issuing.wait() == 0
@@ -112,9 +113,9 @@ def test_prometheus_scrapes_each_of_them(lab: Lab, tmp_path: Path) -> None:
     shutil.copy(tls / "ca.crt", tmp_path)
     for suffix in ("crt", "key"):
         shutil.copy(tls / "issued" / f"watcher.{suffix}", tmp_path / f"prometheus.{suffix}")
-    with monitoring.scraping(tmp_path, lab.controller.targets) as ask:
+    with prometheus.scraping(tmp_path, lab.controller.targets) as ask:
         up = 'up{job="latfarm-agents", type="linux-cpu"} == 1'
-        monitoring.until(lambda: len(ask(up)) == BOARDS, lambda: ask("up"))
+        until(lambda: len(ask(up)) == BOARDS, lambda: ask("up"))
         told = {each["metric"]["board"] for each in ask("latfarm_agent_build_info")}
         assert told == {board.name for board in lab.boards}
 
@@ -249,7 +250,7 @@ def test_a_bad_release_is_rolled_back(lab: Lab, tmp_path: Path) -> None:
     board = lab.boards[0]
     release = board.run("readlink /opt/latfarm/venv").stdout
     broken = enrolment.altered(
-        lab.own, tmp_path / "broken", "server.py", "raise SystemExit('broken')\n"
+        lab.own, tmp_path / "broken", "service/server.py", "raise SystemExit('broken')\n"
     )
     played = lab.controller.play(
         *("upgrade.yml", "--limit", "nuc-0,nuc-1"),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController
-from tests.farm.enrolment import Controller
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab.enrolment import Controller
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
 

@@ -24,16 +24,10 @@ from latfarm_protos.v1 import controller_pb2 as pb
 
 from docs.monitoring import draw
 from tests.farm.conftest import cannot
-from tests.farm.monitoring import (
-    CLOCK,
-    COOLING,
-    TEMPERATURE,
-    MonitoredFarm,
-    expression,
-    lacks,
-    panels,
-    until,
-)
+from tests.farm.lab.monitored_board import CLOCK, COOLING, TEMPERATURE
+from tests.farm.lab.monitored_farm import MonitoredFarm
+from tests.farm.lab.processes import until
+from tests.farm.lab.prometheus import expression, lacks, panels
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(420)]
 
@@ -110,9 +104,9 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         steady = client.start("characterize", platform, CHARACTERIZE, "steady")
         boards["spare"].end(signal.SIGKILL)
         until(lambda: client.campaign("steady").measurements, farm.story)
-        boards["steady"].sense(TEMPERATURE, "68500")
-        boards["steady"].sense(CLOCK, "1200000")
-        boards["steady"].sense(COOLING, "2")
+        boards["steady"].set_sensor(TEMPERATURE, "68500")
+        boards["steady"].set_sensor(CLOCK, "1200000")
+        boards["steady"].set_sensor(COOLING, "2")
         for name in ("hot", "picky", "paused"):
             client.start("kernels", boards[name].platform, SURVEY, name)
         client.start("kernels", boards["drifting"].platform, SURVEY | {"count": 60}, "drifting")

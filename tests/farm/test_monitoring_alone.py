@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from latfarm_controller.metrics.metrics import ControllerMetrics
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.boards.wheels import PYTHON, ROOT, install
 from tests.farm.conftest import MakeBoards
-from tests.farm.monitoring import until
-from tests.farm.virtual_board import VirtualBoard
-from tests.farm.wheels import PYTHON, ROOT, install
+from tests.farm.lab import enrolment
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
 

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController
-from tests.farm.enrolment import Controller
-from tests.farm.monitoring import PROFILE, until
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import Controller
+from tests.farm.lab.monitored_board import PROFILE
+from tests.farm.lab.processes import until
 from tests.monitoring.rendering import DASHBOARD
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]

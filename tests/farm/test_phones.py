@@ -27,9 +27,9 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1.agent_pb2_grpc import AgentServiceStub
 
 from tests.agent.phones.kit import ANSWERS, binaries, entry, remove_binaries
-from tests.farm import host, phone
-from tests.farm.phone import VirtualPhone, adb_server
-from tests.farm.rack import Rack
+from tests.farm.boards import host, phone
+from tests.farm.boards.phone import VirtualPhone, adb_server
+from tests.farm.boards.rack import Rack
 
 pytestmark = [
     pytest.mark.farm,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.farm import conftest, debs, emulation, host, prepare, rootfs, wheels
-from tests.farm.host import HostError
+from tests.farm import conftest, prepare
+from tests.farm.boards import debs, emulation, host, rootfs, wheels
+from tests.farm.boards.host import HostError
 
 pytestmark = pytest.mark.farm
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from latfarm_agent.testing.tflite_samples import samples
 
-from tests.farm import host
-from tests.farm.wheels import ROOT
+from tests.farm.boards import host
+from tests.farm.boards.wheels import ROOT
 
 _LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpriv is not here")
 

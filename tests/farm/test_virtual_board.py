@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm import cgroups, host, network, rootfs
-from tests.farm import rack as racks
-from tests.farm.host import HostError
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import BoardError, VirtualBoard
+from tests.farm.boards import cgroups, host, network, rootfs
+from tests.farm.boards import rack as racks
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import BoardError, VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
 MakeBoard = Callable[..., VirtualBoard]
@@ -33,8 +33,8 @@ WantedBy=multi-user.target
 LEAVES_A_BOARD = """
 import sys
 import tempfile
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 rack = Rack()
 board = VirtualBoard("orphan", rack=rack)
 board.start()
@@ -318,9 +318,8 @@ def test_boots_or_says_why(rack: Rack) -> None:
     board = VirtualBoard("broken", rack=rack, boot_timeout_s=60.0)
     try:
         assert board.try_out() == ""
-        upper = rack.disks / board._cable.namespace / "upper"
-        (upper / "usr" / "lib" / "systemd").mkdir(parents=True)
-        (upper / "usr" / "lib" / "systemd" / "systemd").write_text("no program")
+        (board.disk / "usr" / "lib" / "systemd").mkdir(parents=True)
+        (board.disk / "usr" / "lib" / "systemd" / "systemd").write_text("no program")
         with pytest.raises(BoardError, match=r"broken does not boot"):
             board.start()
     finally:

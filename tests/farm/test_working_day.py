@@ -16,11 +16,12 @@ import pytest
 from latfarm_controller import builders
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController
-from tests.farm.enrolment import Controller
-from tests.farm.monitoring import until
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import Controller
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
 

@@ -11,8 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.farm import rootfs
-from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch
+from tests.farm.boards import rootfs
+from tests.farm.boards.host import NATIVE, HostError, cache_dir, command, fetch
 
 LEAST_VERSION = 10
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")

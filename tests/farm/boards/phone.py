@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.agent.phones.kit import ANSWERS, SHIM
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.ports import free_port
 
 # The daemon's libraries must be of its own version; Debian 12 has older ones too.

@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm import rootfs
-from tests.farm.host import NATIVE, cache_dir, command, fetch, unfinished
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import rootfs
+from tests.farm.boards.host import NATIVE, cache_dir, command, fetch, unfinished
+from tests.farm.boards.virtual_board import VirtualBoard
 
 PLACE = "/srv/debian"
 """Where the repository lies on a board."""

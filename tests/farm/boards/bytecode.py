@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm import rootfs, wheels
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import rootfs, wheels
+from tests.farm.boards.virtual_board import VirtualBoard
 
 VARIABLE = "PYTHONPYCACHEPREFIX"
 FOLDER = "/opt/bytecode"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.farm.host import HostError
+from tests.farm.boards.host import HostError
 
 _USED = ("name=systemd", "", "memory", "freezer", "pids")
 """Hierarchies in which a board has a group; "" is the unified one (version 2)."""

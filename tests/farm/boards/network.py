@@ -11,8 +11,8 @@ import ipaddress
 import json
 from pathlib import Path
 
-from tests.farm.host import HostError, command
-from tests.farm.rootfs import locked
+from tests.farm.boards.host import HostError, command
+from tests.farm.boards.rootfs import locked
 
 _NETWORK = ipaddress.ip_network("10.213.0.0/16")
 _NAMESPACES = Path("/run/netns")

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from tests.farm import cgroups, network, rootfs
-from tests.farm.host import HostError, command, work_dir
-from tests.farm.network import Bridge, Cable
+from tests.farm.boards import cgroups, network, rootfs
+from tests.farm.boards.host import HostError, command, work_dir
+from tests.farm.boards.network import Bridge, Cable
 
 _LOCK = "lock"
 _DISKS = "disks"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.farm.host import cache_dir
-from tests.farm.virtual_board import VirtualBoard
-from tests.farm.wheels import ROOT
+from tests.farm.boards.host import cache_dir
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.boards.wheels import ROOT
 
 PLAYBOOKS = ROOT / "ansible"
 _BIN = Path(sys.executable).parent

@@ -16,11 +16,11 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm.host import cache_dir, command, fetch, unfinished
-from tests.farm.rootfs import locked
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.host import cache_dir, command, fetch, unfinished
+from tests.farm.boards.rootfs import locked
+from tests.farm.boards.virtual_board import VirtualBoard
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OWN = ("latfarm-protos", "latfarm-agent")
 """The distributions of this checkout that a board gets."""
 

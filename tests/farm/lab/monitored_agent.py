@@ -1,6 +1,6 @@
 """An agent of a simulated board whose sensors are files below a folder, for tests to write.
 
-Usage: `python -m tests.farm.monitored_agent FOLDER serve ...`, the rest as of `latfarm-agent`.
+Usage: `python -m tests.farm.lab.monitored_agent FOLDER serve ...`, the rest as of `latfarm-agent`.
 """
 
 from __future__ import annotations

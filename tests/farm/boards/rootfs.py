@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch, unfinished
+from tests.farm.boards.host import NATIVE, HostError, cache_dir, command, fetch, unfinished
 
 SUITE = "bookworm"
 MIRROR_VARIABLE = "LATFARM_DEBIAN_MIRROR"
