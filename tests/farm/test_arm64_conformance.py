@@ -124,7 +124,7 @@ def reports(
     """The suite under way on the boards of all runtimes that are to be tested, two at a time."""
     folder = tmp_path_factory.mktemp("arm64")
     site = wheels.site(arm64_packages())
-    boards = Boards(site, own_wheels, cgroups.bounds_memory())
+    boards = Boards(site, own_wheels, cgroups.can_limit_memory())
     memory_bytes = MEMORY_BYTES if boards.bounded else None
     chosen = [
         str(item.callspec.params["runtime"])
@@ -159,5 +159,5 @@ def test_conformance(reports: Mapping[str, Future[Report]], runtime: str) -> Non
     passed, skipped = report.having("passed"), report.having("skipped")
     print(f"{runtime} on arm64: {len(report.outcomes)} tests; skipped: {sorted(skipped)}")
     # A simulated model needs no memory; where a board's is unbounded, none is taken.
-    needless = runtime == "simulated" or not cgroups.bounds_memory()
+    needless = runtime == "simulated" or not cgroups.can_limit_memory()
     assert passed >= OF_THE_SUITE - ({OUT_OF_MEMORY} if needless else set()), report.said[-3000:]

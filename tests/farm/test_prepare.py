@@ -38,7 +38,7 @@ def test_a_host_that_nothing_can_be_installed_on_is_told_so(
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "virtual boards: cannot install: apt-get: exit status 100: no network",
-        "virtual boards: none on this host: virtual boards need Debian's packages zstd",
+        "virtual boards: this host cannot run them: virtual boards need Debian's packages zstd",
     ]
 
 
@@ -46,7 +46,7 @@ def test_a_host_without_a_way_to_debian_is_told_so(
     nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reason = rootfs.lacks()
-    assert reason.startswith("there is no way to Debian's packages")
+    assert reason.startswith("Debian's packages cannot be reached")
     assert f"{nothing}/mirror/dists/{rootfs.SUITE}/InRelease" in reason
     assert "\n" not in reason
     monkeypatch.setattr(host, "lacks", str)
@@ -82,7 +82,7 @@ def test_a_fetch_that_fails_says_what_to_do() -> None:
     said = str(caught.value)
     assert said.startswith("false: exit status 1")
     assert "LATFARM_DEBIAN_MIRROR names another mirror" in said
-    assert "run this again: what was fetched is kept" in said
+    assert "run this again: fetched files are kept" in said
 
 
 def package(folder: Path, name: str) -> Path:
@@ -141,14 +141,13 @@ def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch)
     assert set(asked) == {host.NATIVE, "arm64"}
 
 
-def test_packages_start_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_start_no_services(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
-    monkeypatch.setattr(prepare, "_POLICY", policy)
-    with prepare._nothing_started():
+    with prepare.services_kept_off(policy):
         assert subprocess.run([policy, "prometheus", "start"]).returncode == 101
     assert not policy.exists()
     policy.write_text("the host's own\n")
-    with prepare._nothing_started():
+    with prepare.services_kept_off(policy):
         assert policy.read_text() == "the host's own\n"
     assert policy.exists()
 

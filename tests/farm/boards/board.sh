@@ -1,13 +1,14 @@
-# One power-on of a virtual board, as process 1 of a namespace of its own: whichever way it ends,
-# the kernel ends all that runs in the board with it, and unmounts its disk.
+# Runs a virtual board from power-on to power-off. It is process 1 of a namespace of process ids: when
+# it ends, the kernel ends everything on the board and unmounts the board's disk.
 #
-# Standard input is a pipe that the test's process holds: it closes when that process ends.
-# Takes from the environment: LOWER, UPPER, WORK (the overlay's folders), ROOT (where it is mounted),
-# NETNS (path of the network namespace), CGROUPS (files to join), NOTIFY_SOCKET (told of each boot);
-# its arguments are nspawn's last: --boot, or another program to run in the board.
+# Standard input is a pipe from the test's process. It closes when that process ends.
+# Environment: LOWER, UPPER, WORK (folders of the overlay), ROOT (where the overlay is mounted), NETNS
+# (path of the network namespace), CGROUPS (files to write "0" to, to join control groups),
+# NOTIFY_SOCKET (where systemd reports each boot). Arguments: the last arguments of systemd-nspawn:
+# --boot, or a program to run on the board.
 set -eu
 mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=$UPPER,workdir=$WORK" "$ROOT"
-# nspawn wants a folder that only it writes to; this one is seen by nobody else.
+# nspawn needs a folder that no other process writes to; this one is private to the namespace.
 mkdir -p /run/systemd/nspawn
 mount -t tmpfs -o mode=755 tmpfs /run/systemd/nspawn
 
@@ -17,10 +18,11 @@ boot() {
   done
   while true; do
     code=0
-    # Started in the board's network too: /sys/class/net shows that of who mounts it.
+    # nspawn itself must be in the board's network: /sys/class/net shows the network of the process
+    # that mounts /sys.
     nsenter --net="$NETNS" systemd-nspawn --quiet --register=no --keep-unit --notify-ready=yes --console=pipe \
       --directory="$ROOT" --network-namespace-path="$NETNS" "$@" </dev/null || code=$?
-    # 133: the board asks for a reboot.
+    # Exit status 133: the board asks for a reboot.
     if [ "$code" -ne 133 ]; then
       return "$code"
     fi

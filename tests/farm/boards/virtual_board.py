@@ -343,7 +343,7 @@ class VirtualBoard:
             self.rack.close()
 
     def _personalise(self) -> None:
-        """Write the board's own names and keys to its disk; its tree is shared with other boards."""
+        """Write the names and keys that only this board has to its disk."""
         etc = self.disk / "etc"
         ssh = self.disk / "root" / ".ssh"
         (etc / "ssh").mkdir(parents=True)
