@@ -36,7 +36,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Panel:
+class PlotPanel:
     """A plot over time. `unit` is Grafana's name of it."""
 
     title: str
@@ -48,25 +48,25 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class DashboardRow:
     """Panels that belong together."""
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[PlotPanel]
 
 
 PLATFORM, BOARD = '{platform=~"$platform"}', '{board=~"$board"}'
 ROWS = (
-    Row(
+    DashboardRow(
         "Throughput",
         (
-            Panel(
+            PlotPanel(
                 "Answers by platform and campaign",
                 "Answers a second that campaigns were told; questions to boards are `query`.",
                 "ops",
                 (Query(f"latfarm:measurements:rate{PLATFORM}", "{{platform}} {{campaign}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Utilisation of boards",
                 "Share of the time in which a measurement had the board.",
                 "percentunit",
@@ -75,10 +75,10 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Queue",
         (
-            Panel(
+            PlotPanel(
                 "Queue",
                 "Requests that wait for a board, and that were given to one.",
                 "short",
@@ -89,7 +89,7 @@ ROWS = (
                     ),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Age of the oldest request",
                 "How long the oldest open request is unanswered.",
                 "s",
@@ -97,17 +97,17 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "A measurement",
         (
-            Panel(
+            PlotPanel(
                 "Time by stage, median",
                 "Of the controller: queue, build, board, store. Of the agents: queued, upload, "
                 "waiting, loading (prepare and compile), warming, timing, cold, profiling.",
                 "s",
                 (Query("latfarm:stage_seconds:p50", "{{stage}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Time by stage, 90 %",
                 "Nine of ten measurements take less in this stage.",
                 "s",
@@ -115,16 +115,16 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Failures",
         (
-            Panel(
+            PlotPanel(
                 "Errors by type",
                 "Answers a second that are errors: the model's own, or the infrastructure's.",
                 "ops",
                 (Query(f"latfarm:errors:rate{PLATFORM}", "{{platform}} {{error_code}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Retries, quarantines, refused conditions",
                 "What came again, which boards were put aside, which conditions were refused.",
                 "ops",
@@ -148,28 +148,28 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Boards",
         (
-            Panel(
+            PlotPanel(
                 "Temperature",
                 "Of each board's hottest sensor; boards without one are not shown.",
                 "celsius",
                 (Query(f"latfarm_agent_temperature_celsius{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Clock",
                 "Of the measuring core, as read back; boards that do not tell are not shown.",
                 "hertz",
                 (Query(f"latfarm_agent_clock_hertz{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Throttling",
                 "Signs of throttling in the window: sensors that rose, measurements rejected.",
                 "short",
                 (Query(f"latfarm:throttled:increase{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "States of boards",
                 "How many boards the farm has in each state, and how many answer Prometheus.",
                 "short",
@@ -181,7 +181,7 @@ ROWS = (
                     Query('sum(up{job="latfarm-agents"})', "answer"),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Drift",
                 "How much slower each board's sentinel is than at first; below 0: faster.",
                 "percentunit",
@@ -193,7 +193,7 @@ ROWS = (
                     ),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Certificates",
                 "How long certificates of boards and controller last.",
                 "s",
@@ -201,22 +201,22 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Store",
         (
-            Panel(
+            PlotPanel(
                 "Size of the store",
                 "Its file on disk.",
                 "bytes",
                 (Query("latfarm_controller_store_size_bytes", "store"),),
             ),
-            Panel(
+            PlotPanel(
                 "Rows of the store",
                 "By table.",
                 "short",
                 (Query("latfarm_controller_store_rows", "{{table}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Free on disks",
                 "Of the controller's disk, and of each board's.",
                 "percentunit",
@@ -225,16 +225,16 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Predictions",
         (
-            Panel(
+            PlotPanel(
                 "Error of predictions, median",
                 "Of networks that were measured, against what the newest bundle says of them.",
                 "percentunit",
                 (Query(f"latfarm:prediction_error:median{PLATFORM}", "{{platform}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Coverage of intervals",
                 f"Share of measured networks inside the interval that promises "
                 f"{PROMISED_COVERAGE:.0%}.",
@@ -245,7 +245,7 @@ ROWS = (
                 ),
                 1.0,
             ),
-            Panel(
+            PlotPanel(
                 "Predictions served",
                 "Predictions a second that the controller was asked for.",
                 "ops",
@@ -262,7 +262,7 @@ ROWS = (
 )
 
 
-def _panel(panel: Panel) -> timeseries.Panel:
+def _panel(panel: PlotPanel) -> timeseries.Panel:
     plot = (
         timeseries.Panel()
         .title(panel.title)

@@ -22,7 +22,7 @@ from tests.farm.boards.host import HostError
 from tests.farm.boards.rack import Rack
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.lab import enrolment
-from tests.farm.lab.enrolment import Controller
+from tests.farm.lab.enrolment import LabController
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (
@@ -43,7 +43,7 @@ PROBE_TIMEOUT_S = 60.0
 
 MakeBoard = Callable[..., VirtualBoard]
 MakeBoards = Callable[..., list[VirtualBoard]]
-MakeController = Callable[..., Controller]
+MakeController = Callable[..., LabController]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -134,9 +134,9 @@ def make_controller(
     if reason:
         cannot(reason)
 
-    def make(boards: Iterable[VirtualBoard], **variables: Any) -> Controller:
+    def make(boards: Iterable[VirtualBoard], **variables: Any) -> LabController:
         folder = tmp_path_factory.mktemp("controller")
-        return Controller(folder, own_wheels[0].parent, boards, **variables)
+        return LabController(folder, own_wheels[0].parent, boards, **variables)
 
     return make
 

@@ -40,7 +40,7 @@ def lacks() -> str:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlaybookResult:
     """How a playbook ended.
 
     Attributes:
@@ -61,7 +61,7 @@ class Played:
         return self.code == 0 and bool(self.changed) and not any(self.bad.values())
 
 
-class Controller:
+class LabController:
     """Runs playbooks and `latfarm` with a home folder and an inventory of its own.
 
     Args:
@@ -115,7 +115,7 @@ class Controller:
         }
         self._inventory.write_text(json.dumps(groups))
 
-    def play(self, name: str, *words: str, **variables: Any) -> Played:
+    def play(self, name: str, *words: str, **variables: Any) -> PlaybookResult:
         """Run a playbook.
 
         Args:
@@ -136,7 +136,7 @@ class Controller:
             timeout=_PLAY_S,
         )
         hosts = list(_RECAP.finditer(done.stdout))
-        return Played(
+        return PlaybookResult(
             done.returncode,
             done.stdout + done.stderr,
             {host["host"]: int(host["changed"]) for host in hosts},

@@ -21,6 +21,9 @@ from typing import Any
 import grpc
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.api.client import ControllerClient
+from latfarm_predictors.graph.graph import Graph
+from latfarm_protos.v1 import controller_pb2 as pb
+from latfarm_protos.v1.controller_pb2_grpc import ControllerServiceStub
 
 from tests.farm.lab import prometheus
 from tests.farm.lab.authority import LabAuthority
@@ -183,6 +186,17 @@ class MonitoredFarm:
         for name in ("prometheus", "alertmanager"):
             ready = f"http://127.0.0.1:{self._ports[name]}/-/ready"
             until(partial(answers, ready), ready)
+
+    def predict(self, graph: Graph, platform: str) -> None:
+        """Let the controller predict a network, as a client of its API does.
+
+        The command line would predict in its own process.
+        """
+        assert self._controller is not None
+        address = self._controller.find(r"serves on (unix:\S+);")
+        request = pb.PredictRequest(graph_json=graph.dumps().encode(), platform=platform)
+        with grpc.insecure_channel(address) as channel:
+            assert ControllerServiceStub(channel).Predict(request).answer_json
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The series that an expression gives now, without those that hold no number."""
