@@ -112,7 +112,8 @@ ROWS = (
             PlotPanel(
                 "Time by stage, median",
                 "Stages of the controller: queue, build, board, store. Stages of the agents: "
-                "queued, upload, waiting, loading (prepare and compile), warming, timing, cold, profiling.",
+                "queued, upload, waiting, loading (prepare and compile), warming, timing, cold, "
+                "profiling.",
                 "s",
                 (Query("latfarm:stage_seconds:p50", "{{stage}}"),),
             ),
@@ -163,13 +164,13 @@ ROWS = (
         (
             PlotPanel(
                 "Temperature",
-                "Temperature of each board's hottest sensor. Boards without a sensor are not shown.",
+                "Temperature of each board's hottest sensor; boards without one are not shown.",
                 "celsius",
                 (Query(f"latfarm_agent_temperature_celsius{BOARD}", "{{board}}"),),
             ),
             PlotPanel(
                 "Clock",
-                "Frequency of the core that measures. Boards that do not report it are not shown.",
+                "Frequency of the core that measures; boards that do not report it are not shown.",
                 "hertz",
                 (Query(f"latfarm_agent_clock_hertz{BOARD}", "{{board}}"),),
             ),
