@@ -20,7 +20,7 @@ from latfarm_agent.testing.tflite_samples import samples
 from tests.farm.boards import host
 from tests.farm.boards.wheels import ROOT
 
-_LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpriv is not here")
+_LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "this host has no setpriv")
 
 pytestmark = [
     pytest.mark.farm,
