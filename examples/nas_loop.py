@@ -18,6 +18,7 @@ from random import Random
 from latfarm_predictors import load_bundle
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96)
 """Numbers of channels that a stage may have."""
@@ -95,7 +96,7 @@ def main() -> None:
         graphs = [candidate.graph() for candidate in population]
         answers = predictor.predict_many(graphs)
         judged = [
-            (graph.macs, answer, candidate)
+            (macs_of(graph), answer, candidate)
             for graph, answer, candidate in zip(graphs, answers, population, strict=True)
             if answer.interval_ms[1] <= given.limit_ms
         ]
