@@ -1,4 +1,4 @@
-"""Hook of mkdocs: links from pages to files of the repository that lie outside `docs/`.
+"""Hook of mkdocs that makes links work from pages to files outside `docs/`.
 
 On a git server such a link shows the file. On the site the file is copied into `repository/`, so
 that the link works there as well. The files of `OUTSIDE` become pages of the site.
@@ -23,11 +23,16 @@ OUTSIDE = {
     "examples/README.md": "tutorials/examples.md",
 }
 """Files outside `docs/` that are pages of the site: the page's path by the file's path."""
+
 SOURCES = {page: name for name, page in OUTSIDE.items()}
+"""The same pages: the file's path by the page's path."""
+
 OPTIONAL = ("development/tests.md",)
 """Pages of the navigation that a checkout may lack."""
+
 COPIES = "repository"
 """Folder of the site with copies of files that pages link to."""
+
 LINK = re.compile(r"(\]\()([^)\s#:]+)([)#])")
 """A Markdown link without a scheme; the second group is its path."""
 
@@ -68,7 +73,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Point links that leave `docs/` to their copies or pages."""
     del config, files
     if page.file.src_uri in SOURCES:
-        return markdown  # rewritten when it was added
+        return markdown  # `on_files` has rewritten it already
     return _rewritten(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 

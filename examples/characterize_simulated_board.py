@@ -37,7 +37,7 @@ PROFILE = {
     "tiles": {"out_channels": 32, "in_channels": 16, "width": 4},
     "fused_pairs": [["Conv", "BatchNormalization"], ["Conv", "Relu"], ["Conv", "Clip"]],
 }
-"""What the simulated board does: how fast it computes and moves data, and which pairs it fuses."""
+"""The simulated hardware: how fast it computes and moves data, and which ops it fuses."""
 
 OPTIONS = {
     "budget": 60,
@@ -46,17 +46,19 @@ OPTIONS = {
     "insight": "single",
     "fusion": {"pairs": [["conv", "relu"], ["conv", "relu6"], ["conv", "bn"], ["conv", "add"]]},
 }
-"""What is measured: little, so that this takes seconds. Without options, 450 kernels are measured,
-20 networks, and 72 pairs of ops; `CharacterizeOptions` describes every key."""
+"""Options of the campaign. With them it measures little and takes seconds. Without options it
+measures 450 kernels, 20 networks and 72 pairs of ops. `CharacterizeOptions` describes every key."""
 
 
 async def characterize(home: Path, agent: LocalAgent) -> CampaignRecord:
-    """Run the campaign to its end; print its progress, and return its record."""
+    """Run the campaign to its end and print its progress; return its record."""
     config = ControllerConfig(home=home, local_agent=False)
     config.make_dirs()
     Registry(config.boards_file).add("npu", agent.address)
     with DuckDBStore(config.store_file) as store:
-        farm = Farm(InlineBackend(), "example")  # no Ray: one process is enough for one board
+        farm = Farm(
+            InlineBackend(), "example"
+        )  # one board needs no further process, so Ray is not used
         controller = Controller(config, store, Fleet(config, "example"), farm)
         try:
             runs = controller.campaigns
@@ -72,7 +74,7 @@ async def characterize(home: Path, agent: LocalAgent) -> CampaignRecord:
 
 
 def main() -> None:
-    """Characterise the board, and say where the bundle is."""
+    """Characterise the board, and print the path of the bundle."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("home", type=Path, help="folder for the measurements and the bundle")
     home = parser.parse_args().home.resolve()

@@ -1,11 +1,11 @@
-"""Search an architecture under a latency limit, with predictions in place of measurements.
+"""Search for an architecture within a latency limit, with predictions instead of measurements.
 
 Usage: `python examples/nas_loop.py BUNDLE --limit-ms 0.8`
 
-A small evolutionary search over mobile networks. Each generation is predicted in one batch, which
-is faster than one by one. What the search maximises is the number of multiply-adds, as a stand-in
-for accuracy: a real search would train and judge its candidates here. A candidate is within the
-limit when the upper end of its 90 % interval is.
+This is a small evolutionary search over mobile networks. It predicts each generation in one batch,
+which is faster than one prediction at a time. It maximises the number of multiply-adds in place of
+accuracy; a real search would train and test its candidates here. A candidate is within the limit if
+the upper end of its 90 % interval is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,28 @@ from random import Random
 from latfarm_predictors import load_bundle
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96)
+"""Numbers of channels that a stage may have."""
+
 KERNELS = (3, 5, 7)
+"""Sizes of depthwise kernels that a stage may have."""
+
+DEPTHS = (1, 2, 3)
+"""Numbers of blocks that a stage may have."""
+
 STAGES = 4
+"""Number of stages of each network."""
+
 POPULATION = 32
+"""Number of candidates in each generation."""
+
 GENERATIONS = 5
+"""Number of generations."""
+
 PARENTS = 8
+"""Number of best candidates that survive into the next generation and are mutated."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Candidate:
     depths: tuple[int, ...]
 
     def graph(self) -> Graph:
-        """The network: each stage halves the image, its blocks are depthwise-separable."""
+        """The network: each stage halves the image and has depthwise-separable convolutions."""
         b = GraphBuilder(str(self))
         x = b.relu(b.batch_norm(b.conv(b.input((1, 3, 128, 128)), 16, 3, stride=2)))
         for width, kernel, depth in zip(self.widths, self.kernels, self.depths, strict=True):
@@ -47,10 +62,10 @@ class Candidate:
         return b.build([b.fc(b.flatten(b.global_avg_pool(x)), 1000)])
 
     def mutated(self, random: Random) -> Candidate:
-        """The same with one choice of one stage drawn anew."""
+        """A copy of this candidate in which one choice of one stage is drawn again."""
         stage = random.randrange(STAGES)
         field, choices = random.choice(
-            (("widths", WIDTHS), ("kernels", KERNELS), ("depths", (1, 2, 3)))
+            (("widths", WIDTHS), ("kernels", KERNELS), ("depths", DEPTHS))
         )
         values = list(getattr(self, field))
         values[stage] = random.choice(choices)
@@ -62,16 +77,16 @@ def drawn(random: Random) -> Candidate:
     return Candidate(
         tuple(random.choice(WIDTHS) for _ in range(STAGES)),
         tuple(random.choice(KERNELS) for _ in range(STAGES)),
-        tuple(random.choice((1, 2, 3)) for _ in range(STAGES)),
+        tuple(random.choice(DEPTHS) for _ in range(STAGES)),
     )
 
 
 def main() -> None:
     """Run the search and print the best candidate of each generation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--limit-ms", type=float, default=0.8)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("bundle", type=Path, help="a bundle, which contains a predictor")
+    parser.add_argument("--limit-ms", type=float, default=0.8, help="highest latency allowed")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     given = parser.parse_args()
 
     predictor = load_bundle(given.bundle)
@@ -81,7 +96,7 @@ def main() -> None:
         graphs = [candidate.graph() for candidate in population]
         answers = predictor.predict_many(graphs)
         judged = [
-            (graph.macs, answer, candidate)
+            (macs_of(graph), answer, candidate)
             for graph, answer, candidate in zip(graphs, answers, population, strict=True)
             if answer.interval_ms[1] <= given.limit_ms
         ]

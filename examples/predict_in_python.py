@@ -14,13 +14,15 @@ from pathlib import Path
 from latfarm_predictors import load_bundle, read_onnx
 
 SLOWEST = 5
-"""How many kernels to print."""
+"""Number of kernels to print."""
 
 
 def main() -> None:
-    """Print the answer for one model."""
+    """Print the prediction for one model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("bundle", type=Path, help="what the predictor of a platform is read from")
+    parser.add_argument(
+        "bundle", type=Path, help="a bundle, which contains the predictor of a platform"
+    )
     parser.add_argument("model", type=Path, help="an ONNX file")
     given = parser.parse_args()
 

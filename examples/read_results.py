@@ -33,7 +33,7 @@ SELECT graph_hash[:12] AS graph,
 FROM measurements WHERE ok AND purpose = 'network'
 GROUP BY graph_hash HAVING count(*) > 1 ORDER BY difference DESC LIMIT 5
 """
-"""Networks that were measured more than once: how far their latencies lie apart."""
+"""Networks that were measured more than once, and how much their latencies differ."""
 
 
 def main() -> None:

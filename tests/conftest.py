@@ -1,6 +1,6 @@
-"""For all tests: properties are judged by what they say, not by how busy the machine is.
+"""Settings of all tests: hypothesis sets no deadline, because the machine may be busy.
 
-What a run leaves running when it is interrupted or killed is ended by a guard beside it.
+A guard process ends the processes that a test run leaves behind when it is interrupted or killed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from tests import leftovers
 
-# As the agent and the controller do for themselves: tests start processes beside gRPC's threads.
+# The agent and the controller set this, too: tests start processes while gRPC's threads run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

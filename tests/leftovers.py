@@ -1,8 +1,8 @@
-"""Ends what a test run leaves running: agents, controllers, Prometheus and whatever they started.
+"""Ends the processes that a test run leaves behind, for example agents, controllers, Prometheus.
 
-Fixtures end what they start, but only if the run lives long enough to do so: a SIGTERM, a SIGKILL
-or a lost worker process skips them. So a guard stands beside each run. It is a process in a session
-of its own, which Ctrl-C in a terminal does not reach. The run marks its environment, which all
+Fixtures end what they start, but not if the run ends by SIGTERM or SIGKILL or loses a worker
+process. Therefore each run starts a guard. The guard is a process in a session of its own, which
+Ctrl-C in a terminal does not reach. The run marks its environment, which all
 processes that it starts inherit, and holds a pipe to the guard. When the pipe closes, the run has
 ended, however that happened, and the guard ends every process that still carries the mark.
 
@@ -24,7 +24,7 @@ MARK_VARIABLE = "TEST_RUN_OF_LATFARM"
 those that clear a child's environment remove variables which begin with LATFARM_ or GRPC_."""
 
 _ALONE_S = 1.0
-"""How long processes may take to end by themselves, in seconds."""
+"""How long processes may take to end by themselves before they are killed, in seconds."""
 
 _AFTER_SIGNAL_S = 3.0
 """How long processes may take to end after each signal, in seconds."""
@@ -46,7 +46,7 @@ def start_guard() -> subprocess.Popen[bytes] | None:
     guard = subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), mark],
         stdin=subprocess.PIPE,
-        # Whoever reads the run's output must not wait for the guard.
+        # The reader of the run's output must not wait for the guard.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -70,9 +70,9 @@ def marked(mark: str) -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                environment = (folder / "environ").read_bytes()  # a zombie's is empty
+                environment = (folder / "environ").read_bytes()  # empty for a zombie
             except OSError:
-                continue  # it ended just now, or belongs to somebody else
+                continue  # it has ended, or belongs to another user
             if entry in environment.split(b"\0"):
                 found.append(int(folder.name))
     return found
@@ -84,7 +84,7 @@ def end_marked(mark: str) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in marked(mark):
             _send(pid, number)
-            _send(pid, signal.SIGCONT)  # a test may have stopped it
+            _send(pid, signal.SIGCONT)  # a process that a test has stopped does not handle SIGTERM
         _wait_for_end(mark, _AFTER_SIGNAL_S)
 
 
@@ -98,7 +98,7 @@ def _send(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        return  # it ended by itself
+        return  # it has ended
 
 
 if __name__ == "__main__":

@@ -7,18 +7,20 @@ import socket
 from pathlib import Path
 
 _LOWEST = 10_000
+"""Lowest port that `free_port` returns; many services have fixed ports below it."""
+
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now.
+    """A TCP port of the loopback interface on which no process listens now.
 
-    It lies below the range that the kernel takes the near ends of connections from: between the
-    answer and the moment when the server listens, a connection of any process could take one of
-    that range. Drawn at random, so that tests in several processes do not meet.
+    The port is below the range from which the kernel takes local ports of connections: a connection
+    of any process could take a port of that range before the server listens. The port is chosen at
+    random, so that tests in several processes get different ones.
 
     Raises:
-        OSError: No port is free.
+        OSError: no port is free.
     """
     first = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
     ports = range(_LOWEST, first)

@@ -1,4 +1,4 @@
-"""All tests of one xdist group run in one process: they start Ray or share slow fixtures."""
+"""Tests of one xdist group run in one process, because they start Ray or share slow fixtures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 
 @pytest.mark.xdist_group("example")
 def test_a_test_is_entered_in_its_group(request: pytest.FixtureRequest) -> None:
-    """Pytest-xdist 3.8 finds the groups in the tests' names; pytest 9.2 does not let it write them.
+    """This test fails if pytest-xdist cannot add the group to the name of a test.
 
-    Then the tests of one group run in all processes at once, and no other test fails of it.
+    That is so for pytest-xdist 3.8 with pytest 9.2. The tests of one group then run in several
+    processes, and no other test notices it.
     """
     if not getattr(request.config.option, "loadgroup", False):
-        pytest.skip("only `--dist loadgroup` makes groups, as `make test` does")
+        pytest.skip("groups exist only with `--dist loadgroup`, which `make test` uses")
     assert request.node.nodeid.endswith("@example")

@@ -1,4 +1,4 @@
-"""A test run leaves no process behind, also when it is interrupted, terminated or killed."""
+"""A test run leaves no process behind, even if it is interrupted, terminated or killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it():
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended; a zombie has, although it is not reaped yet."""
+    """Whether a process has ended; a zombie has ended, although nobody has waited for it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -48,10 +48,10 @@ def run(folder: Path, before: str, then: str, *options: str) -> subprocess.Popen
     """Start a test run with one test, which starts a process and does not end it.
 
     Args:
-        folder: an empty one.
-        before: what the process does first.
-        then: what the test does once the process runs.
-        options: of pytest.
+        folder: an empty folder for the test's file.
+        before: Python code that the process runs first.
+        then: Python code that the test runs when the process runs.
+        options: options of pytest.
     """
     text = LEAVES_A_PROCESS.format(folder=folder, before=before, then=then)
     (folder / "test_it.py").write_text(text)
@@ -67,7 +67,7 @@ def run(folder: Path, before: str, then: str, *options: str) -> subprocess.Popen
 
 
 def left_behind(folder: Path, run: subprocess.Popen[bytes]) -> int:
-    """The process id that the test wrote down, once it did."""
+    """Wait until the test has written the process id of its process; return it."""
     while not (folder / "pid").exists():
         assert run.poll() is None
         time.sleep(0.02)

@@ -1,7 +1,8 @@
-"""Write `dashboard.json` beside this file: what Grafana shows of the farm.
+"""Writes `dashboard.json`, the dashboard of the farm for Grafana, into the folder of this file.
 
-Usage: `python ansible/monitoring/dashboard.py`, or with `--check` to fail when the file is stale.
-Needs grafana-foundation-sdk (`make setup-farm`). Change the panels here, not the file.
+Usage: `python ansible/monitoring/dashboard.py`; with `--check` it fails if the file is stale.
+It needs grafana-foundation-sdk (`make setup-farm`). To change a panel, change it here and run this
+program.
 """
 
 from __future__ import annotations
@@ -21,66 +22,74 @@ from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
 FILE = Path(__file__).with_name("dashboard.json")
+"""The file that this program writes."""
+
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+"""The data source that the viewer chooses in the dashboard."""
+
 WIDTH, HEIGHT = 12, 8
-"""Of a panel: Grafana's grid is 24 columns wide."""
+"""Size of a panel in cells of Grafana's grid, which is 24 cells wide."""
+
 PROMISED_COVERAGE = 0.9
+"""Share of measured networks that the intervals of predictions promise to contain."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """An expression, and how its series are called."""
+    """An expression of Prometheus, and the template of its series' names."""
 
     expr: str
     legend: str
 
 
 @dataclass(frozen=True)
-class Panel:
-    """A plot over time. `unit` is Grafana's name of it."""
+class PlotPanel:
+    """A plot over time. `unit` is a unit's name in Grafana."""
 
     title: str
     description: str
     unit: str
     queries: tuple[Query, ...]
     top: float | None = None
-    """The axis' end where the quantity has one."""
+    """Upper end of the axis, for quantities that have a highest value."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """Panels that belong together."""
+class DashboardRow:
+    """A heading of the dashboard, and the panels below it."""
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[PlotPanel]
 
 
 PLATFORM, BOARD = '{platform=~"$platform"}', '{board=~"$board"}'
+"""Selectors of the platforms and boards that the viewer chooses in the dashboard."""
+
 ROWS = (
-    Row(
+    DashboardRow(
         "Throughput",
         (
-            Panel(
+            PlotPanel(
                 "Answers by platform and campaign",
-                "Answers a second that campaigns were told; questions to boards are `query`.",
+                "Answers per second that campaigns received. Answers to queries are named `query`.",
                 "ops",
                 (Query(f"latfarm:measurements:rate{PLATFORM}", "{{platform}} {{campaign}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Utilisation of boards",
-                "Share of the time in which a measurement had the board.",
+                "Share of the time in which the board was used for a measurement.",
                 "percentunit",
                 (Query(f"latfarm:board_utilisation:ratio{BOARD}", "{{board}}"),),
                 1.0,
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Queue",
         (
-            Panel(
+            PlotPanel(
                 "Queue",
-                "Requests that wait for a board, and that were given to one.",
+                "Number of requests that wait for a board, and number of requests at boards.",
                 "short",
                 (
                     Query(f"latfarm_controller_queue_length{PLATFORM}", "{{platform}} waiting"),
@@ -89,44 +98,46 @@ ROWS = (
                     ),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Age of the oldest request",
-                "How long the oldest open request is unanswered.",
+                "How long the oldest request has waited for its answer.",
                 "s",
                 (Query(f"latfarm_controller_queue_oldest_seconds{PLATFORM}", "{{platform}}"),),
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "A measurement",
         (
-            Panel(
+            PlotPanel(
                 "Time by stage, median",
-                "Of the controller: queue, build, board, store. Of the agents: queued, upload, "
-                "waiting, loading (prepare and compile), warming, timing, cold, profiling.",
+                "Stages of the controller: queue, build, board, store. Stages of the agents: "
+                "queued, upload, waiting, loading (prepare and compile), warming, timing, cold, "
+                "profiling.",
                 "s",
                 (Query("latfarm:stage_seconds:p50", "{{stage}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Time by stage, 90 %",
-                "Nine of ten measurements take less in this stage.",
+                "Nine of ten measurements take less time than this in a stage.",
                 "s",
                 (Query("latfarm:stage_seconds:p90", "{{stage}}"),),
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Failures",
         (
-            Panel(
+            PlotPanel(
                 "Errors by type",
-                "Answers a second that are errors: the model's own, or the infrastructure's.",
+                "Answers per second that are errors of the model or of the infrastructure.",
                 "ops",
                 (Query(f"latfarm:errors:rate{PLATFORM}", "{{platform}} {{error_code}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Retries, quarantines, refused conditions",
-                "What came again, which boards were put aside, which conditions were refused.",
+                "Repeated requests, quarantined boards, and measurements refused for their "
+                "conditions, per second.",
                 "ops",
                 (
                     Query(
@@ -148,30 +159,31 @@ ROWS = (
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Boards",
         (
-            Panel(
+            PlotPanel(
                 "Temperature",
-                "Of each board's hottest sensor; boards without one are not shown.",
+                "Temperature of each board's hottest sensor; boards without one are not shown.",
                 "celsius",
                 (Query(f"latfarm_agent_temperature_celsius{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Clock",
-                "Of the measuring core, as read back; boards that do not tell are not shown.",
+                "Frequency of the core that measures; boards that do not report it are not shown.",
                 "hertz",
                 (Query(f"latfarm_agent_clock_hertz{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Throttling",
-                "Signs of throttling in the window: sensors that rose, measurements rejected.",
+                "Signs of throttling in the window: rises of the throttle level, and measurements "
+                "that were refused.",
                 "short",
                 (Query(f"latfarm:throttled:increase{BOARD}", "{{board}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "States of boards",
-                "How many boards the farm has in each state, and how many answer Prometheus.",
+                "Number of boards in each state, and number of boards that answer Prometheus.",
                 "short",
                 (
                     Query(
@@ -181,9 +193,9 @@ ROWS = (
                     Query('sum(up{job="latfarm-agents"})', "answer"),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Drift",
-                "How much slower each board's sentinel is than at first; below 0: faster.",
+                "How much slower each board's sentinel is than its reference; below 0: faster.",
                 "percentunit",
                 (
                     Query(
@@ -193,50 +205,50 @@ ROWS = (
                     ),
                 ),
             ),
-            Panel(
+            PlotPanel(
                 "Certificates",
-                "How long certificates of boards and controller last.",
+                "Time until the certificates of the boards and of the controller expire.",
                 "s",
                 (Query("latfarm:certificate_remaining:seconds", "{{board}} {{certificate}}"),),
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Store",
         (
-            Panel(
+            PlotPanel(
                 "Size of the store",
-                "Its file on disk.",
+                "Size of the store's file on disk.",
                 "bytes",
                 (Query("latfarm_controller_store_size_bytes", "store"),),
             ),
-            Panel(
+            PlotPanel(
                 "Rows of the store",
-                "By table.",
+                "Number of rows in each table of the store.",
                 "short",
                 (Query("latfarm_controller_store_rows", "{{table}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Free on disks",
-                "Of the controller's disk, and of each board's.",
+                "Free share of the controller's disk and of each board's disk.",
                 "percentunit",
                 (Query("latfarm:disk_free:ratio", "{{job}} {{board}}"),),
                 1.0,
             ),
         ),
     ),
-    Row(
+    DashboardRow(
         "Predictions",
         (
-            Panel(
+            PlotPanel(
                 "Error of predictions, median",
-                "Of networks that were measured, against what the newest bundle says of them.",
+                "Median error of the newest bundle's predictions for networks that were measured.",
                 "percentunit",
                 (Query(f"latfarm:prediction_error:median{PLATFORM}", "{{platform}}"),),
             ),
-            Panel(
+            PlotPanel(
                 "Coverage of intervals",
-                f"Share of measured networks inside the interval that promises "
+                f"Share of measured networks whose latency is inside the interval, which promises "
                 f"{PROMISED_COVERAGE:.0%}.",
                 "percentunit",
                 (
@@ -245,9 +257,9 @@ ROWS = (
                 ),
                 1.0,
             ),
-            Panel(
+            PlotPanel(
                 "Predictions served",
-                "Predictions a second that the controller was asked for.",
+                "Predictions per second that clients requested from the controller.",
                 "ops",
                 (
                     Query(
@@ -262,7 +274,7 @@ ROWS = (
 )
 
 
-def _panel(panel: Panel) -> timeseries.Panel:
+def _panel(panel: PlotPanel) -> timeseries.Panel:
     plot = (
         timeseries.Panel()
         .title(panel.title)
@@ -317,12 +329,12 @@ def _variables() -> Iterator[dashboard.QueryVariable]:
 
 
 def text() -> str:
-    """The dashboard as Grafana reads it."""
+    """The dashboard as JSON, in the form that Grafana reads."""
     board = (
         dashboard.Dashboard("latfarm")
         .uid("latfarm")
         .description(
-            "A farm of boards: what it measures, how it is, how right its predictions are."
+            "A farm of boards: its measurements, its condition, the accuracy of its predictions."
         )
         .tags(["latfarm"])
         .time("now-3h", "now")
@@ -346,9 +358,13 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write the file, or with `--check` compare it."""
+    """Write the file, or compare it with `--check`; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail when the file is stale")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit with status 1 if dashboard.json is stale",
+    )
     if parser.parse_args().check:
         if FILE.read_text(encoding="utf-8") == text():
             return 0

@@ -1,7 +1,7 @@
-"""Draw each panel of the dashboard as Prometheus has it: one SVG a panel, without Grafana.
+"""Draws each panel of the dashboard as an SVG file from the data of Prometheus, without Grafana.
 
-Usage: `python docs/monitoring/draw.py http://127.0.0.1:9090 FOLDER [--minutes 60]`. What is drawn
-are results of `query_range` for the expressions in `ansible/monitoring/dashboard.json`.
+Usage: `python docs/monitoring/draw.py http://127.0.0.1:9090 FOLDER [--minutes 60]`. The data are
+results of `query_range` for the expressions in `ansible/monitoring/dashboard.json`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from typing import Any
 
 DASHBOARD = Path(__file__).parents[2] / "ansible" / "monitoring" / "dashboard.json"
 WIDTH, PLOT, LEFT, RIGHT, TOP, LINE = 640, 180, 74, 16, 44, 15
+"""Sizes in pixels: width of the picture, height of the plot, three margins, line of the legend."""
+
 STEPS = 120
+"""Number of points of each line."""
+
 COLOURS = ("#2457c5", "#c2410c", "#12805c", "#7c3aed", "#b45309", "#0e7490", "#be185d", "#4d7c0f")
 MOST_SERIES = 12
+"""Largest number of lines in one picture."""
+
 STYLE = (
     "text{font:11px sans-serif;fill:#1c2330}.tick{fill:#5b6575}.title{font-size:14px}"
     ".grid{stroke:#d9dee6}polyline{fill:none;stroke-width:1.5}"
@@ -33,20 +39,20 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Series:
-    """One line: (seconds since 1970, value), with gaps where there is no number."""
+    """One line of a plot: its name, and its points as (seconds since 1970, value)."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def draw(prometheus: str, folder: Path, span_s: float, window: str) -> list[Path]:
-    """Write a picture of each panel; the files.
+    """Write a picture of each panel; return the paths of the pictures.
 
     Args:
-        prometheus: its address.
-        folder: where pictures go.
-        span_s: how far back they reach from now.
-        window: what Grafana would put in for `$__rate_interval`.
+        prometheus: URL of Prometheus.
+        folder: folder of the pictures; it is made if it is missing.
+        span_s: time span of the pictures, in seconds before now.
+        window: what stands for Grafana's `$__rate_interval`, for example "5m".
     """
     end_s = time.time()
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +93,7 @@ def _named(legend: str, labels: Mapping[str, str]) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value as an axis shows it, in a unit of Grafana's."""
+    """A value as text with a unit; `unit` is the unit's name in Grafana."""
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
     if unit == "s" and abs(value) >= 2 * 86400:
@@ -163,13 +169,13 @@ def picture(title: str, unit: str, series: Sequence[Series], start_s: float, end
 
 
 def _step(span: float) -> float:
-    """A round distance of grid lines: four to eight of them."""
+    """A round distance between grid lines that gives about four to eight lines."""
     power = 10.0 ** math.floor(math.log10(span / 4))
     return next(power * digit for digit in (1, 2, 5, 10) if span / (power * digit) <= 6)
 
 
 def _runs(points: Sequence[tuple[float, float]], gap_s: float) -> list[list[tuple[float, float]]]:
-    """Where there is data without a gap."""
+    """Split points into runs; a run ends where points are missing or hold no number."""
     runs: list[list[tuple[float, float]]] = [[]]
     before_s = -math.inf
     for moment_s, value in points:
@@ -182,12 +188,21 @@ def _runs(points: Sequence[tuple[float, float]], gap_s: float) -> list[list[tupl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw all panels; gives the exit code."""
+    """Draw all panels; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("prometheus", help="its address, as http://127.0.0.1:9090")
-    parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--minutes", type=float, default=60.0, help="how far back they reach")
-    parser.add_argument("--window", default="5m", help="over which rates are taken")
+    parser.add_argument("prometheus", help="URL of Prometheus, for example http://127.0.0.1:9090")
+    parser.add_argument(
+        "folder", type=Path, help="folder of the pictures; it is made if it is missing"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        help="time span of the pictures, before now (default 60)",
+    )
+    parser.add_argument(
+        "--window", default="5m", help="window of rates, for example 5m (the default)"
+    )
     args: Any = parser.parse_args(arguments)
     for path in draw(args.prometheus, args.folder, 60 * args.minutes, args.window):
         print(path)

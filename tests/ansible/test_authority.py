@@ -1,4 +1,4 @@
-"""The role of the farm's authority: what `latfarm certs` made or replaced stays as it is."""
+"""The Ansible role of the certificate authority keeps what `latfarm certs` has made."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ pytestmark = [
     pytest.mark.skipif(
         not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
     ),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl"),
+    pytest.mark.skipif(
+        shutil.which("openssl") is None,
+        reason="openssl is not installed: the role makes certificates with it",
+    ),
     pytest.mark.timeout(300),
 ]
 
 
 @pytest.fixture(scope="module")
 def book() -> Iterator[Path]:
-    """A playbook of this role alone; it lies where roles are found."""
+    """A playbook with only this role, in the folder from which Ansible finds roles."""
     path = ROOT / "ansible" / f".test-authority-{os.getpid()}.yml"
     play = {
         "hosts": "localhost",
@@ -46,7 +49,7 @@ def book() -> Iterator[Path]:
 
 
 def changed(book: Path, home: Path) -> int:
-    """Runs the role; how many tasks changed something."""
+    """Run the role; return how many tasks changed something."""
     done = subprocess.run(
         [str(BIN / "ansible-playbook"), str(book)],
         cwd=ROOT,
@@ -66,7 +69,7 @@ def files(home: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in tls.iterdir() if path.is_file()}
 
 
-def test_a_farm_that_was_made_by_hand_is_left_as_it_is(book: Path, tmp_path: Path) -> None:
+def test_an_existing_authority_stays_as_it_is(book: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     authority.init(NAMES)
     made = files(tmp_path)
@@ -74,7 +77,9 @@ def test_a_farm_that_was_made_by_hand_is_left_as_it_is(book: Path, tmp_path: Pat
     assert files(tmp_path) == made
 
 
-def test_nothing_is_signed_anew_while_the_authority_changes(book: Path, tmp_path: Path) -> None:
+def test_nothing_is_signed_again_while_the_authority_is_replaced(
+    book: Path, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path / "tls")
     authority.init(NAMES)
     succession = CaRotation(authority)
@@ -85,11 +90,11 @@ def test_nothing_is_signed_anew_while_the_authority_changes(book: Path, tmp_path
     assert files(tmp_path) == present
 
 
-def test_a_farm_is_made_where_there_is_none(book: Path, tmp_path: Path) -> None:
+def test_an_authority_is_made_if_there_is_none(book: Path, tmp_path: Path) -> None:
     assert changed(book, tmp_path) > 0
     made = files(tmp_path)
     assert set(made) == {"ca.crt", "ca.key", "controller.crt", "controller.key", "revoked.json"}
-    # The commands go on from there, and the role from what they leave.
+    # `latfarm certs` continues from there, and then the role changes nothing.
     Authority(tmp_path / "tls").issue("ada", "viewer")
     succession = CaRotation(Authority(tmp_path / "tls"))
     assert [one.name for one in succession.trusted()] == ["latfarm"]

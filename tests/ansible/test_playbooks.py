@@ -1,4 +1,4 @@
-"""Playbooks and roles without any board: they parse, the linter is content, templates render."""
+"""Playbooks and roles are tested without a board: syntax, linter, and rendered templates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "ansible"
 ROLES = ANSIBLE / "roles"
 BIN = Path(sys.executable).parent
-OURS = ("enroll", "unenroll", "upgrade", "rotate-certs", "check", "monitoring")
-TOLD_IN = {"monitoring": "docs/monitoring.md"}
+PLAYBOOKS = ("enroll", "unenroll", "upgrade", "rotate-certs", "check", "monitoring")
+DESCRIBED_IN = {"monitoring": "docs/monitoring.md"}
+"""Pages that describe a playbook; docs/how-to/enrol.md describes all others."""
+
 TYPES = ("linux_cpu", "jetson", "ncs2", "imx93", "imx8mp", "android_host")
-WANTING = pytest.mark.skipif(
+"""Types of boards, by the names of their groups in the inventory."""
+
+NEEDS_ANSIBLE = pytest.mark.skipif(
     not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
 )
 
-pytestmark = [WANTING, pytest.mark.timeout(300)]
+pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -42,13 +46,13 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def load(path: Path) -> Any:
-    # Comes with Ansible, and brings no types.
+    # yaml is installed with Ansible only, and has no type hints.
     return importlib.import_module("yaml").safe_load(path.read_text())
 
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
-    """Of each host of the example, its variables as Ansible resolves them, and its files.
+    """For each host of the example inventory: its resolved variables, and its rendered files.
 
     An undefined variable in a template is an error.
     """
@@ -98,19 +102,19 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
-def test_the_linter_is_content() -> None:
+def test_the_linter_finds_nothing() -> None:
     if not (BIN / "ansible-lint").exists():
         pytest.skip("ansible-lint is not installed: make setup-farm")
     done = run(
         *(str(BIN / "ansible-lint"), "--profile", "production", "--offline", "-q"),
-        *(str(ANSIBLE / f"{name}.yml") for name in OURS),
+        *(str(ANSIBLE / f"{name}.yml") for name in PLAYBOOKS),
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_playbooks_parse() -> None:
     inventory = ("-i", "ansible/inventory.example.yml")
-    books = [f"ansible/{name}.yml" for name in OURS]
+    books = [f"ansible/{name}.yml" for name in PLAYBOOKS]
     done = run(str(BIN / "ansible-playbook"), "--syntax-check", *inventory, *books)
     assert done.returncode == 0, done.stderr
     assert all(f"playbook: {book}" in done.stdout for book in books)
@@ -123,7 +127,7 @@ def test_the_example_has_a_board_of_every_type(hosts: Mapping[str, Mapping[str, 
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_what_a_type_says_is_heard(name: str) -> None:
+def test_the_variables_of_each_type_are_used(name: str) -> None:
     defaults = (ROLES / "latfarm/defaults/main.yml").read_text()
     for variable in load(ANSIBLE / "group_vars" / f"{name}.yml"):
         if variable != "latfarm_type":
@@ -131,7 +135,7 @@ def test_what_a_type_says_is_heard(name: str) -> None:
             assert f"{variable} | default" in defaults, variable
 
 
-def test_runtimes_and_settings_are_such_as_the_agent_knows(
+def test_the_agent_accepts_its_configuration_and_settings(
     hosts: Mapping[str, Mapping[str, Any]], tmp_path: Path
 ) -> None:
     from latfarm_agent.agent_config import read_config
@@ -187,7 +191,7 @@ def test_the_agent_has_no_device_and_the_worker_no_network(
         assert "--socket /run/latfarm/bench.sock" in worker["ExecStart"][0]
 
 
-def test_command_lines_are_such_as_the_agent_takes(
+def test_the_agent_accepts_the_command_lines_of_the_services(
     hosts: Mapping[str, Mapping[str, Any]],
 ) -> None:
     import shlex
@@ -226,9 +230,9 @@ def test_udev_understands_the_rules(hosts: Mapping[str, Mapping[str, Any]], tmp_
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_tags_are_told() -> None:
-    for name in OURS:
-        told = (ROOT / TOLD_IN.get(name, "docs/how-to/enrol.md")).read_text()
+def test_all_tags_are_documented() -> None:
+    for name in PLAYBOOKS:
+        told = (ROOT / DESCRIBED_IN.get(name, "docs/how-to/enrol.md")).read_text()
         for play in load(ANSIBLE / f"{name}.yml"):
             for role in play.get("roles", []):
                 for tag in role.get("tags", []):

@@ -14,7 +14,7 @@ DISTRIBUTIONS = ("protos", "predictors", "agent", "controller")
 
 
 def folders() -> set[str]:
-    """Every folder with Python modules of the four packages, from the package's name on."""
+    """All folders with Python modules in the four packages; paths begin with the package's name."""
     found = set()
     for distribution in DISTRIBUTIONS:
         package = ROOT / distribution / f"latfarm_{distribution}"
@@ -24,7 +24,7 @@ def folders() -> set[str]:
 
 
 def layers() -> dict[str, list[list[str]]]:
-    """The layers of each package, the highest first, as the import contracts have them."""
+    """The layers of each package in the import contracts, from the highest to the lowest."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {
         contract["containers"][0]: [
@@ -36,9 +36,9 @@ def layers() -> dict[str, list[list[str]]]:
 
 
 def table() -> dict[str, str]:
-    """What each folder of the table may import."""
+    """The last column of the table, by folder: what the folder may import."""
     rows = re.findall(r"^\| `(latfarm_[\w/]+)` \| .+ \| (.+) \|$", TEXT, re.MULTILINE)
-    assert len(rows) == len(dict(rows)), "a folder stands in the table twice"
+    assert len(rows) == len(dict(rows)), "a folder is in the table twice"
     return dict(rows)
 
 

@@ -37,6 +37,6 @@ def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r": (\S+\.md)$", config, re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert pages - named == set()
-    # Pages that docs/mkdocs_links.py makes of files outside docs/, and one that may be absent.
+    # docs/mkdocs_links.py makes these pages from files outside docs/. tests.md may be absent.
     made = {"contributing.md", "changelog.md", "tutorials/examples.md"}
     assert named - pages - {"development/tests.md"} == made

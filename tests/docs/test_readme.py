@@ -1,4 +1,4 @@
-"""README's commands and Python run as they stand, and print what it shows."""
+"""README's commands and Python code run unchanged, and print what README shows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NUMBER = re.compile(r"\d+(\.\d+)?|\b[0-9a-f]{12}\b")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
-    """The code blocks of a language."""
+    """The code blocks of one language in a text."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def shape(line: str) -> str:
-    """A line without its figures and its alignment."""
+    """A line with `#` for each number, and with single spaces."""
     return " ".join(NUMBER.sub("#", line).split())
 
 

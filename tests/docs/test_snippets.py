@@ -28,7 +28,7 @@ LATFARM: Any = typer.main.get_command(app)
 
 
 def named(page: Path) -> str:
-    """A page in test ids."""
+    """The name of a page in the names of tests."""
     return str(page.relative_to(ROOT))
 
 
@@ -50,7 +50,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def options(command: Any) -> set[str]:
-    """The options of a command."""
+    """The options of a command, and --help."""
     return {name for parameter in command.params for name in parameter.opts} | {"--help"}
 
 

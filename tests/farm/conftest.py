@@ -1,7 +1,8 @@
-"""Racks and boards for tests; on a host that cannot carry boards, a reason instead.
+"""Fixtures that make racks, boards and controllers; a host that cannot run boards skips the tests.
 
-With LATFARM_FARM=required in the environment, such a host fails the tests: for machines that are
-known to be able. What tests record with `record_property` is told at the end.
+With LATFARM_FARM=required in the environment, such tests fail instead: it is meant for machines
+that are known to run boards. Figures that tests record with `record_property` are printed at the
+end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.farm import emulation, enrolment, host, rootfs, wheels
-from tests.farm.enrolment import Controller
-from tests.farm.host import HostError
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import emulation, host, rootfs, wheels
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import LabController
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (
@@ -34,23 +36,25 @@ LONGEST_FIRST = (
     "test_monitoring_alone.py",
     "test_virtual_board.py",
 )
-"""Files in the order in which they are handed to the processes of a run; the others follow."""
+"""The files of tests that take longest. They are started first, in this order."""
 
 PROBE_TIMEOUT_S = 60.0
+"""How long one program in a container may take before the host counts as unable, in seconds."""
+
 MakeBoard = Callable[..., VirtualBoard]
 MakeBoards = Callable[..., list[VirtualBoard]]
-MakeController = Callable[..., Controller]
+MakeController = Callable[..., LabController]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no long file be the last one: two processes then end at about the same time."""
+    """Put the files that take longest first, so that all processes end at about the same time."""
     ranks = {name: rank - len(LONGEST_FIRST) for rank, name in enumerate(LONGEST_FIRST)}
     here = Path(__file__).parent
     items.sort(key=lambda item: ranks.get(item.path.name, 0) if item.path.parent == here else 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell the figures that tests recorded, also those of other processes."""
+    """Print the figures that tests recorded in all processes of the run."""
     found = sorted(
         f"{report.nodeid.rpartition('::')[2]}: {name}: {value}"
         for reports in terminalreporter.stats.values()
@@ -65,7 +69,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def cannot(reason: str) -> None:
-    """Skip what needs boards; fail where they are required."""
+    """Skip a test that needs boards, or fail it where boards are required."""
     if os.environ.get(REQUIRED_VARIABLE) == "required":
         pytest.fail(f"virtual boards are required here: {reason}")
     pytest.skip(reason)
@@ -73,14 +77,14 @@ def cannot(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def rack() -> Iterator[Rack]:
-    """A rack for all tests of this process."""
+    """The rack that all tests of this process share."""
     reason = host.lacks()
     if reason:
         cannot(reason)
     reason = rootfs.lacks()
     if reason:
         cannot(reason)
-    rootfs.tree()  # without it nothing can be said about the host
+    rootfs.tree()  # an error here is a failure, not a reason to skip
     with ExitStack() as ends:
         try:
             rack = ends.enter_context(Rack())
@@ -90,14 +94,14 @@ def rack() -> Iterator[Rack]:
         except (HostError, OSError) as error:
             reason = str(error)
         if reason:
-            cannot(f"nothing runs in a container here: {reason}")
+            cannot(f"no program runs in a container here: {reason}")
         probe.close()
         yield rack
 
 
 @pytest.fixture(scope="session")
 def arm64_rack(rack: Rack) -> Rack:
-    """The same, where programs for arm64 run too."""
+    """The shared rack, on a host that also runs programs for arm64."""
     try:
         emulation.enable("arm64")
     except HostError as error:
@@ -107,9 +111,9 @@ def arm64_rack(rack: Rack) -> Rack:
 
 @pytest.fixture(scope="session")
 def own_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Wheels of the agent and the messages, as this checkout has them: one set for a whole run."""
+    """Wheels of the agent and the protos of this checkout; all processes of a run share them."""
     base = tmp_path_factory.getbasetemp()
-    # A process of several has a folder of its own, below that of the run.
+    # With pytest-xdist, each process has its own folder below the folder of the run.
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "own-wheels"
     with rootfs.locked(folder.with_suffix(".lock")):
         if not folder.exists():
@@ -125,21 +129,21 @@ def own_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def make_controller(
     own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> MakeController:
-    """Makes controllers of boards, each in a folder of its own, for playbooks of this checkout."""
+    """A function that makes a controller of some boards, with a folder of its own."""
     reason = enrolment.lacks()
     if reason:
         cannot(reason)
 
-    def make(boards: Iterable[VirtualBoard], **variables: Any) -> Controller:
+    def make(boards: Iterable[VirtualBoard], **variables: Any) -> LabController:
         folder = tmp_path_factory.mktemp("controller")
-        return Controller(folder, own_wheels[0].parent, boards, **variables)
+        return LabController(folder, own_wheels[0].parent, boards, **variables)
 
     return make
 
 
 @pytest.fixture(scope="module")
 def make_boards(rack: Rack) -> Iterator[MakeBoards]:
-    """Makes boards in the rack, switched on at once; they end with the module."""
+    """A function that makes boards and switches them on; they are removed after the module."""
     with ExitStack() as ends:
 
         def make(*names: str) -> list[VirtualBoard]:
@@ -155,7 +159,7 @@ def make_boards(rack: Rack) -> Iterator[MakeBoards]:
 
 @pytest.fixture
 def make_board(rack: Rack) -> Iterator[MakeBoard]:
-    """Makes boards in the rack, switched on; they end with the test."""
+    """A function that makes a board and switches it on; it is removed after the test."""
     with ExitStack() as ends:
 
         def make(name: str, **options: Any) -> VirtualBoard:

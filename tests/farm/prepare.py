@@ -1,10 +1,11 @@
-"""Makes a host ready for virtual boards: `python -m tests.farm.prepare --install`, as root.
+"""Prepares a host for virtual boards: `python -m tests.farm.prepare --install`, as root.
 
-Debian's packages that are missing are installed (without --install: named). Then all that tests on
-boards of the host's architecture have in common is made, at the same time, so that they find it in
-the cache. What boards of another one need takes longer: the first test that wants it makes it,
-while others go on; with --all it is made here. Says in one line what the host lacks, and is content
-with it: the tests then skip with the same words.
+With --install, missing Debian packages are installed; without it, they are only named. Then
+everything that tests on boards of the host's architecture share is made in parallel, so that the
+tests find it in the cache. What boards of another architecture need takes longer. It is made here
+only with --all; otherwise the first test that needs it makes it, while other tests continue. If the
+host cannot run virtual boards, the program says why in one line and exits with status 0, and the
+tests are skipped for the same reason.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm import debs, emulation, host, rootfs, wheels
-from tests.farm.phone import PACKAGES
+from tests.farm.boards import debs, emulation, host, rootfs, wheels
+from tests.farm.boards.phone import PACKAGES
 
 EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
-"""The agent's runtimes that have wheels for aarch64."""
+"""Extras of the agent for the runtimes that have wheels for aarch64."""
 
 FOR_TESTS = ("flatbuffers", "onnx", "pytest", "pytest-timeout")
-"""What the conformance suite needs on a board beyond the agent."""
+"""Requirements of the conformance suite on a board, in addition to the agent."""
 
 ALSO = {
     "adb": "adb",
@@ -34,22 +35,24 @@ ALSO = {
     "prometheus": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
 }
-"""Program -> Debian package, of tests that bring more than boards."""
+"""Programs that some tests need in addition to `host.TOOLS`, and the Debian package of each."""
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
+"""Program that Debian asks whether a package may start its service."""
+
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def arm64_packages() -> list[str]:
-    """Requirements of an arm64 board with all runtimes and the conformance suite."""
+    """Requirements of an arm64 board for all runtimes and the conformance suite."""
     return [*wheels.requirements(EXTRAS), *FOR_TESTS]
 
 
 def install() -> None:
-    """Install the packages that are missing; nothing where they cannot be.
+    """Install missing Debian packages; do nothing without root or apt-get.
 
     Raises:
-        HostError: the package manager failed.
+        HostError: apt-get failed.
     """
     wanted = {**host.TOOLS, **ALSO}
     packages = {package for tool, package in wanted.items() if shutil.which(tool) is None}
@@ -60,26 +63,32 @@ def install() -> None:
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=600")
     host.command(*apt, "update", timeout_s=600.0)
     few = ("install", "--yes", "--no-install-recommends")
-    with _nothing_started():
+    with services_kept_off(_POLICY):
         host.command(*apt, *few, *sorted(packages), timeout_s=1200.0)
 
 
 @contextmanager
-def _nothing_started() -> Iterator[None]:
-    """Packages bring programs for tests, no services for this host: Debian asks here whether."""
-    if _POLICY.exists():
+def services_kept_off(policy: Path) -> Iterator[None]:
+    """Let no package start a service while the `with` block lasts.
+
+    The tests need the programs of the packages, not their services.
+
+    Args:
+        policy: path of Debian's `policy-rc.d`. If the host has one, it stays as it is.
+    """
+    if policy.exists():
         yield
         return
     try:
-        _POLICY.write_text("#!/bin/sh\nexit 101\n")
-        _POLICY.chmod(0o755)
+        policy.write_text("#!/bin/sh\nexit 101\n")  # 101: the action is forbidden
+        policy.chmod(0o755)
         yield
     finally:
-        _POLICY.unlink(missing_ok=True)
+        policy.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the host ready; gives the exit code."""
+    """Prepare the host; return the exit status."""
     if "--install" in arguments:
         try:
             install()
@@ -87,12 +96,12 @@ def main(arguments: Sequence[str]) -> int:
             print(f"virtual boards: cannot install: {error}", file=sys.stderr)
     reason = host.lacks() or rootfs.lacks()
     if reason:
-        print(f"virtual boards: none on this host: {reason}", file=sys.stderr)
+        print(f"virtual boards: this host cannot run them: {reason}", file=sys.stderr)
         return 0
     jobs: dict[str, Callable[[], object]] = {
         f"a board's disk ({host.NATIVE})": rootfs.tree,
         f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
-        "packages of a machine that watches": lambda: debs.repository(debs.MONITORING),
+        "packages of a monitoring machine": lambda: debs.repository(debs.MONITORING),
         "packages of a board with devices": lambda: debs.repository(debs.DEVICES),
         f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
     }
@@ -100,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             emulation.enable("arm64")
         except host.HostError as error:
-            print(f"virtual boards: none for arm64: {error}", file=sys.stderr)
+            print(f"virtual boards: this host cannot run arm64 boards: {error}", file=sys.stderr)
         else:
             jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
             jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())

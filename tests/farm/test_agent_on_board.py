@@ -1,6 +1,7 @@
-"""The agent as a board's service: it comes back after a kill and a reboot, and over a cut network.
+"""The agent as a service of a board survives a kill, a reboot, a power cut and a broken connection.
 
-On this host's own architecture, with a simulated runtime: what is tested is the road to it.
+The board has this host's architecture and a simulated runtime: the tests are about the service and
+the connection, not about measuring.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, wheels
-from tests.farm.host import NATIVE
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import wheels
+from tests.farm.boards.host import NATIVE
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.lab import agents
+from tests.farm.lab.authority import LabAuthority
 
 pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
 
@@ -42,6 +45,8 @@ SETTINGS = Settings(sessions=1, warmup_ms=1.0, min_runs=5, max_runs=20, max_ms=5
 
 @dataclass(frozen=True)
 class Served:
+    """A board whose agent serves, and the files with which a client connects to it."""
+
     board: VirtualBoard
     tls: ControllerTlsFiles
 
@@ -51,22 +56,32 @@ def served(
     rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     site = wheels.site(wheels.requirements(), arch=NATIVE)
-    farm = agents.Farm(tmp_path_factory.mktemp("farm"))
+    authority = LabAuthority(tmp_path_factory.mktemp("farm"))
     with VirtualBoard("xavier", rack=rack) as board:
         wheels.install(board, site, own_wheels)
         board.write("/etc/latfarm/profile.json", json.dumps(PROFILE))
         options = ("--simulate", "/etc/latfarm/profile.json")
-        yield Served(board, agents.serve(board, farm, options))
+        yield Served(board, agents.serve(board, authority, options))
 
 
 RESET = f"tcp dport {agents.PORT} reject with tcp reset"
+"""Rule of nftables that breaks the connection to the agent."""
+
 AWAY_S = 0.5
+"""How long the connection stays broken, in seconds."""
 
 
 async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[Measurement, int]:
-    """One measurement, and how often its connection broke.
+    """Measure a small network on the board.
 
-    `rule`: of the board's network, for `AWAY_S` once timing began.
+    Args:
+        served: the board.
+        settings: settings of the measurement.
+        rule: rule of nftables for the board's network; it is set when timing begins, and removed
+            after `AWAY_S`. Empty: the network is not disturbed.
+
+    Returns:
+        The measurement, and how often the client reconnected.
     """
     builder = GraphBuilder("net")
     graph = builder.build([builder.relu(builder.conv(builder.input((1, 3, 16, 16)), 8, 3))])
@@ -86,7 +101,7 @@ async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[M
                 served.board.filter(pending.pop())
                 asyncio.get_running_loop().call_later(AWAY_S, served.board.restore)
 
-        # After a break the client asks whether the board is there, before it asks on.
+        # The client calls `describe` once for each time that it reconnects.
         with patch.object(client, "describe", wraps=client.describe) as asked:
             measurement = await client.measure(BoardRequest.of(request), sha256, on_stage)
         assert not pending
@@ -95,7 +110,7 @@ async def measure(served: Served, settings: Settings, rule: str = "") -> tuple[M
         return measurement, asked.call_count
 
 
-def test_measures(served: Served) -> None:
+def test_the_agent_measures(served: Served) -> None:
     measurement, breaks = asyncio.run(measure(served, SETTINGS))
     assert measurement.ok, measurement.error_message
     assert measurement.latency_ms is not None
@@ -103,7 +118,7 @@ def test_measures(served: Served) -> None:
     assert breaks == 0
 
 
-def test_a_measurement_outlives_its_connection(served: Served) -> None:
+def test_a_measurement_continues_while_its_connection_is_broken(served: Served) -> None:
     settings = replace(SETTINGS, sessions=100)
     measurement, breaks = asyncio.run(measure(served, settings, RESET))
     assert measurement.ok, measurement.error_message
@@ -111,7 +126,7 @@ def test_a_measurement_outlives_its_connection(served: Served) -> None:
     assert breaks >= 1
 
 
-def test_comes_back_after_a_kill_and_a_reboot(served: Served) -> None:
+def test_the_agent_runs_again_after_a_kill_a_reboot_and_a_power_cut(served: Served) -> None:
     async def identity() -> tuple[str, str]:
         async with agents.client(served.board, served.tls) as client:
             info = await client.describe()
@@ -129,6 +144,6 @@ def test_comes_back_after_a_kill_and_a_reboot(served: Served) -> None:
     assert asyncio.run(measure(served, SETTINGS))[0].ok
 
 
-def test_its_log_is_in_the_journal(served: Served) -> None:
+def test_the_agents_log_is_in_the_journal(served: Served) -> None:
     said = served.board.run("journalctl --unit latfarm-agent --no-pager --output cat").stdout
     assert f"serves on {served.board.address}:{agents.PORT}" in said

@@ -1,7 +1,7 @@
-"""The runtimes on an arm64 board: wheels for aarch64, Debian 12's Python, QEMU for the processor.
+"""The conformance suite runs for each runtime on emulated arm64 boards, with wheels for aarch64.
 
-Two boards take the runtimes in turn; each runtime's part of the conformance suite runs there as it
-does here. What the boards show is behaviour; latencies under emulation mean nothing.
+The boards have Debian 12's Python and the processor of QEMU. Two boards share the runtimes. The
+tests are about behaviour; latencies under emulation mean nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm import cgroups, wheels
-from tests.farm.host import HostError
+from tests.farm.boards import cgroups, wheels
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.prepare import arm64_packages
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1700)]
 
@@ -33,63 +33,72 @@ CLASSES = {
     "simulated": "TestSimulated",
     "tflite": "TestTflite",
 }
-"""Runtime -> its class in tests/agent/runtimes/test_conformance.py."""
+"""The class of each runtime in tests/agent/runtimes/test_conformance.py."""
 
 OF_THE_SUITE = {
     *("test_describe", "test_prepare_and_run", "test_profile", "test_wrong_input"),
     *("test_unsupported", "test_unknown_platform", "test_cancel", "test_crash", "test_hang"),
     *("test_out_of_memory", "test_missing_library"),
 }
-"""What `RuntimeSuite` asks of every runtime."""
+"""Tests of `RuntimeSuite` that every runtime must pass."""
 
 OUT_OF_MEMORY = "test_out_of_memory"
 
 MEMORY_BYTES = 2 << 30
-"""Of a board. QEMU's user mode sets no bound on a process's data: here the kernel's killer does."""
+"""Memory of a board. QEMU does not limit the data of a process, so the kernel must."""
 
 LONGEST_S = 1500.0
+"""Limit of the time that one runtime's part of the suite may take, in seconds."""
+
 CHECKOUT = "/opt/checkout"
 SUITE = "tests/agent/runtimes/test_conformance.py"
 
 
 @dataclass(frozen=True)
-class Report:
-    """How the suite went on a board: a test's name -> passed, skipped or failed; what was said."""
+class SuiteReport:
+    """The outcome of each test on a board (passed, skipped or failed), and pytest's output."""
 
     outcomes: Mapping[str, str]
     said: str
 
     def having(self, outcome: str) -> set[str]:
-        """Names of the tests that ended so, without their parameters."""
+        """Names of the tests with an outcome, without their parameters."""
         return {name.partition("[")[0] for name, how in self.outcomes.items() if how == outcome}
 
 
-def read_report(path: Path, said: str) -> Report:
-    """Read what `pytest --junitxml` wrote."""
+def read_report(path: Path, said: str) -> SuiteReport:
+    """Read the file that `pytest --junitxml` has written."""
     outcomes = {}
     for case in ET.parse(path).getroot().iter("testcase"):
         kinds = {child.tag for child in case}
         how = "failed" if kinds & {"failure", "error"} else "passed"
         outcomes[str(case.get("name"))] = "skipped" if "skipped" in kinds else how
-    return Report(outcomes, said)
+    return SuiteReport(outcomes, said)
 
 
 @dataclass(frozen=True)
-class Boards:
-    """What all boards get; those that have nothing to do, and may be off yet."""
+class SuiteBoards:
+    """The boards of the suite, and what is installed on them.
+
+    Attributes:
+        site: folder with the packages of other projects.
+        agent: wheels of the agent.
+        bounded: whether the memory of boards can be limited on this host.
+        idle: boards that run no tests now; a board that was not used yet is off.
+    """
 
     site: Path
     agent: list[Path]
     bounded: bool
     idle: queue.SimpleQueue[VirtualBoard] = field(default_factory=queue.SimpleQueue)
 
-    def conform(self, runtime: str, report: Path) -> Report:
-        """Run one runtime's part of the suite on a board that is idle: there is one."""
+    def conform(self, runtime: str, report: Path) -> SuiteReport:
+        """Run one runtime's part of the suite on an idle board; at least one must be idle."""
         board = self.idle.get(timeout=0)
         try:
             if not board.boots:
                 self._prepare(board)
-            # Without a bound, a model that wants too much memory would take it from the host.
+            # Without a limit, this test would use up the host's memory.
             left_out = "" if self.bounded else f"-k 'not {OUT_OF_MEMORY}'"
             found = f"/opt/{runtime}.xml"
             pytest_there = (
@@ -110,9 +119,8 @@ class Boards:
         board.start()
         wheels.install(board, self.site, self.agent)
         board.push(wheels.ROOT / "pyproject.toml", f"{CHECKOUT}/pyproject.toml")
-        for name in ("conftest.py", "test_conformance.py"):
-            source = wheels.ROOT / "tests/agent/bench" / name
-            board.push(source, f"{CHECKOUT}/tests/agent/bench/{name}")
+        for name in ("tests/agent/conftest.py", SUITE):
+            board.push(wheels.ROOT / name, f"{CHECKOUT}/{name}")
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +129,11 @@ def reports(
     own_wheels: list[Path],
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Mapping[str, Future[Report]]]:
-    """The suite under way on the boards of all runtimes that are to be tested, two at a time."""
+) -> Iterator[Mapping[str, Future[SuiteReport]]]:
+    """The report of each selected runtime; two runtimes are tested at the same time."""
     folder = tmp_path_factory.mktemp("arm64")
     site = wheels.site(arm64_packages())
-    boards = Boards(site, own_wheels, cgroups.bounds_memory())
+    boards = SuiteBoards(site, own_wheels, cgroups.can_limit_memory())
     memory_bytes = MEMORY_BYTES if boards.bounded else None
     chosen = [
         str(item.callspec.params["runtime"])
@@ -145,7 +153,7 @@ def reports(
             boards.idle.put(board)
         ends.callback(pool.shutdown)
         for board in made:
-            ends.callback(board.kill)  # a suite that nobody waits for any more
+            ends.callback(board.kill)  # ends a suite that still runs
         ends.callback(pool.shutdown, wait=False, cancel_futures=True)
         yield {
             runtime: pool.submit(boards.conform, runtime, folder / f"{runtime}.xml")
@@ -154,11 +162,11 @@ def reports(
 
 
 @pytest.mark.parametrize("runtime", sorted(CLASSES))
-def test_conformance(reports: Mapping[str, Future[Report]], runtime: str) -> None:
+def test_conformance(reports: Mapping[str, Future[SuiteReport]], runtime: str) -> None:
     report = reports[runtime].result()
     assert report.having("failed") == set(), report.said[-8000:]
     passed, skipped = report.having("passed"), report.having("skipped")
     print(f"{runtime} on arm64: {len(report.outcomes)} tests; skipped: {sorted(skipped)}")
-    # A simulated model needs no memory; where a board's is unbounded, none is taken.
-    needless = runtime == "simulated" or not cgroups.bounds_memory()
+    # A simulated model needs no memory; without a limit of memory the test is left out.
+    needless = runtime == "simulated" or not cgroups.can_limit_memory()
     assert passed >= OF_THE_SUITE - ({OUT_OF_MEMORY} if needless else set()), report.said[-3000:]

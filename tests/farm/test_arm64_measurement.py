@@ -1,7 +1,7 @@
-"""An arm64 board joins like any other, by real wheels for aarch64, and measures; in emulation.
+"""An emulated arm64 board is enrolled with real wheels for aarch64, and measures.
 
-The board is enrolled once, with all runtimes that have such wheels; this side builds the models.
-Latencies under emulation mean nothing, and are only asked to be there.
+The board is enrolled once, with all runtimes that have such wheels; the host builds the models.
+Latencies under emulation mean nothing: the tests only check that there are some.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
-from tests.farm import agents, bytecode, wheels
+from tests.farm.boards import bytecode, wheels
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeController
-from tests.farm.enrolment import Controller
+from tests.farm.lab import agents
+from tests.farm.lab.authority import LabAuthority
+from tests.farm.lab.enrolment import LabController
 from tests.farm.prepare import EXTRAS, arm64_packages
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
 
-# With its disk and wheels to be made first, the board takes its time.
+# The first test makes the board's disk and fetches its wheels, which takes minutes.
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(2400)]
 
 NAME = "imx8-3"
@@ -40,19 +42,21 @@ FEW = Settings(
 )
 SITE = "/opt/latfarm/venv/lib/python3.11/site-packages"
 ALIKE = ("settings", "devices", "clock", "journal")
-"""Tasks that know no architecture: each takes seconds under emulation, and they ran on amd64."""
+"""Tags of Ansible tasks that do the same on every architecture. They are slow under emulation and
+are tested on amd64."""
 
 SPACES = ("PrivateUsers", "PrivateDevices", "PrivateIPC", "PrivateNetwork")
 EMULATED = "[Service]\n" + "".join(f"{name}=no\n" for name in SPACES)
-"""An emulated process cannot make these name spaces for a service: they are tested on amd64."""
+"""Changes of the units: systemd cannot make these namespaces under emulation. They are tested on
+amd64."""
 
 
 @dataclass(frozen=True)
 class Enrolled:
-    """A board that has joined."""
+    """An enrolled board, its controller, and the files with which clients connect to it."""
 
     board: VirtualBoard
-    controller: Controller
+    controller: LabController
     tls: ControllerTlsFiles
 
 
@@ -81,7 +85,7 @@ def enrolled(
 
 
 def network() -> Graph:
-    """Two convolutions, the first with batch-norm and activation."""
+    """A network of two convolutions; batch normalization and an activation follow the first one."""
     builder = GraphBuilder("net")
     x = builder.conv(builder.input((1, 3, 16, 16)), 8, 3)
     return builder.build([builder.conv(builder.relu(builder.batch_norm(x)), 8, 3)])
@@ -95,7 +99,7 @@ async def ask(client: AgentClient, request: MeasurementRequest, data: bytes) -> 
     return measurement
 
 
-def test_its_programs_are_of_its_architecture(enrolled: Enrolled) -> None:
+def test_the_board_has_programs_for_aarch64(enrolled: Enrolled) -> None:
     board = enrolled.board
     assert board.run("uname -m").stdout == "aarch64\n"
     library = board.run("find /opt/latfarm -name 'onnxruntime_pybind11_state*.so'").stdout
@@ -103,7 +107,7 @@ def test_its_programs_are_of_its_architecture(enrolled: Enrolled) -> None:
     assert enrolled.controller.boards[NAME]["address"] == f"{board.address}:{agents.PORT}"
 
 
-def test_measures_on_every_runtime(enrolled: Enrolled) -> None:
+def test_every_runtime_measures(enrolled: Enrolled) -> None:
     async def main() -> None:
         async with agents.client(enrolled.board, enrolled.tls) as client:
             info = await client.describe()
@@ -131,7 +135,7 @@ def test_measures_on_every_runtime(enrolled: Enrolled) -> None:
     asyncio.run(main())
 
 
-def test_profiles_what_the_arm_build_fuses(enrolled: Enrolled) -> None:
+def test_a_profile_shows_what_the_arm_build_fuses(enrolled: Enrolled) -> None:
     async def main() -> None:
         async with agents.client(enrolled.board, enrolled.tls) as client:
             info = await client.describe()
@@ -150,9 +154,10 @@ def test_profiles_what_the_arm_build_fuses(enrolled: Enrolled) -> None:
     asyncio.run(main())
 
 
-def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    stranger = agents.Farm(tmp_path / "other").issue("controller", "controller")
+def test_clients_without_a_certificate_of_the_farm_are_refused(
+    enrolled: Enrolled, tmp_path: Path
+) -> None:
+    stranger = LabAuthority(tmp_path / "other").issue("controller", "controller")
     address = f"{enrolled.board.address}:{agents.PORT}"
     known = ControllerTlsFiles(
         enrolled.tls.ca, stranger.cert, stranger.key, enrolled.tls.server_name
@@ -164,7 +169,7 @@ def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
 
     async def main() -> None:
         async with agents.client(enrolled.board, enrolled.tls) as client:
-            await client.describe()  # it does serve
+            await client.describe()  # the board serves its own controller
         for tls in (None, known):
             with pytest.raises(CertificateError):
                 await call(tls)
@@ -172,7 +177,7 @@ def test_strangers_are_not_served(enrolled: Enrolled, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_command_line_asks_the_board(enrolled: Enrolled, tmp_path: Path) -> None:
+def test_a_query_measures_once_and_then_reads_the_store(enrolled: Enrolled, tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     model.write_bytes(builders.build(network(), "onnx", "fp32"))
     latfarm = enrolled.controller.latfarm

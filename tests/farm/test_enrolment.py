@@ -1,6 +1,6 @@
-"""A lab engineer's day: boards join, work, break, come back, are upgraded, and leave.
+"""Eight boards are enrolled, measure, break, come back, are upgraded, and leave the farm.
 
-The tests follow one another: each begins where the one before it ended.
+Each test starts from the state in which the previous test ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from tests.farm import enrolment, monitoring
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController, cannot
-from tests.farm.enrolment import Controller
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment, prometheus
+from tests.farm.lab.enrolment import LabController
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(1200)]
 
@@ -32,52 +33,56 @@ NETWORKS = 64
 EXPOSURE = re.compile(r"Overall exposure level for \S+: ([\d.]+)")
 AGENT = "systemctl show --property=MainPID --value latfarm-agent"
 TRANSIENT = (
-    # What a board keeps of itself, whoever it works for.
     *("/var/log", "/var/cache", "/var/lib/systemd", "/var/tmp", "/run", "/tmp", "/proc", "/sys"),
     *("/dev", "/root/.ansible"),
 )
+"""Folders in which a board writes files of its own, whether it belongs to a farm or not."""
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What can tell that a board was a member of a farm."""
+class BoardTrace:
+    """Files and accounts of a board, which must be the same before it joins and after it leaves."""
 
     files: set[str]
     accounts: tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Lab:
+class EnrolmentLab:
+    """The boards, their controller, the wheels of this project, and the boards' traces at first."""
+
     boards: list[VirtualBoard]
-    controller: Controller
+    controller: LabController
     own: Path
-    before: dict[str, Trace]
+    before: dict[str, BoardTrace]
 
 
-def trace(board: VirtualBoard) -> Trace:
+def trace(board: VirtualBoard) -> BoardTrace:
     accounts = board.run("cat /etc/passwd").stdout, board.run("cat /etc/group").stdout
-    return Trace(enrolment.files(board, TRANSIENT), accounts)
+    return BoardTrace(enrolment.files(board, TRANSIENT), accounts)
 
 
-def traces(boards: list[VirtualBoard]) -> dict[str, Trace]:
+def traces(boards: list[VirtualBoard]) -> dict[str, BoardTrace]:
     with ThreadPoolExecutor(len(boards)) as pool:
         found = pool.map(trace, boards)
         return {board.name: each for board, each in zip(boards, found, strict=True)}
 
 
 @pytest.fixture(scope="module")
-def lab(make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]) -> Lab:
+def lab(
+    make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]
+) -> EnrolmentLab:
     boards = make_boards(*(f"nuc-{number}" for number in range(BOARDS)))
-    return Lab(boards, make_controller(boards), own_wheels[0].parent, traces(boards))
+    return EnrolmentLab(boards, make_controller(boards), own_wheels[0].parent, traces(boards))
 
 
-def platform(lab: Lab) -> str:
+def platform(lab: EnrolmentLab) -> str:
     found = lab.controller.latfarm("boards", "check", lab.boards[0].name, "--json")
     (name,) = (name for name in found["platforms"] if PLATFORM.fullmatch(name))
     return str(name)
 
 
-def test_a_preview_of_an_enrolment_changes_nothing(lab: Lab) -> None:
+def test_a_preview_of_an_enrolment_changes_nothing(lab: EnrolmentLab) -> None:
     played = lab.controller.play("enroll.yml", "--check", "--limit", "nuc-0")
     assert played.well, played.out
     assert "nuc-0 is not enrolled: all of it would be installed" in played.out
@@ -85,12 +90,12 @@ def test_a_preview_of_an_enrolment_changes_nothing(lab: Lab) -> None:
     assert not (lab.controller.home / "boards.json").exists()
 
 
-def test_enrols_eight_boards(lab: Lab, record_property: Any) -> None:
+def test_enrols_eight_boards(lab: EnrolmentLab, record_property: Any) -> None:
     begun = time.monotonic()
     played = lab.controller.play("enroll.yml")
     record_property(f"{BOARDS} boards", f"{time.monotonic() - begun:.0f} s")
     assert played.well, played.out
-    # A virtual board has no governor: that is told, not passed over.
+    # A virtual board has no frequency governor, and the playbook says so.
     assert played.out.count("governor: absent: wanted performance, read nothing") == BOARDS
     assert played.out.count("the clock is not synchronised") == BOARDS
 
@@ -103,8 +108,8 @@ def test_enrols_eight_boards(lab: Lab, record_property: Any) -> None:
         assert board.failed_units() == []
 
 
-def test_prometheus_scrapes_each_of_them(lab: Lab, tmp_path: Path) -> None:
-    if reason := monitoring.lacks():
+def test_prometheus_scrapes_each_of_them(lab: EnrolmentLab, tmp_path: Path) -> None:
+    if reason := prometheus.lacks():
         cannot(reason)
     with lab.controller.start("certs", "issue", "watcher", "--role", "viewer") as issuing:
         assert issuing.wait() == 0
@@ -112,14 +117,14 @@ def test_prometheus_scrapes_each_of_them(lab: Lab, tmp_path: Path) -> None:
     shutil.copy(tls / "ca.crt", tmp_path)
     for suffix in ("crt", "key"):
         shutil.copy(tls / "issued" / f"watcher.{suffix}", tmp_path / f"prometheus.{suffix}")
-    with monitoring.scraping(tmp_path, lab.controller.targets) as ask:
+    with prometheus.scraping(tmp_path, lab.controller.targets) as ask:
         up = 'up{job="latfarm-agents", type="linux-cpu"} == 1'
-        monitoring.until(lambda: len(ask(up)) == BOARDS, lambda: ask("up"))
+        until(lambda: len(ask(up)) == BOARDS, lambda: ask("up"))
         told = {each["metric"]["board"] for each in ask("latfarm_agent_build_info")}
         assert told == {board.name for board in lab.boards}
 
 
-def test_units_are_hardened(lab: Lab, record_property: Any) -> None:
+def test_services_are_hardened(lab: EnrolmentLab, record_property: Any) -> None:
     board = lab.boards[0]
     exposure = {}
     for unit in ("latfarm-agent", "latfarm-worker"):
@@ -137,7 +142,7 @@ def test_units_are_hardened(lab: Lab, record_property: Any) -> None:
     inside = board.run(f"ls /proc/{agent}/root/dev").stdout.split()
     assert {"null", "urandom"} <= set(inside)
     assert not {"mem", "kmsg", "fuse", "tty0"} & set(inside)
-    # The key is the agent's alone: what models run in cannot read it.
+    # Only the agent may read the key: the worker, in which models run, must not.
     status = board.run(f"grep -E '^(Gid|Groups)' /proc/{worker}/status").stdout
     owner = board.run("stat -c '%U:%G %a' /etc/latfarm/tls/agent.key").stdout
     assert owner == "root:latfarm 640\n"
@@ -147,15 +152,17 @@ def test_units_are_hardened(lab: Lab, record_property: Any) -> None:
     assert board.run(f"{reading} cat /etc/latfarm/tls/agent.key", check=False).returncode != 0
 
 
-def test_logs_are_bounded(lab: Lab) -> None:
+def test_logs_are_bounded(lab: EnrolmentLab) -> None:
     said = lab.boards[0].run("journalctl --no-pager -o cat -u systemd-journald").stdout
-    # The journal's own words, after it was told.
+    # The message of journald after it has read its limits.
     assert re.search(r"^System Journal .* max 100\.0M", said, re.MULTILINE), said
     logged = lab.boards[0].run("journalctl --no-pager -o cat -u latfarm-agent").stdout
     assert logged.strip()
 
 
-def test_an_idle_agent_takes_little(lab: Lab, record_property: Any) -> None:
+def test_an_idle_agent_needs_little_memory_and_processor_time(
+    lab: EnrolmentLab, record_property: Any
+) -> None:
     board = lab.boards[1]
     agent = board.run(AGENT).stdout.strip()
     worker = board.run("systemctl show --property=MainPID --value latfarm-worker").stdout.strip()
@@ -175,13 +182,13 @@ def test_an_idle_agent_takes_little(lab: Lab, record_property: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--check",)], ids=["run", "preview"])
-def test_a_second_enrolment_changes_nothing(lab: Lab, words: tuple[str, ...]) -> None:
+def test_a_second_enrolment_changes_nothing(lab: EnrolmentLab, words: tuple[str, ...]) -> None:
     played = lab.controller.play("enroll.yml", *words)
     assert played.well, played.out
     assert played.changed == {board.name: 0 for board in lab.boards}
 
 
-def test_a_check_finds_drift_and_mends_nothing(lab: Lab) -> None:
+def test_a_check_reports_changed_files_and_changes_nothing(lab: EnrolmentLab) -> None:
     board = lab.boards[0]
     board.run("echo '{}' >/etc/latfarm/agent.json")
     drifted = lab.controller.play("check.yml", "--limit", "nuc-0,nuc-1")
@@ -195,7 +202,7 @@ def test_a_check_finds_drift_and_mends_nothing(lab: Lab) -> None:
     assert mended.changed["nuc-0"] > 0
 
 
-def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
+def test_a_campaign_finishes_although_boards_fail(lab: EnrolmentLab) -> None:
     graphs = []
     for number in range(NETWORKS):
         builder = GraphBuilder(f"net-{number}")
@@ -205,7 +212,7 @@ def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
     words = ("campaign", "run", "networks", "-p", platform(lab), "--config", config, "--json")
     unplugged, rebooted, cut = lab.boards[2:5]
     with lab.controller.start(*words) as running:
-        # Once models have come to these boards, they are at work.
+        # When a board has received a model, it measures.
         for board in (unplugged, rebooted, cut):
             board.run(
                 "until find /var/lib/latfarm/agent/blobs -type f | grep -q .; do sleep 0.1; done",
@@ -214,7 +221,7 @@ def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
         unplugged.kill()
         cut.cut_off()
         rebooted.reboot()
-        assert running.poll() is None, "it was over before anything happened"
+        assert running.poll() is None, "the campaign ended before the boards were disturbed"
         unplugged.start()
         cut.restore()
         out, err = running.communicate()
@@ -223,7 +230,8 @@ def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
     found = lab.controller.latfarm("results", "--limit", "0", "--purpose", "network", "--json")
     assert {each["outcome"] for each in found} == {"ok"}
     assert len({each["graph_hash"] for each in found}) == len(found) == NETWORKS
-    # All others took a share; these may have come back when nothing was left to do.
+    # Expect no share of the work from the disturbed boards: it may have been done when they came
+    # back.
     disturbed = len((unplugged, rebooted, cut))
     assert len({each["board_id"] for each in found}) >= BOARDS - disturbed
     for board in lab.boards:
@@ -231,7 +239,7 @@ def test_a_campaign_outlives_what_happens_to_its_boards(lab: Lab) -> None:
         assert well["well"], well
 
 
-def test_certificates_change_without_a_restart(lab: Lab) -> None:
+def test_certificates_change_without_a_restart(lab: EnrolmentLab) -> None:
     board = lab.boards[0]
     before = board.run("cat /etc/latfarm/tls/agent.crt").stdout
     pid = board.run(AGENT).stdout
@@ -241,15 +249,15 @@ def test_certificates_change_without_a_restart(lab: Lab) -> None:
     assert after != before
     assert board.run(AGENT).stdout == pid
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
-    # The one before is worth nothing any more.
+    # The two old certificates are revoked.
     assert len(lab.controller.revoked) == 2
 
 
-def test_a_bad_release_is_rolled_back(lab: Lab, tmp_path: Path) -> None:
+def test_a_bad_release_is_rolled_back(lab: EnrolmentLab, tmp_path: Path) -> None:
     board = lab.boards[0]
     release = board.run("readlink /opt/latfarm/venv").stdout
     broken = enrolment.altered(
-        lab.own, tmp_path / "broken", "server.py", "raise SystemExit('broken')\n"
+        lab.own, tmp_path / "broken", "service/server.py", "raise SystemExit('broken')\n"
     )
     played = lab.controller.play(
         *("upgrade.yml", "--limit", "nuc-0,nuc-1"),
@@ -258,14 +266,14 @@ def test_a_bad_release_is_rolled_back(lab: Lab, tmp_path: Path) -> None:
     )
     assert played.code != 0
     assert re.search(r"nuc-0: \S+ is not well there; it runs \S+ again", played.out), played.out
-    # The second board was left alone.
+    # The playbook stopped before the second board.
     assert not re.search(r"nuc-1: \S+ is not well there", played.out)
     assert board.run("readlink /opt/latfarm/venv").stdout == release
     assert board.run("ls /opt/latfarm/releases").stdout.split() == [Path(release.strip()).name]
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
 
 
-def test_a_good_release_is_kept(lab: Lab, tmp_path: Path) -> None:
+def test_a_good_release_is_kept(lab: EnrolmentLab, tmp_path: Path) -> None:
     board = lab.boards[0]
     release = board.run("readlink /opt/latfarm/venv").stdout
     newer = enrolment.altered(lab.own, tmp_path / "newer", "__init__.py", "# newer\n")
@@ -273,7 +281,7 @@ def test_a_good_release_is_kept(lab: Lab, tmp_path: Path) -> None:
     assert played.well, played.out
     assert board.run("readlink /opt/latfarm/venv").stdout != release
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
-    # It was drained first, and works again: this time, and when the bad one came.
+    # Both upgrades, the bad one and this one, drained the board and resumed it.
     events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
     assert [event["event"] for event in events] == ["resumed", "drained"] * 2
     again = lab.controller.play("upgrade.yml", "--limit", "nuc-0", latfarm_own_wheels=str(newer))
@@ -281,7 +289,7 @@ def test_a_good_release_is_kept(lab: Lab, tmp_path: Path) -> None:
     assert again.changed == {"nuc-0": 0}
 
 
-def test_boards_leave_and_the_others_stay(lab: Lab) -> None:
+def test_boards_leave_and_the_others_stay(lab: EnrolmentLab) -> None:
     shut_out = len(lab.controller.revoked)
     played = lab.controller.play("unenroll.yml", "--limit", ",".join(LEAVE_FIRST))
     assert played.well, played.out
@@ -292,12 +300,12 @@ def test_boards_leave_and_the_others_stay(lab: Lab) -> None:
     assert lab.controller.latfarm("boards", "check", "nuc-7", "--json")["well"]
 
 
-def test_nothing_stays_of_boards_that_left(lab: Lab) -> None:
+def test_a_board_that_left_is_as_it_was_before(lab: EnrolmentLab) -> None:
     shut_out = len(lab.controller.revoked)
     played = lab.controller.play("unenroll.yml")
     assert played.well, played.out
-    # Those that had left have nothing to do with it; the controller's list of who is shut out is
-    # written once, and told in the name of the first.
+    # Nothing changes for the boards that have left already. Ansible counts the one change of the
+    # list of revoked certificates for the first host.
     assert [played.changed[name] for name in LEAVE_FIRST] == [1, 0, 0]
     assert all(played.changed[board.name] > 1 for board in lab.boards[len(LEAVE_FIRST) :])
     assert lab.controller.boards == {}

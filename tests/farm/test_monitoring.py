@@ -1,8 +1,9 @@
-"""The monitored farm lives: each alert fires and clears, each panel shows something.
+"""On a monitored farm, each alert fires and clears, and each panel of the dashboard shows data.
 
-Real processes on loopback: simulated boards with a fault each, the controller, Prometheus and
-Alertmanager with the configuration of `ansible/monitoring.yml` and short times. No root is needed.
-With LATFARM_PICTURES=FOLDER in the environment the panels are drawn there as Prometheus has them.
+The farm consists of real processes on loopback: simulated boards with one fault each, the
+controller, Prometheus and Alertmanager with the configuration of `ansible/monitoring.yml` and short
+times. Root is not needed. With LATFARM_PICTURES=FOLDER in the environment, pictures of the panels
+are drawn into that folder from the data of Prometheus.
 """
 
 from __future__ import annotations
@@ -16,24 +17,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from latfarm_controller.api.client import ControllerClient
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_protos.v1 import controller_pb2 as pb
 
 from docs.monitoring import draw
 from tests.farm.conftest import cannot
-from tests.farm.monitoring import (
-    CLOCK,
-    COOLING,
-    TEMPERATURE,
-    MonitoredFarm,
-    expression,
-    lacks,
-    panels,
-    until,
-)
+from tests.farm.lab.monitored_board import CLOCK, COOLING, TEMPERATURE
+from tests.farm.lab.monitored_farm import MonitoredFarm
+from tests.farm.lab.processes import until
+from tests.farm.lab.prometheus import expression, lacks, panels
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(420)]
 
@@ -44,7 +37,7 @@ CHARACTERIZE = {
     "network_passes": 1,
     "kernel_passes": 1,
     "sampler": "random",
-    "rules": FusionRules().to_json(),  # found out already
+    "rules": FusionRules().to_json(),  # given, so that the campaign does not measure pairs of ops
 }
 THROTTLES = {"every": 1, "length": 1, "factor": 1.0, "reported": True}
 CALM = {"every": 0, "length": 0, "factor": 1.0, "reported": True}
@@ -60,14 +53,17 @@ CAUSED = {
     ("ErrorRate", "picky-sim1.0-fp32-1t"),
     ("CertificateExpiry", "secure"),
     ("DiskFull", "steady"),
-    ("DiskFull", ""),  # the controller's
+    ("DiskFull", ""),  # of the controller
 }
+"""The alerts that the faults cause: the alert's name, and its board or platform."""
+
 PREDICTIONS = ("latfarm:prediction_error:median", "latfarm:prediction_coverage:ratio")
 WINDOW = "15s"
+"""What stands for Grafana's `$__rate_interval`."""
 
 
 def network(width: int) -> Graph:
-    """A small network; another width gives another one."""
+    """A small network; each width gives a different one."""
     b = GraphBuilder(f"net{width}")
     x = b.relu(b.conv(b.input((1, 3, 56, 56)), width, 3))
     for _ in range(3):
@@ -75,20 +71,14 @@ def network(width: int) -> Graph:
     return b.build([x])
 
 
-def predict(client: ControllerClient, graph: Graph, platform: str) -> None:
-    """Ask the controller, as a client of its API does; the command line predicts by itself."""
-    request = pb.PredictRequest(graph_json=graph.dumps().encode(), platform=platform)
-    assert client._stub.Predict(request).answer_json
-
-
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredFarm]:
-    """Boards with a fault each, watched from the start."""
+    """Boards with one fault each, which Prometheus scrapes from the start."""
     reason = lacks()
     if reason:
         cannot(reason)
     with MonitoredFarm(tmp_path_factory.mktemp("monitored")) as farm:
-        farm.configure(prometheus_disk_free_ratio=2)  # no disk is as free as that
+        farm.configure(prometheus_disk_free_ratio=2)  # a ratio above 1 makes the alert fire
         farm.add("steady")
         farm.add("spare", member=False)
         farm.add("secure", member=False, secure_days=3)
@@ -110,9 +100,9 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         steady = client.start("characterize", platform, CHARACTERIZE, "steady")
         boards["spare"].end(signal.SIGKILL)
         until(lambda: client.campaign("steady").measurements, farm.story)
-        boards["steady"].sense(TEMPERATURE, "68500")
-        boards["steady"].sense(CLOCK, "1200000")
-        boards["steady"].sense(COOLING, "2")
+        boards["steady"].set_sensor(TEMPERATURE, "68500")
+        boards["steady"].set_sensor(CLOCK, "1200000")
+        boards["steady"].set_sensor(COOLING, "2")
         for name in ("hot", "picky", "paused"):
             client.start("kernels", boards[name].platform, SURVEY, name)
         client.start("kernels", boards["drifting"].platform, SURVEY | {"count": 60}, "drifting")
@@ -120,7 +110,7 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         boards["paused"].send(signal.SIGSTOP)
         *_, ended = client.watch(steady.campaign_id)
         assert ended.state == "done", ended.error
-        # Of the campaign's own networks: nobody asked about any other yet.
+        # These figures are about networks of the campaign: there was no other query yet.
         for expr in PREDICTIONS:
             until(partial(farm.query, expr), farm.story)
         unheard = {
@@ -129,10 +119,10 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         widths = itertools.count(8, 4)
 
         def go_on() -> bool:
-            """Ask for another network, as figures over time need more than one; look again."""
+            """Query another network, because rates need new data; look at panels and alerts."""
             graph = network(next(widths))
             client.query(graph, platform)
-            predict(client, graph, platform)
+            farm.predict(graph, platform)
             for title, expr in list(unheard):
                 if farm.query(expression({"expr": expr}, WINDOW)):
                     unheard.discard((title, expr))
@@ -163,14 +153,14 @@ def test_each_alert_clears(farm: MonitoredFarm) -> None:
         until(lambda: not farm.notified(), lambda: farm.notified())
 
 
-def test_the_controllers_own_alert(farm: MonitoredFarm) -> None:
+def test_an_alert_fires_when_the_controller_ends(farm: MonitoredFarm) -> None:
     farm.stop_serving()
     until(lambda: ("ControllerDown", "") in farm.firing(), lambda: farm.firing())
     farm.serve()
     until(lambda: ("ControllerDown", "") not in farm.firing(), lambda: farm.firing())
 
 
-def test_boards_let_readers_in_alone(farm: MonitoredFarm) -> None:
+def test_a_board_gives_its_metrics_only_to_readers_with_a_certificate(farm: MonitoredFarm) -> None:
     assert farm.query('up{board="secure"} == 1'), "scraped over mutual TLS"
     with pytest.raises(OSError, match=r"(?i)ssl|reset|refused|closed"):
         urllib.request.urlopen(f"https://{farm.boards['secure'].target}/metrics", timeout=10)

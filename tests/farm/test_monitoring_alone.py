@@ -1,6 +1,6 @@
-"""ansible/monitoring.yml on one machine that is controller and monitoring at once.
+"""ansible/monitoring.yml runs on one machine that is both controller and monitoring machine.
 
-The tests follow one another: each begins where the one before it ended.
+Each test starts from the state in which the previous test ended.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from pathlib import Path
 import pytest
 from latfarm_controller.metrics.metrics import ControllerMetrics
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.boards.wheels import PYTHON, ROOT, install
 from tests.farm.conftest import MakeBoards
-from tests.farm.monitoring import until
-from tests.farm.virtual_board import VirtualBoard
-from tests.farm.wheels import PYTHON, ROOT, install
+from tests.farm.lab import enrolment
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
 
 ANSIBLE = (
-    # ansible-core, and what it and community.crypto need.
     *("ansible-core", "jinja2", "MarkupSafe", "PyYAML", "packaging", "resolvelib"),
     *("cryptography", "cffi", "pycparser"),
 )
+"""Distributions that the machine needs to run Ansible and its collection community.crypto."""
+
 CHECKOUT = "/srv/latfarm"
 HOME = "/srv/home"
 GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30).read().decode())"
@@ -36,14 +38,16 @@ RECAP = re.compile(r"^localhost\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=0\s+f
 
 
 @dataclass(frozen=True)
-class Played:
+class PlaybookRun:
+    """What Ansible printed, and how many tasks changed something."""
+
     out: str
     changed: int
 
 
 @pytest.fixture(scope="module")
 def machine(make_boards: MakeBoards, tmp_path_factory: pytest.TempPathFactory) -> VirtualBoard:
-    """A bare Debian with a checkout's playbooks, and Ansible in an environment of its own."""
+    """A Debian machine with the playbooks of this checkout and Ansible in an environment."""
     reason = enrolment.lacks()
     if reason:
         pytest.skip(reason)
@@ -63,7 +67,7 @@ def machine(make_boards: MakeBoards, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def bring(name: str, site: Path) -> None:
-    """Copy an installed distribution's modules, without its programs."""
+    """Copy the modules of a distribution from this host's Python, without its programs."""
     found = distribution(name)
     for file in found.files or ():
         if ".." not in file.parts and file.suffix != ".pyc":
@@ -72,23 +76,23 @@ def bring(name: str, site: Path) -> None:
             shutil.copy(str(found.locate_file(file)), target)
 
 
-def play(machine: VirtualBoard, *words: str) -> Played:
-    """Run it as one who sits at the machine does."""
+def play(machine: VirtualBoard, *words: str) -> PlaybookRun:
+    """Run the playbook on the machine itself; it must succeed."""
     command = f"cd {CHECKOUT} && LATFARM_HOME={HOME} ANSIBLE_NOCOLOR=1 LC_ALL=C.UTF-8"
     command += f" {PYTHON} -m ansible playbook ansible/monitoring.yml {' '.join(words)}"
     done = machine.run(command, check=False, timeout_s=300.0)
     recap = RECAP.search(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert recap is not None, done.stdout
-    return Played(done.stdout, int(recap[2]))
+    return PlaybookRun(done.stdout, int(recap[2]))
 
 
 def get(machine: VirtualBoard, url: str) -> str:
-    """What answers there; nothing while nobody does."""
+    """The answer of a URL on the machine; empty if there is none."""
     return machine.run(["python3", "-c", GET, url], check=False).stdout.strip()
 
 
-def test_one_run_sets_up_all_but_grafana_and_says_so(machine: VirtualBoard) -> None:
+def test_one_run_sets_up_everything_except_grafana_and_says_so(machine: VirtualBoard) -> None:
     played = play(machine)
     assert played.changed > 0
     assert machine.failed_units() == []
@@ -98,12 +102,12 @@ def test_one_run_sets_up_all_but_grafana_and_says_so(machine: VirtualBoard) -> N
     assert "-e grafana_package=FILE.deb" in told
     assert until(lambda: "Ready" in get(machine, "http://127.0.0.1:9090/-/ready"), "Prometheus")
     assert until(lambda: get(machine, "http://127.0.0.1:9093/-/ready") == "OK", "Alertmanager")
-    # The farm's authority was made here, as there was none: `latfarm` finds it in its home.
+    # There was no certificate authority, so the playbook made one in the home folder of `latfarm`.
     made = machine.run(f"ls {HOME}/tls").stdout.split()
     assert {"ca.crt", "ca.key", "controller.crt", "controller.key", "revoked.json"} <= set(made)
 
 
-def test_the_controller_beside_it_is_scraped_and_watched(machine: VirtualBoard) -> None:
+def test_prometheus_scrapes_the_controller_on_the_same_machine(machine: VirtualBoard) -> None:
     machine.run("mkdir /srv/page")
     machine.write("/srv/page/metrics", ControllerMetrics().text())
     machine.run(SERVE)

@@ -1,6 +1,6 @@
-"""ansible/monitoring.yml on a machine of its own: Prometheus watches a board that was enrolled.
+"""ansible/monitoring.yml sets up a monitoring machine, and Prometheus scrapes an enrolled board.
 
-The tests follow one another: each begins where the one before it ended.
+Each test starts from the state in which the previous test ended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController
-from tests.farm.enrolment import Controller
-from tests.farm.monitoring import PROFILE, until
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import LabController
+from tests.farm.lab.monitored_board import PROFILE
+from tests.farm.lab.processes import until
 from tests.monitoring.rendering import DASHBOARD
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
@@ -29,10 +31,11 @@ PROFILE_FILE = "/srv/board.json"
 TARGETS = "/etc/prometheus/latfarm.d"
 GRAFANA = "/etc/grafana/provisioning"
 TRANSIENT = (
-    # What a machine keeps of itself, and apt of its lists.
     *("/var/log", "/var/cache", "/var/lib/systemd", "/var/lib/apt", "/var/tmp", "/run", "/tmp"),
     *("/proc", "/sys", "/dev", "/root/.ansible", "/srv"),
 )
+"""Folders in which a machine and its apt write files of their own."""
+
 GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30).read().decode())"
 STAND_IN = {
     "DEBIAN/control": (
@@ -57,14 +60,16 @@ STAND_IN = {
 
 
 @dataclass(frozen=True)
-class Lab:
+class MonitoringLab:
+    """The monitoring machine, a board, their controller, and the machine's files at first."""
+
     watch: VirtualBoard
     board: VirtualBoard
-    controller: Controller
+    controller: LabController
     before: set[str]
 
 
-def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played:
+def play(lab: MonitoringLab, name: str, *words: str, **variables: Any) -> enrolment.PlaybookResult:
     played = lab.controller.play(
         name,
         *words,
@@ -79,8 +84,8 @@ def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played
     return played
 
 
-def ask(lab: Lab, path: str, port: int = 9090) -> Any:
-    """What Prometheus, or who listens there, answers on its own loopback."""
+def ask(lab: MonitoringLab, path: str, port: int = 9090) -> Any:
+    """The answer of a server on the monitoring machine: JSON, or text if it is not JSON."""
     done = lab.watch.run(["python3", "-c", GET, f"http://127.0.0.1:{port}{path}"], check=False)
     try:
         return json.loads(done.stdout)
@@ -88,22 +93,25 @@ def ask(lab: Lab, path: str, port: int = 9090) -> Any:
         return done.stdout
 
 
-def value(lab: Lab, expression: str) -> float | None:
-    """What an expression without a blank gives."""
+def value(lab: MonitoringLab, expression: str) -> float | None:
+    """The first value of an expression in Prometheus; None if there is no series.
+
+    The expression must contain no blank.
+    """
     found = ask(lab, f"/api/v1/query?query={expression}")
     series = found["data"]["result"] if isinstance(found, dict) else []
     return float(series[0]["value"][1]) if series else None
 
 
-def firing(lab: Lab) -> set[str]:
-    """Alerts that Alertmanager holds."""
+def firing(lab: MonitoringLab) -> set[str]:
+    """Names of the alerts that Alertmanager holds."""
     found = ask(lab, "/api/v2/alerts", 9093)
     return {alert["labels"]["alertname"] for alert in found} if isinstance(found, list) else set()
 
 
 @pytest.fixture(scope="module")
-def lab(make_controller: MakeController, make_boards: MakeBoards) -> Lab:
-    """A bare machine to watch from, and a board whose latencies are invented: nothing is big."""
+def lab(make_controller: MakeController, make_boards: MakeBoards) -> MonitoringLab:
+    """A Debian machine without monitoring, and a simulated board."""
     watch, board = make_boards("watch", "nuc-0")
     debs.offer(watch, debs.MONITORING)
     board.write(PROFILE_FILE, json.dumps({"platform": "sim1.0-fp32-1t", **PROFILE}))
@@ -114,17 +122,17 @@ def lab(make_controller: MakeController, make_boards: MakeBoards) -> Lab:
         latfarm_compile=False,
     )
     controller.stock([board], beside=[watch])
-    return Lab(watch, board, controller, enrolment.files(watch, TRANSIENT))
+    return MonitoringLab(watch, board, controller, enrolment.files(watch, TRANSIENT))
 
 
-def test_a_preview_on_a_bare_machine_changes_nothing(lab: Lab) -> None:
+def test_a_preview_on_a_bare_machine_changes_nothing(lab: MonitoringLab) -> None:
     played = play(lab, "monitoring.yml", "--check")
     assert "Prometheus is not installed here" in played.out
     assert "Alertmanager is not installed here" in played.out
     assert enrolment.files(lab.watch, TRANSIENT) == lab.before
 
 
-def test_a_bare_machine_watches_after_one_run(lab: Lab) -> None:
+def test_one_run_sets_up_monitoring(lab: MonitoringLab) -> None:
     played = play(lab, "monitoring.yml")
     assert played.changed["watch"] > 0
     assert "There is no Grafana on this machine" in played.out
@@ -134,31 +142,31 @@ def test_a_bare_machine_watches_after_one_run(lab: Lab) -> None:
     until(lambda: ask(lab, "/api/v1/rules")["data"]["groups"], "no rules")
     groups = ask(lab, "/api/v1/rules")["data"]["groups"]
     assert {group["name"] for group in groups} == {"latfarm-recordings", "latfarm-alerts"}
-    # It looks for those in turns of some seconds.
+    # Prometheus looks for Alertmanagers every few seconds.
     (known,) = until(
         lambda: ask(lab, "/api/v1/alertmanagers")["data"]["activeAlertmanagers"],
         "no Alertmanager is known to Prometheus",
     )
     assert known["url"] == "http://127.0.0.1:9093/api/v2/alerts"
-    # The authority's key stays on the controller, and only Prometheus reads its own.
+    # The authority's key is only on the controller, and only Prometheus can read its own key.
     key = lab.watch.run("stat -c '%U:%G %a' /etc/prometheus/latfarm-tls/prometheus.key").stdout
     assert key == "root:prometheus 640\n"
     assert lab.watch.run("find / -xdev -name ca.key").stdout == ""
 
 
-def test_prometheus_scrapes_the_board_that_is_enrolled(lab: Lab) -> None:
+def test_prometheus_scrapes_the_board_that_is_enrolled(lab: MonitoringLab) -> None:
     play(lab, "enroll.yml")
     (target,) = json.loads(lab.watch.run(f"cat {TARGETS}/nuc-0.json").stdout)
     assert target["targets"] == [f"{lab.board.address}:9101"]
     up = 'up{board="nuc-0",type="linux-cpu"}'
     until(lambda: value(lab, up) == 1, lambda: ask(lab, "/api/v1/targets"))
     assert until(lambda: value(lab, 'latfarm_agent_build_info{board="nuc-0"}') == 1, "metrics")
-    # Of the rules too: this one asks for the certificate that the board told of.
+    # The recording rules work, too: this one is about the board's certificate.
     remains = 'latfarm:certificate_remaining:seconds{board="nuc-0",certificate="agent"}'
     until(lambda: (value(lab, remains) or 0) > 300 * 86400, lambda: ask(lab, "/api/v1/rules"))
 
 
-def test_a_board_that_is_down_is_told_and_told_to_be_back(lab: Lab) -> None:
+def test_an_alert_fires_while_a_board_is_down(lab: MonitoringLab) -> None:
     lab.board.run("systemctl stop latfarm-agent")
     until(lambda: "LatfarmBoardDown" in firing(lab), lambda: ask(lab, "/api/v1/alerts"))
     lab.board.run("systemctl start latfarm-agent")
@@ -169,7 +177,7 @@ def test_a_board_that_is_down_is_told_and_told_to_be_back(lab: Lab) -> None:
     )
 
 
-def test_another_authority_takes_over_without_a_failed_scrape(lab: Lab) -> None:
+def test_another_authority_takes_over_without_a_failed_scrape(lab: MonitoringLab) -> None:
     begun = lab.watch.run("date +%s").stdout.strip()
     read = "cat /etc/latfarm/tls/ca.crt"
     pid = lab.board.run("systemctl show --property=MainPID --value latfarm-agent").stdout
@@ -186,15 +194,15 @@ def test_another_authority_takes_over_without_a_failed_scrape(lab: Lab) -> None:
     assert lab.board.run("systemctl show --property=MainPID --value latfarm-agent").stdout == pid
     assert lab.controller.latfarm("certs", "authority", "show", "--json")["step"] == "single"
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
-    # Connections of before may live on: a new one shows that the new certificates are in use.
+    # A new connection shows that the new certificates work; older connections may still be open.
     lab.watch.run("systemctl restart prometheus")
     until(lambda: value(lab, 'up{board="nuc-0"}') == 1, lambda: ask(lab, "/api/v1/targets"))
     seconds = int(lab.watch.run("date +%s").stdout) - int(begun)
     assert value(lab, f'min_over_time(up{{board="nuc-0"}}[{seconds}s])') == 1
 
 
-def test_time_and_devices_as_far_as_a_container_goes(lab: Lab) -> None:
-    """Neither chrony's nor udev's service starts where the clock and /sys are the host's."""
+def test_time_servers_and_rules_for_devices_are_set(lab: MonitoringLab) -> None:
+    """The services of chrony and udev do not start in a container, so their programs are run."""
     install = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y"
     debs.offer(lab.board, debs.DEVICES)
     lab.board.run(f"{install} {' '.join(debs.DEVICES)}")
@@ -209,20 +217,20 @@ def test_time_and_devices_as_far_as_a_container_goes(lab: Lab) -> None:
     assert "the clock is not synchronised: no server has answered yet" in played.out
     assert play(lab, *words, **wanted).changed == {"nuc-0": 0}
 
-    # udev itself reads the rule, knows the group, and gives the device to it.
+    # udev reads the rule and gives the device to the group.
     lab.board.run("udevadm test /sys/devices/virtual/mem/full")
     assert lab.board.run("stat -c '%U:%G %a' /dev/full").stdout == "root:latfarm-devices 660\n"
-    # chrony itself reads the file, and asks the farm's server; the clock is left alone.
+    # chrony reads the file and asks the farm's server; -Q does not set the clock.
     lab.watch.run("chronyd -x 'local stratum 8' 'allow' 'cmdport 0' 'port 123'")
     asked = lab.board.run("chronyd -Q -t 60 'confdir /etc/chrony/conf.d' 2>&1").stdout
     assert re.search(r"System clock wrong by -?0\.0\d+ seconds \(ignored\)", asked), asked
     lab.watch.run("pkill --exact chronyd")
 
 
-def test_grafana_finds_data_source_and_dashboard(lab: Lab, tmp_path: Path) -> None:
-    """With a package of Grafana's account, folders and unit: there is none with the program."""
+def test_grafana_finds_data_source_and_dashboard(lab: MonitoringLab, tmp_path: Path) -> None:
+    """A package with Grafana's account, folders and unit stands for Grafana; it has no program."""
     if shutil.which("dpkg-deb") is None:
-        pytest.skip("dpkg-deb is not here")
+        pytest.skip("this host has no dpkg-deb")
     tree = tmp_path / "grafana"
     for name, (text, mode) in STAND_IN.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -247,13 +255,13 @@ def test_grafana_finds_data_source_and_dashboard(lab: Lab, tmp_path: Path) -> No
     assert shown == DASHBOARD.read_text()
     assert set(re.findall(r'"uid": "(\w+)"', shown)) >= {source["uid"]}
     assert lab.watch.run("systemctl is-active grafana-server").stdout == "active\n"
-    # Of all that monitoring.yml does, a second run changes nothing, and a preview says so.
+    # A second run of the whole playbook changes nothing, and a preview says so.
     for more in ((), ("--check",)):
         again = play(lab, "monitoring.yml", *more, grafana_package=str(package))
         assert again.changed == {"watch": 0}
 
 
-def test_a_preview_of_a_departure_changes_nothing(lab: Lab) -> None:
+def test_a_preview_of_a_departure_changes_nothing(lab: MonitoringLab) -> None:
     before, revoked = enrolment.files(lab.board, TRANSIENT), lab.controller.revoked
     played = play(lab, "unenroll.yml", "--check")
     assert played.changed["nuc-0"] > 0
@@ -264,25 +272,25 @@ def test_a_preview_of_a_departure_changes_nothing(lab: Lab) -> None:
     assert value(lab, 'up{board="nuc-0"}') == 1
 
 
-def decisions(lab: Lab) -> list[tuple[str, str]]:
-    """What was decided about the board, newest first, and why."""
+def decisions(lab: MonitoringLab) -> list[tuple[str, str]]:
+    """Decisions about the board and their reasons, the newest first."""
     events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
     return [(event["event"], event["reason"]) for event in events]
 
 
-def test_prometheus_forgets_a_board_that_leaves(lab: Lab) -> None:
+def test_prometheus_forgets_a_board_that_leaves(lab: MonitoringLab) -> None:
     play(lab, "unenroll.yml")
     assert lab.watch.run(f"ls {TARGETS}").stdout == ""
     until(lambda: targets(lab) == ["latfarm-controller"], lambda: targets(lab))
 
 
-def targets(lab: Lab) -> list[str]:
-    """The jobs of all that is scraped."""
+def targets(lab: MonitoringLab) -> list[str]:
+    """Names of the jobs of all scraped targets."""
     found = ask(lab, "/api/v1/targets?state=active")["data"]["activeTargets"]
     return [each["labels"]["job"] for each in found]
 
 
-def test_a_board_that_comes_back_works_again_unless_somebody_drained_it(lab: Lab) -> None:
+def test_a_board_that_comes_back_works_again_unless_somebody_drained_it(lab: MonitoringLab) -> None:
     assert decisions(lab) == [("drained", "unenrolled")]
     play(lab, "enroll.yml")
     assert decisions(lab)[0] == ("resumed", "enrolled again")

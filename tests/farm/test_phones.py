@@ -1,4 +1,4 @@
-"""Phones over adb: a host's agents, Android's own daemon, binaries that really run there."""
+"""The agent measures on virtual phones over adb, with Android's own daemon and real binaries."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1.agent_pb2_grpc import AgentServiceStub
 
 from tests.agent.phones.kit import ANSWERS, binaries, entry, remove_binaries
-from tests.farm import host, phone
-from tests.farm.phone import VirtualPhone, adb_server
-from tests.farm.rack import Rack
+from tests.farm.boards import container, host, phone
+from tests.farm.boards.phone import VirtualPhone, adb_server
+from tests.farm.boards.rack import Rack
 
 pytestmark = [
     pytest.mark.farm,
@@ -40,7 +40,7 @@ pytestmark = [
 ONCE = changed(QUICK, sessions=1)
 
 
-def asked() -> AgentConfig:
+def phone_config() -> AgentConfig:
     one = entry("tflite-benchmark", "benchmark_model", {}, {"delegate": "gpu"})
     options = {"benchmarks": [one, entry("ncnn-bench", "benchncnn")], "runs": 5}
     return AgentConfig(runtimes={"adb": RuntimeConfig(options=options)})
@@ -48,7 +48,7 @@ def asked() -> AgentConfig:
 
 @pytest.fixture(scope="module")
 def phones(rack: Rack) -> Iterator[list[VirtualPhone]]:
-    """Two phones on one host, and a server for its clients."""
+    """Two phones, and an adb server of their own."""
     with adb_server() as port, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANDROID_ADB_SERVER_PORT", port)
         binaries()
@@ -67,7 +67,7 @@ def one(phones: list[VirtualPhone]) -> VirtualPhone:
 def bench(one: VirtualPhone, tmp_path: Path) -> Iterator[Bench]:
     made = phone_bench(
         one.serial,
-        BenchOptions("phone-1", "acme4", tmp_path / "work", config=asked(), limits=PATIENT),
+        BenchOptions("phone-1", "acme4", tmp_path / "work", config=phone_config(), limits=PATIENT),
     )
     yield made
     made.close()
@@ -84,11 +84,16 @@ PLATFORM = "acme4-tflite1.0-fp32-1t"
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
-    """Wait for what another process does: each look takes some tens of milliseconds itself."""
+    """Wait until `ready` is true. It takes tens of milliseconds itself, so there is no sleep."""
     for _ in range(400):
         if ready():
             return
     raise AssertionError(what)
+
+
+def is_keeper(pid: int) -> bool:
+    """Whether a child of this process is the keeper of a worker; the others are the phones."""
+    return b"latfarm_agent.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.gate
@@ -144,11 +149,10 @@ def test_a_worker_that_is_killed_leaves_nothing_on_the_phone(
     killed: list[int] = []
 
     def watched() -> bool:
-        # The worker alone: the client that it started is its keeper's to end.
+        # Kill only the worker: its keeper must end the adb client that the worker has started.
         if not killed and one.benchmarks():
-            # Not `worker_pids`: the phones are children of ours too.
-            _, worker = bench._workers._workers["adb"]
-            killed.append(min(keeper.descendants(worker.pid)))
+            (worker_keeper,) = filter(is_keeper, container.children(os.getpid()))
+            killed.append(min(keeper.descendants(worker_keeper)))
             os.kill(killed[0], signal.SIGKILL)
         return False
 
@@ -169,7 +173,7 @@ def test_a_binary_that_never_ends(one: VirtualPhone, bench: Bench, model: Path) 
 @pytest.mark.parametrize(
     ("word", "code"), [("segfault", "MODEL_CRASHED"), ("garbage", "MODEL_FAILED")]
 )
-def test_binaries_on_a_bad_day(
+def test_a_binary_that_fails(
     one: VirtualPhone, bench: Bench, model: Path, word: str, code: str
 ) -> None:
     bench.describe()
@@ -178,10 +182,10 @@ def test_binaries_on_a_bad_day(
     assert (result.outcome, result.error_code) == ("model_error", code), result.error_message
 
 
-def test_a_phone_that_drops_off_and_comes_back(
+def test_a_phone_that_disappears_and_comes_back(
     one: VirtualPhone, bench: Bench, model: Path
 ) -> None:
-    """The daemon is killed while it measures, and started again."""
+    """adbd is killed during a measurement, and started again."""
 
     def pull(stage: BenchStage) -> None:
         if stage.name == "timing":
@@ -197,8 +201,8 @@ def test_a_phone_that_drops_off_and_comes_back(
     assert again.outcome == "ok", again.error_message
 
 
-def test_a_phone_that_falls_silent(one: VirtualPhone, bench: Bench, model: Path) -> None:
-    """Nothing tells that a phone without a cable is gone; its silence is not the model's fault."""
+def test_a_phone_whose_network_is_cut(one: VirtualPhone, bench: Bench, model: Path) -> None:
+    """Over the network nobody notices that a phone is gone; the model must not be blamed for it."""
 
     def cut(stage: BenchStage) -> None:
         if stage.name == "timing":
@@ -223,7 +227,7 @@ def test_a_phone_that_reboots(one: VirtualPhone, bench: Bench, model: Path) -> N
     assert again.outcome == "ok", again.error_message
 
 
-def test_a_hot_phone_is_left_alone(one: VirtualPhone, bench: Bench, model: Path) -> None:
+def test_a_hot_phone_does_not_measure(one: VirtualPhone, bench: Bench, model: Path) -> None:
     bench.describe()
     hot = ANSWERS["dumpsys-thermalservice"].replace("Thermal Status: 0", "Thermal Status: 2")
     one.answer("dumpsys-thermalservice", hot)
@@ -235,13 +239,13 @@ def test_a_hot_phone_is_left_alone(one: VirtualPhone, bench: Bench, model: Path)
     assert "thermal status moderate" in result.error_message
 
 
-class Agent:
-    """`latfarm-agent serve --adb` as its users start it."""
+class PhoneAgent:
+    """A process of `latfarm-agent serve --adb`, started as users start it."""
 
     def __init__(self, phone: VirtualPhone, folder: Path) -> None:
         folder.mkdir()
         config = folder / "phones.json"
-        options = asked().runtimes["adb"].options
+        options = phone_config().runtimes["adb"].options
         config.write_text(json.dumps({"runtimes": {"adb": {"options": options}}}))
         self._port_file = folder / "port"
         self._process = subprocess.Popen(
@@ -288,9 +292,9 @@ def ask(stub: AgentServiceStub, data: bytes, digest: str, results: list[pb.Resul
 
 
 def test_two_phones_on_one_host(phones: list[VirtualPhone], tmp_path: Path, model: Path) -> None:
-    """Two agents measure on two phones at once; they are two boards, and one platform."""
+    """Two agents measure on two phones at the same time: two boards that offer one platform."""
     phones[0].behave("")
-    agents = [Agent(each, tmp_path / each.board.name) for each in phones]
+    agents = [PhoneAgent(each, tmp_path / each.board.name) for each in phones]
     try:
         stubs = [agent.stub() for agent in agents]
         described = [stub.Describe(pb.DescribeRequest()) for stub in stubs]

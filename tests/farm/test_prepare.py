@@ -1,4 +1,4 @@
-"""What a run needs of its host is made, or named in one line and done without."""
+"""`prepare` makes what tests on virtual boards need, or says in one line why it cannot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.farm import conftest, debs, emulation, host, prepare, rootfs, wheels
-from tests.farm.host import HostError
+from tests.farm import conftest, prepare
+from tests.farm.boards import debs, emulation, host, rootfs, wheels
+from tests.farm.boards.host import HostError
 
 pytestmark = pytest.mark.farm
 
@@ -22,13 +23,13 @@ def refuse(*words: object, **options: object) -> Any:
 
 @pytest.fixture
 def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache in which nothing is, and a mirror that is not there."""
+    """An empty cache folder, and a mirror that does not exist."""
     monkeypatch.setenv(host.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv(rootfs.MIRROR_VARIABLE, f"file://{tmp_path}/mirror")
     return tmp_path
 
 
-def test_a_host_that_nothing_can_be_installed_on_is_told_so(
+def test_a_host_on_which_nothing_can_be_installed(
     nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(prepare, "install", refuse)
@@ -37,15 +38,15 @@ def test_a_host_that_nothing_can_be_installed_on_is_told_so(
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "virtual boards: cannot install: apt-get: exit status 100: no network",
-        "virtual boards: none on this host: virtual boards need Debian's packages zstd",
+        "virtual boards: this host cannot run them: virtual boards need Debian's packages zstd",
     ]
 
 
-def test_a_host_without_a_way_to_debian_is_told_so(
+def test_a_host_that_cannot_reach_a_mirror(
     nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reason = rootfs.lacks()
-    assert reason.startswith("there is no way to Debian's packages")
+    assert reason.startswith("Debian's packages cannot be reached")
     assert f"{nothing}/mirror/dists/{rootfs.SUITE}/InRelease" in reason
     assert "\n" not in reason
     monkeypatch.setattr(host, "lacks", str)
@@ -53,7 +54,7 @@ def test_a_host_without_a_way_to_debian_is_told_so(
     assert reason in capsys.readouterr().err
 
 
-def test_what_is_in_the_cache_needs_no_way_to_debian(
+def test_a_cached_root_file_system_needs_no_mirror(
     nothing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rootfs, "_make", lambda packed, *_: packed.touch())
@@ -61,7 +62,7 @@ def test_what_is_in_the_cache_needs_no_way_to_debian(
     assert rootfs.lacks() == ""
 
 
-def test_a_failure_on_a_host_that_could_is_a_failure(
+def test_a_failure_on_a_host_that_can_run_boards_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in (host, rootfs):
@@ -70,7 +71,7 @@ def test_a_failure_on_a_host_that_could_is_a_failure(
     monkeypatch.setattr(wheels, "site", lambda *_, **__: None)
     assert prepare.main([]) == 1
     *each, last = capsys.readouterr().err.splitlines()
-    assert len(each) == 4, "one that fails does not hide another"
+    assert len(each) == 4, "each failure is printed"
     assert all("no network" in line for line in each)
     assert "1 of 5 are there; run this again" in last
 
@@ -81,11 +82,11 @@ def test_a_fetch_that_fails_says_what_to_do() -> None:
     said = str(caught.value)
     assert said.startswith("false: exit status 1")
     assert "LATFARM_DEBIAN_MIRROR names another mirror" in said
-    assert "run this again: what was fetched is kept" in said
+    assert "run this again: fetched files are kept" in said
 
 
 def package(folder: Path, name: str) -> Path:
-    """A Debian package with nothing in it."""
+    """Make an empty Debian package."""
     control = folder / name / "DEBIAN" / "control"
     control.parent.mkdir(parents=True)
     control.write_text(
@@ -96,14 +97,14 @@ def package(folder: Path, name: str) -> Path:
     return made
 
 
-def test_a_half_fetch_goes_on_where_it_stopped(
+def test_an_interrupted_fetch_continues_where_it_stopped(
     nothing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [package(nothing, name) for name in ("one", "two")]
     had: list[list[str]] = []
 
     def apt(*words: str | Path, **_: object) -> str:
-        """As apt does: what is in its archives already is not fetched again."""
+        """Stands for apt, which does not fetch packages again that are in its archives."""
         if "install" in words:
             (place,) = (Path(str(w).partition("=")[2]) for w in words if "archives=" in str(w))
             had.append(sorted(path.name for path in place.glob("*.deb")))
@@ -123,7 +124,7 @@ def test_a_half_fetch_goes_on_where_it_stopped(
     assert {path.name for path in place.iterdir()} == {*(path.name for path in made), "Packages"}
     assert [path.name for path in place.parent.iterdir() if path.is_dir()] == [place.name]
     assert debs.repository(["two", "one"]) == place
-    assert len(had) == 2, "what is there is not asked for again"
+    assert len(had) == 2, "a finished repository is not fetched again"
 
 
 def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +141,13 @@ def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch)
     assert set(asked) == {host.NATIVE, "arm64"}
 
 
-def test_packages_start_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_start_no_services(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
-    monkeypatch.setattr(prepare, "_POLICY", policy)
-    with prepare._nothing_started():
+    with prepare.services_kept_off(policy):
         assert subprocess.run([policy, "prometheus", "start"]).returncode == 101
     assert not policy.exists()
     policy.write_text("the host's own\n")
-    with prepare._nothing_started():
+    with prepare.services_kept_off(policy):
         assert policy.read_text() == "the host's own\n"
     assert policy.exists()
 

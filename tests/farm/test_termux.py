@@ -1,7 +1,7 @@
-"""The agent where Android keeps things to itself, as it does from an app such as Termux.
+"""The agent measures in an environment like that of the app Termux on Android.
 
-There, Python's platform is "android", the system's files of accounts and sensors cannot be read,
-/etc and /tmp are not what they are elsewhere, nobody has a capability, and there are no semaphores.
+There, Python's platform is "android", most of /proc and /sys cannot be read, /tmp cannot be used,
+files in /etc are missing, no process has capabilities, and there are no semaphores.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from latfarm_agent.testing.tflite_samples import samples
 
-from tests.farm import host
-from tests.farm.wheels import ROOT
+from tests.farm.boards import host
+from tests.farm.boards.wheels import ROOT
 
-_LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "setpriv is not here")
+_LACKS = host.lacks(("unshare",)) or ("" if shutil.which("setpriv") else "this host has no setpriv")
 
 pytestmark = [
     pytest.mark.farm,
@@ -36,7 +36,7 @@ touch file && chmod 000 file && mkdir folder && chmod 000 folder
 for path in stat loadavg vmstat cpuinfo version; do mount --bind file /proc/$path; done
 mount --bind folder /sys
 mount --bind folder /dev/shm
-# Where our own Python lies below /tmp, there is a way to it, and to nothing else.
+# If this Python is below /tmp, only the folders that it needs stay visible there.
 if [ -n "$KEPT" ]; then
   mkdir kept
   for name in $KEPT; do mkdir "kept/$name" && mount --rbind "/tmp/$name" "kept/$name"; done
@@ -85,20 +85,20 @@ print(json.dumps([board.board_id, dict(board.conditions), result.outcome, result
 
 
 def below_tmp() -> set[str]:
-    """Names of what this Python and its packages need of /tmp."""
+    """Names of the folders in /tmp that this Python and its packages need."""
     needed = {sys.executable, sys.prefix, sys.base_prefix, str(ROOT), *sys.path}
     paths = {Path(text).resolve() for text in needed if text} | {Path(sys.executable)}
     return {path.parts[2] for path in paths if path.parts[:2] == ("/", "tmp") and path != TMP}
 
 
-def test_the_agent_measures_there(tmp_path: Path) -> None:
+def test_the_agent_measures_like_an_app(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert")
     (tmp_path / "model.tflite").write_bytes(samples()["cnn-fp32"])
     for name in ("hidden", "home", "tmp"):
         (tmp_path / name).mkdir()
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    # A folder that is still there when /tmp is covered.
+    # /tmp will be hidden, so the files must be elsewhere.
     with_us = Path(tempfile.mkdtemp(prefix="latfarm-termux-", dir="/var/tmp"))
     shutil.copytree(tmp_path, with_us, dirs_exist_ok=True)
     environment = {

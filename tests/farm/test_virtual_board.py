@@ -1,4 +1,4 @@
-"""Virtual boards do what real ones do: boot, log in, reboot, lose power, network and memory."""
+"""Virtual boards behave like real boards: they boot, reboot, and lose power, network and memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm import cgroups, host, network, rootfs
-from tests.farm import rack as racks
-from tests.farm.host import HostError
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import BoardError, VirtualBoard
+from tests.farm.boards import cgroups, host, network, rootfs
+from tests.farm.boards import rack as racks
+from tests.farm.boards.host import HostError
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import BoardError, VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
 MakeBoard = Callable[..., VirtualBoard]
@@ -33,8 +33,8 @@ WantedBy=multi-user.target
 LEAVES_A_BOARD = """
 import sys
 import tempfile
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 rack = Rack()
 board = VirtualBoard("orphan", rack=rack)
 board.start()
@@ -45,13 +45,13 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def board(rack: Rack) -> Iterator[VirtualBoard]:
-    """One board for the tests that leave it as it was."""
+    """One board for all tests that leave it in the state in which they found it."""
     with VirtualBoard("jetson-1", rack=rack) as board:
         yield board
 
 
 def traces(name: str) -> list[str]:
-    """What of a rack is left on this host."""
+    """Everything on this host that belongs to the rack with this name."""
     found = [path.name for path in Path("/run/netns").glob(f"lf{name}*")]
     found += [path.name for path in Path("/sys/class/net").glob(f"lf{name}*")]
     found += [str(path) for path in cgroups.stale(f"lf{name}")]
@@ -61,7 +61,7 @@ def traces(name: str) -> list[str]:
 
 
 def answers(board: VirtualBoard) -> bool:
-    """Whether its sshd can be spoken to."""
+    """Whether the board's sshd answers."""
     try:
         with socket.create_connection((board.address, 22), timeout=2.0) as connection:
             return connection.recv(4) == b"SSH-"
@@ -79,7 +79,7 @@ def test_boots_with_all_services(board: VirtualBoard) -> None:
     assert board.ssh("hostname; id -un").stdout == "jetson-1\nroot\n"
     links = board.run("ls /sys/class/net").stdout.split()
     assert sorted(links) == ["eth0", "lo"]
-    # What the board reaches is the host.
+    # The board's default route leads to the host.
     route = board.run("ip route show default").stdout
     assert board.rack.address in route
 
@@ -96,10 +96,10 @@ def test_runs_commands(board: VirtualBoard) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         board.run("sleep 60", timeout_s=0.2)
     own = board.run("cat /proc/self/cgroup").stdout
-    assert f"{board.rack.name}-" in own  # what is run there counts as the board's
+    assert f"{board.rack.name}-" in own  # the command is in the board's control group
 
 
-def test_takes_and_gives_files(board: VirtualBoard, tmp_path: Path) -> None:
+def test_copies_files_to_and_from_the_board(board: VirtualBoard, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "script").write_text("#!/bin/sh\necho ran\n")
@@ -115,7 +115,7 @@ def test_takes_and_gives_files(board: VirtualBoard, tmp_path: Path) -> None:
     assert board.run("ls /opt/pushed; stat -c %F /opt/pushed/copied").stdout.split("\n")[:5] == [
         *("copied", "inner", "link", "more", "regular file"),
     ]
-    # An absolute link on the board leads to the board's folder, not to the host's.
+    # An absolute link on the board leads to a folder of the board, not of the host.
     board.run("mkdir -p /srv/real && ln -sfn /srv/real /srv/link")
     board.push(folder / "more", "/srv/link/deep/more")
     board.write("/srv/link/text", "written", 0o600)
@@ -135,7 +135,7 @@ def test_reboots_and_keeps_its_disk(make_board: MakeBoard) -> None:
     assert board.boots == 2
     assert board.run("cat /var/counted; ls /run/gone", check=False).stdout == "boot\n"
     assert answers(board)
-    # As a playbook does it, over the network; who asked is cut off.
+    # Over the network, as a playbook does; the connection breaks.
     board.ssh("systemctl", "reboot", check=False)
     board.wait_for_boot(3)
     assert board.run("cat /var/counted").stdout == "boot\nboot\n"
@@ -149,7 +149,7 @@ def test_loses_power(make_board: MakeBoard) -> None:
     assert not answers(board)
     with pytest.raises(BoardError, match="nano is off"):
         board.run("true")
-    board.kill()  # nothing more to do
+    board.kill()  # a second call changes nothing
     board.start()
     assert answers(board)
     with pytest.raises(BoardError, match="nano is on already"):
@@ -185,10 +185,10 @@ def test_loses_its_network(board: VirtualBoard) -> None:
     assert answers(board)
 
 
-def test_hangs(board: VirtualBoard) -> None:
+def test_a_frozen_board_does_not_answer(board: VirtualBoard) -> None:
     board.freeze()
     try:
-        # The kernel still takes the connection; nobody in it says a word.
+        # The kernel still accepts the connection, but sshd does not answer.
         with socket.create_connection((board.address, 22), timeout=2.0) as connection:
             connection.settimeout(0.5)
             with pytest.raises(TimeoutError):
@@ -207,7 +207,7 @@ def test_a_frozen_board_can_be_switched_off(make_board: MakeBoard) -> None:
 
 
 def test_runs_out_of_memory(make_board: MakeBoard) -> None:
-    if not cgroups.bounds_memory():
+    if not cgroups.can_limit_memory():
         pytest.skip("no control group here bounds memory")
     board = make_board("small", memory_bytes=256 << 20)
     greedy = "python3 -c 'print(len(bytearray({} << 20)))'"
@@ -217,7 +217,7 @@ def test_runs_out_of_memory(make_board: MakeBoard) -> None:
     assert answers(board)
 
 
-def test_another_architecture(arm64_rack: Rack) -> None:
+def test_a_board_of_another_architecture_boots(arm64_rack: Rack) -> None:
     with VirtualBoard("imx93", "arm64", rack=arm64_rack) as board:
         assert board.run("uname -m; dpkg --print-architecture").stdout == "aarch64\narm64\n"
         assert board.run("systemctl is-system-running").stdout == "running\n"
@@ -238,7 +238,7 @@ def test_eight_boards(rack: Rack) -> None:
         unique = {board.run("cat /etc/machine-id").stdout for board in boards}
         keys = {board.run("cat /etc/ssh/ssh_host_ed25519_key.pub").stdout for board in boards}
         assert (len(unique), len(keys)) == (8, 8)
-        # One that is cut off or off is no matter to its neighbours.
+        # A board that is off or cut off does not affect its neighbours.
         boards[0].cut_off()
         boards[1].kill()
         assert [answers(board) for board in boards[:4]] == [False, False, True, True]
@@ -247,7 +247,7 @@ def test_eight_boards(rack: Rack) -> None:
 
 
 @pytest.mark.gate
-def test_nothing_is_left(rack: Rack) -> None:
+def test_a_closed_rack_leaves_nothing_behind(rack: Rack) -> None:
     own = Rack()
     assert own.address != rack.address
     with own, VirtualBoard("short", rack=own) as board:
@@ -273,7 +273,7 @@ def test_what_a_killed_process_left_is_removed(rack: Rack, board: VirtualBoard) 
         name, address = child.stdout.readline().split()
         with socket.create_connection((address, 22), timeout=5.0):
             pass
-        # Locked: whoever else made a rack now would remove it before us.
+        # Without this lock, another process could remove the rack first.
         with rootfs.locked(host.work_dir() / ".lock"):
             child.send_signal(signal.SIGKILL)
             child.wait()
@@ -286,7 +286,7 @@ def test_what_a_killed_process_left_is_removed(rack: Rack, board: VirtualBoard) 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose sockets' names fit: those of Unix sockets have 107 bytes."""
+    """A folder with a short path: the path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="lf") as folder:
         yield Path(folder)
 
@@ -314,20 +314,21 @@ def test_disks_are_memory_where_they_cannot_be_layers(
         host.command("umount", folder)
 
 
-def test_boots_or_says_why(rack: Rack) -> None:
+def test_a_board_that_does_not_boot_raises_an_error(rack: Rack) -> None:
     board = VirtualBoard("broken", rack=rack, boot_timeout_s=60.0)
     try:
         assert board.try_out() == ""
-        upper = rack.disks / board._cable.namespace / "upper"
-        (upper / "usr" / "lib" / "systemd").mkdir(parents=True)
-        (upper / "usr" / "lib" / "systemd" / "systemd").write_text("no program")
+        (board.disk / "usr" / "lib" / "systemd").mkdir(parents=True)
+        (board.disk / "usr" / "lib" / "systemd" / "systemd").write_text("no program")
         with pytest.raises(BoardError, match=r"broken does not boot"):
             board.start()
     finally:
         board.close()
 
 
-def test_says_what_a_host_lacks(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_root_or_programs_is_reported(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert host.lacks() == ""
     monkeypatch.setenv("PATH", "/nowhere")
     assert "systemd-container" in host.lacks()
@@ -335,7 +336,9 @@ def test_says_what_a_host_lacks(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> 
     assert host.lacks() == "virtual boards need root"
 
 
-def test_trees_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_choice_of_packages_has_its_own_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
 
     def make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:

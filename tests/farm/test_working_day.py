@@ -1,8 +1,8 @@
-"""Every playbook and the measuring chain once, on one board: the gate's part of the farm's tests.
+"""Runs every playbook once, and measures once, on one board: the part of the tests for the gate.
 
-One machine watches, one board joins, measures on ONNX Runtime, gets new certificates and a new
-release, and leaves. The other files test each step in depth.
-The tests follow one another: each begins where the one before it ended.
+One machine monitors. One board is enrolled, measures on ONNX Runtime, gets new certificates and a
+new release, and leaves. Other files test each step in depth.
+Each test starts from the state in which the previous test ended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import pytest
 from latfarm_controller import builders
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from tests.farm import debs, enrolment
+from tests.farm.boards import debs
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import MakeBoards, MakeController
-from tests.farm.enrolment import Controller
-from tests.farm.monitoring import until
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.lab import enrolment
+from tests.farm.lab.enrolment import LabController
+from tests.farm.lab.processes import until
 
 pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(600)]
 
@@ -34,28 +35,30 @@ KEPT_BY_THE_BOARD = (
 
 
 @dataclass(frozen=True)
-class Lab:
-    """The machine that watches, the board, and the files of the board before it joined."""
+class WorkingDayLab:
+    """The monitoring machine, the board and its first files, the controller, and our wheels."""
 
     watch: VirtualBoard
     board: VirtualBoard
-    controller: Controller
+    controller: LabController
     own_wheels_dir: Path
     files_before: set[str]
 
 
 @pytest.fixture(scope="module")
-def lab(make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]) -> Lab:
+def lab(
+    make_controller: MakeController, make_boards: MakeBoards, own_wheels: list[Path]
+) -> WorkingDayLab:
     watch, board = make_boards("watch", "nuc-0")
     debs.offer(watch, debs.MONITORING)
     controller = make_controller([board], latfarm_compile=False)
     controller.stock([board], beside=[watch])
     before = enrolment.files(board, KEPT_BY_THE_BOARD)
-    return Lab(watch, board, controller, own_wheels[0].parent, before)
+    return WorkingDayLab(watch, board, controller, own_wheels[0].parent, before)
 
 
-def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played:
-    """Run a playbook with short times for Prometheus; it must end well."""
+def play(lab: WorkingDayLab, name: str, *words: str, **variables: Any) -> enrolment.PlaybookResult:
+    """Run a playbook with short times for Prometheus; it must succeed."""
     played = lab.controller.play(
         name,
         *words,
@@ -70,37 +73,37 @@ def play(lab: Lab, name: str, *words: str, **variables: Any) -> enrolment.Played
     return played
 
 
-def is_well(lab: Lab) -> bool:
-    """Whether the controller finds nothing wrong with the board."""
+def is_well(lab: WorkingDayLab) -> bool:
+    """Whether `latfarm boards check` finds nothing wrong with the board."""
     return bool(lab.controller.latfarm("boards", "check", lab.board.name, "--json")["well"])
 
 
-def scraped(lab: Lab) -> bool:
-    """Whether Prometheus reached the board when it last tried."""
+def scraped(lab: WorkingDayLab) -> bool:
+    """Whether the last scrape of the board by Prometheus succeeded."""
     url = "http://127.0.0.1:9090/api/v1/query?query=up%7Bboard=%22nuc-0%22%7D"
     answer = lab.watch.run(["python3", "-c", GET, url], check=False).stdout
     series = json.loads(answer)["data"]["result"] if answer else []
     return bool(series) and series[0]["value"][1] == "1"
 
 
-def test_monitoring(lab: Lab) -> None:
+def test_monitoring(lab: WorkingDayLab) -> None:
     play(lab, "monitoring.yml")
     assert lab.watch.failed_units() == []
 
 
-def test_enroll(lab: Lab) -> None:
+def test_enroll(lab: WorkingDayLab) -> None:
     play(lab, "enroll.yml")
     assert lab.board.failed_units() == []
     assert is_well(lab)
     until(lambda: scraped(lab), "Prometheus reaches the board")
 
 
-def test_check(lab: Lab) -> None:
+def test_check(lab: WorkingDayLab) -> None:
     played = play(lab, "check.yml")
     assert played.changed == {"nuc-0": 0}
 
 
-def test_a_query_measures_once_and_then_reads_the_store(lab: Lab, tmp_path: Path) -> None:
+def test_a_query_measures_once_and_then_reads_the_store(lab: WorkingDayLab, tmp_path: Path) -> None:
     b = GraphBuilder("net")
     graph = b.build([b.relu(b.conv(b.input((1, 3, 16, 16)), 8, 3))])
     model = tmp_path / "net.onnx"
@@ -117,7 +120,7 @@ def test_a_query_measures_once_and_then_reads_the_store(lab: Lab, tmp_path: Path
     assert result["outcome"] == "ok"
 
 
-def test_rotate_certs(lab: Lab) -> None:
+def test_rotate_certs(lab: WorkingDayLab) -> None:
     read = "cat /etc/latfarm/tls/agent.crt"
     before = lab.board.run(read).stdout
     play(lab, "rotate-certs.yml")
@@ -126,7 +129,7 @@ def test_rotate_certs(lab: Lab) -> None:
     assert is_well(lab)
 
 
-def test_upgrade(lab: Lab, tmp_path: Path) -> None:
+def test_upgrade(lab: WorkingDayLab, tmp_path: Path) -> None:
     release = lab.board.run("readlink /opt/latfarm/venv").stdout
     newer = enrolment.altered(
         lab.own_wheels_dir, tmp_path / "newer", "__init__.py", "# A newer release.\n"
@@ -136,7 +139,7 @@ def test_upgrade(lab: Lab, tmp_path: Path) -> None:
     assert is_well(lab)
 
 
-def test_unenroll(lab: Lab) -> None:
+def test_unenroll(lab: WorkingDayLab) -> None:
     play(lab, "unenroll.yml")
     assert lab.controller.boards == {}
     assert lab.watch.run(f"ls {TARGETS}").stdout == ""

@@ -1,6 +1,7 @@
-"""An agent whose simulated board measures at the pace of a test: see `paced_runtime`.
+"""An agent with a simulated board that waits for the test before each measurement.
 
-Usage: `python paced_agent.py serve ...`, the rest as of `latfarm-agent`.
+The module `paced_runtime` describes how a test makes it wait.
+Usage: `python paced_agent.py serve ...`, with the arguments of `latfarm-agent`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.cli import main
 
 RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
-"""The runtime as the agent's worker imports it, from this file's folder."""
+"""The runtime in the form in which the agent's worker imports it, from this file's folder."""
 
 
 def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:

@@ -1,8 +1,8 @@
 """A simulated runtime that a test can stop between two measurements.
 
-Beside the board's profile lie two files with a number of measurements, counted since the agent
-started. `begun` says how many have begun. `allowed`, if it is there, says how many may begin: the
-next one waits.
+The runtime and the test share two files in the folder of the board's profile. Each holds a number
+of measurements, counted since the agent started. `begun` holds how many have begun. `allowed` holds
+how many may begin; the next one waits. If `allowed` does not exist, no measurement waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from latfarm_agent.runtimes.base import Job, Prepared
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
 ALLOWED = "allowed"
+"""Name of the file that the test writes."""
+
 BEGUN = "begun"
+"""Name of the file that the runtime writes."""
 
 _LOOK_S = 0.005
 """Time between two looks at the file."""
@@ -29,7 +32,7 @@ class PacedRuntime(SimulatedRuntime):
         self._begun = Path(profile or "").with_name(BEGUN)
 
     def prepare(self, job: Job) -> Prepared:
-        """Wait until this measurement may begin; then do as the simulated runtime does."""
+        """Wait until this measurement may begin, then prepare it like the simulated runtime."""
         if job.session == 0:
             while not self._may_begin(job.sequence):
                 time.sleep(_LOOK_S)
@@ -44,7 +47,7 @@ class PacedRuntime(SimulatedRuntime):
 
 
 def write_number(path: Path, number: int) -> None:
-    """Write a number that another process reads, all of it or nothing."""
+    """Write a number to a file; a process that reads the file never sees a part of it."""
     part = path.with_suffix(".part")
     part.write_text(str(number))
     part.replace(path)

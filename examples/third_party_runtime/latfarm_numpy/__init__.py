@@ -1,1 +1,1 @@
-"""A runtime of latfarm's that computes networks with numpy."""
+"""A runtime for latfarm that computes networks with numpy."""

@@ -1,4 +1,7 @@
-"""Networks as graph-json, computed op by op with numpy. Weights are noise: the format has none."""
+"""A runtime that computes networks in the format graph-json op by op with numpy.
+
+The format has no values of weights, so the weights are random numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from latfarm_agent.runtimes.base import (
 
 
 class NumpyRuntime:
-    """One instance lives in a worker process, and measures one model after the other.
+    """The runtime. One instance in a worker process runs one model after the other.
 
     Args:
-        threads: how many the agent gives it; numpy's matrix product takes one, whatever we say.
+        threads: number of threads that the agent allows; this runtime uses one.
         precision: option from the agent's configuration, "float32" or "float16".
 
     Raises:
-        RuntimeFailure: RUNTIME_MISSING, an option is wrong: named, with the remedy.
+        RuntimeFailure: RUNTIME_MISSING: an option is unknown or has a wrong value.
     """
 
     def __init__(self, threads: int = 1, precision: str = "float32", **unknown: object) -> None:
@@ -43,7 +46,10 @@ class NumpyRuntime:
         self._steps: list[tuple[str, str, Callable[[], None]]] = []
 
     def describe(self) -> Description:
-        """Version and platforms. What changes a latency belongs in the name or the settings."""
+        """The version and the platforms.
+
+        Everything that changes latencies belongs into the platform's name or its settings.
+        """
         numpy = _import()
         short = ".".join(numpy.__version__.split(".")[:2])
         dtype = {"float32": "fp32", "float16": "fp16"}[self._precision]
@@ -52,18 +58,22 @@ class NumpyRuntime:
         return Description(numpy.__version__, (spec,))
 
     def prepare(self, job: Job) -> Prepared:
-        """Read a model, make its inputs; from now on `run` runs it."""
+        """Read a model and make its inputs, so that `run` can run it."""
         self._steps = self._load(job.model_path)
         return Prepared(cpu_clock="thread")
 
     def run(self) -> float | None:
-        """One inference. None: the agent's clock counts; return milliseconds to use your own."""
+        """Run one inference.
+
+        Returns:
+            None: the agent measures the time. A runtime with its own clock returns milliseconds.
+        """
         for _, _, step in self._steps:
             step()
         return None
 
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
-        """The time of each op over `runs` runs, in the order in which they ran."""
+        """The mean time of each op over `runs` runs, in the order in which the ops ran."""
         steps = self._load(job.model_path)
         spent_ms = [0.0] * len(steps)
         for _ in range(runs):
@@ -86,7 +96,9 @@ class NumpyRuntime:
             raise RuntimeFailure("MODEL_INVALID", f"not a graph: {error!r}") from error
         lacking = sorted({op for _, op, _ in nodes} - set(OPS))
         if lacking:
-            raise RuntimeFailure("MODEL_UNSUPPORTED", f"no op {', '.join(lacking)} here")
+            raise RuntimeFailure(
+                "MODEL_UNSUPPORTED", f"this runtime has no op {', '.join(lacking)}"
+            )
         noise = _import().random.default_rng(0)
         values: dict[str, Any] = {
             name: noise.standard_normal(shape).astype(self._precision)
@@ -98,7 +110,7 @@ class NumpyRuntime:
 def _step(
     compute: Callable[..., Any], node: Mapping[str, Any], values: dict[str, Any]
 ) -> Callable[[], None]:
-    """A node with its operands bound; its result is kept under its name."""
+    """A function that computes a node from `values` and puts the result there."""
     read, made, attrs = node["inputs"], node["outputs"][0], node.get("attrs", {})
 
     def step() -> None:
@@ -108,7 +120,7 @@ def _step(
 
 
 def _windows(attrs: Mapping[str, Any], x: Any, fill: float) -> Any:
-    """Views of an image's windows: [n, c, h, w, kernel h, kernel w]."""
+    """The windows of an image as a view of shape [n, c, h, w, kernel height, kernel width]."""
     numpy = _import()
     top, left, bottom, right = attrs.get("pads", [0, 0, 0, 0])
     x = numpy.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
@@ -149,11 +161,11 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "Sigmoid": lambda _, x: 1 / (1 + _import().exp(-x)),
     "Softmax": _softmax,
 }
-"""ONNX op -> how to compute its first output from its attributes and inputs."""
+"""For each ONNX op, a function that computes its first output from its attributes and inputs."""
 
 
 def _import() -> Any:
-    """Import what is large, or may be missing, where it is used: in the worker alone."""
+    """Import numpy only in the worker, because it is large and may be missing."""
     try:
         import numpy
     except ImportError as error:

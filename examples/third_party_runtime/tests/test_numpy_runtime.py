@@ -1,4 +1,4 @@
-"""The agent's conformance suite over our runtime: a dozen lines, and what models look like."""
+"""The agent's conformance suite tests the numpy runtime; this file makes the models for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNTIMES = {"numpy": "latfarm_numpy.runtime:NumpyRuntime"}
 
 
 def write(path: Path, op: str = "Relu", *shapes: tuple[int, ...]) -> Path:
-    """A graph of one op."""
+    """Write a graph of one op."""
     inputs = {f"x{index}": {"shape": shape} for index, shape in enumerate(shapes or ((1, 8),))}
     node = {"name": "only", "op": op, "inputs": list(inputs), "outputs": ["y"]}
     graph = {"nodes": [node], "inputs": list(inputs), "types": inputs, "weights": {}}
@@ -25,14 +25,14 @@ def write(path: Path, op: str = "Relu", *shapes: tuple[int, ...]) -> Path:
 
 
 class TestNumpy(RuntimeSuite):
-    """What the suite has to know of us."""
+    """What the conformance suite needs to know about this runtime."""
 
     runtime = "numpy"
     model_format = "graph-json"
 
     @classmethod
     def make_bench(cls, directory: Path, limits: WorkerLimits) -> Bench:
-        """An agent's bench with our runtime alone."""
+        """A bench of the agent with only this runtime."""
         return host_bench(BenchOptions("board", None, directory, runtimes=RUNTIMES, limits=limits))
 
     def make_model(self, directory: Path) -> Path:
@@ -40,7 +40,7 @@ class TestNumpy(RuntimeSuite):
         return write(directory / "model.json")
 
     def make_unsupported(self, directory: Path) -> Path | None:
-        """A model with an op that we lack."""
+        """A model with an op that this runtime lacks."""
         return write(directory / "unsupported.json", "NoSuchOp")
 
     def make_greedy(self, directory: Path) -> Path | None:
@@ -55,6 +55,6 @@ class TestNumpy(RuntimeSuite):
         )
 
     def make_misconfigured(self, directory: Path, option: str) -> Bench | None:
-        """A bench with a wrong option."""
+        """A bench with an option that this runtime does not have."""
         config = AgentConfig(runtimes={"numpy": RuntimeConfig(options={option: 1})})
         return host_bench(BenchOptions("board", None, directory, runtimes=RUNTIMES, config=config))

@@ -1,8 +1,8 @@
-"""A rack: what the boards of one run share (a network, a folder, a key to log in with).
+"""A rack: what the boards of one run share (a network, a folder, an SSH key).
 
-Everything that a rack makes on the host lies in its folder or carries its name. The folder holds a
-lock for as long as the rack's process lives, so whoever makes the next rack first removes what a
-killed process left behind, and only that.
+Everything that a rack makes on the host is in its folder or has the rack's name in its own name.
+The process of a rack locks a file in the folder for as long as it lives. Whoever makes a rack first
+removes the racks whose locks are free, because their processes have been killed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from tests.farm import cgroups, network, rootfs
-from tests.farm.host import HostError, command, work_dir
-from tests.farm.network import Bridge, Cable
+from tests.farm.boards import cgroups, network, rootfs
+from tests.farm.boards.host import HostError, command, work_dir
+from tests.farm.boards.network import Bridge, Cable
 
 _LOCK = "lock"
+"""Name of the lock file in a rack's folder."""
+
 _DISKS = "disks"
+"""Name of the folder for boards' disks in a rack's folder."""
 
 
 class Rack:
-    """Boards on one bridge. A context manager; all boards are off before it ends. Thread-safe.
+    """The bridge, the folder and the SSH key of some boards. Thread-safe.
+
+    A rack is a context manager. All its boards must be closed before its `with` block ends.
 
     Raises:
-        HostError: the host refuses.
+        HostError: the host cannot make the bridge or the folder of disks.
     """
 
     def __init__(self) -> None:
@@ -54,23 +59,23 @@ class Rack:
 
     @property
     def address(self) -> str:
-        """Where boards find this host."""
+        """IP address of the host in the network of the boards."""
         return self.bridge.address
 
     def cable(self) -> Cable:
-        """A new board's way to the bridge."""
+        """Make the network namespace and the cable of a new board."""
         with self._guard:
             number = self._numbers
             self._numbers += 1
         return self.bridge.cable(number)
 
     def knows(self, address: str, host_key: str) -> None:
-        """Note a board's public key, for those who log in."""
+        """Add a board's host key to the file of known hosts."""
         with self._guard, self.known_hosts.open("a") as file:
             file.write(f"{address} {host_key}\n")
 
     def close(self) -> None:
-        """Remove all that it made. Idempotent."""
+        """Remove everything that the rack has made on the host. Idempotent."""
         if self._lock is not None:
             _remove(self.folder)
             self._lock.close()
@@ -89,14 +94,14 @@ class Rack:
 
 
 def make_key(path: Path) -> None:
-    """Write an SSH key without a passphrase, and its public half beside it."""
+    """Write an SSH key without a passphrase to `path`, and its public key to `path`.pub."""
     command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "board", "-f", path)
 
 
 def reap() -> list[str]:
-    """Remove the racks whose processes are gone; gives their names.
+    """Remove the racks whose processes have ended; return their names.
 
-    The caller holds the lock of all racks.
+    The caller holds the lock file of all racks.
     """
     found = []
     for folder in sorted(path for path in work_dir().iterdir() if path.is_dir()):
@@ -109,7 +114,7 @@ def reap() -> list[str]:
 
 
 def _try_lock(folder: Path) -> TextIO | None:
-    """The rack's lock, or None: its process lives."""
+    """Lock a rack's folder; None if the rack's process lives and holds the lock."""
     file = (folder / _LOCK).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +125,7 @@ def _try_lock(folder: Path) -> TextIO | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a rack with everything that carries its name."""
+    """Remove a rack's folder, and everything whose name contains the rack's name."""
     cgroups.remove(cgroups.stale(f"lf{folder.name}-"))
     network.remove(folder.name)
     if os.path.ismount(folder / _DISKS):
@@ -129,9 +134,10 @@ def _remove(folder: Path) -> None:
 
 
 def _make_disks(folder: Path) -> Path:
-    """The folder for boards' disks, in which they can be layers over a shared tree.
+    """Make the folder of boards' disks, which are overlays over a shared tree.
 
-    Where its file system cannot (one that is layered itself, as containers have), it is memory.
+    If the file system does not support that (because it is an overlay itself, as in containers),
+    the folder becomes a file system in memory.
     """
     disks = folder / _DISKS
     disks.mkdir()

@@ -1,6 +1,7 @@
-"""An agent of a simulated board whose sensors are files below a folder, for tests to write.
+"""An agent of a simulated board whose sensors are files in a folder, which tests write.
 
-Usage: `python -m tests.farm.monitored_agent FOLDER serve ...`, the rest as of `latfarm-agent`.
+Usage: `python -m tests.farm.lab.monitored_agent FOLDER serve ...`, with the arguments of
+`latfarm-agent` after FOLDER.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from latfarm_agent.cli import main
 
 
 def serve(folder: Path, arguments: list[str]) -> int:
-    """Run the agent; gives its exit code."""
+    """Run the agent with sensors in `folder`; return its exit status."""
 
     def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
         return simulated_bench(

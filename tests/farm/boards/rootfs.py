@@ -1,7 +1,8 @@
-"""Root file systems of virtual boards: made once from Debian's packages, kept as one file each.
+"""Root file systems of virtual boards: each is made once from Debian's packages and kept as a file.
 
-The file's name is a hash of all that decides what is in it, so another choice of packages is
-another file. The folder of these files can be kept between runs, and copied between hosts.
+The name of the file contains a hash of everything that decides its content, so another choice of
+packages gives another file. The folder of these files can be kept between runs and copied between
+hosts.
 """
 
 from __future__ import annotations
@@ -16,30 +17,41 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch, unfinished
+from tests.farm.boards.host import NATIVE, HostError, cache_dir, command, fetch, unfinished
 
 SUITE = "bookworm"
+"""Name of the Debian release that boards run."""
+
 MIRROR_VARIABLE = "LATFARM_DEBIAN_MIRROR"
+"""Environment variable that names another mirror of Debian's packages than `mirror` does."""
+
 BASE = ("dbus", "iproute2", "openssh-server", "python3", "systemd", "systemd-sysv", "usr-is-merged")
-"""On every board; what a board has beyond these, its test names."""
+"""Debian packages on every board; a test names further packages of its boards."""
 
 _RECIPE = 2
-"""Version of `_prepare`: counted up when it changes, so that no old tree is taken for a new one."""
+"""Version of `_prepare`. Increase it with each change, so that older files are not used."""
 
 _FETCHER = "/usr/lib/apt/apt-helper"
+"""Program of apt that downloads one file with apt's settings."""
+
 _MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
+"""Hooks of mmdebstrap that make /bin, /lib and /sbin links into /usr."""
+
 _TAR = ("tar", "--zstd", "--numeric-owner", "--xattrs", "--xattrs-include=*")
 _BUILD_TIMEOUT_S = 1500.0
+"""Limit of the time to make one root file system, in seconds; an emulated one takes minutes."""
+
 _MASKED = (
-    # Nothing on a board fetches, upgrades or sets the clock, which is the host's.
+    # Boards do not fetch or upgrade packages, and cannot set the clock, which is the host's.
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer"),
     *("e2scrub_all.timer", "e2scrub_reap.service", "systemd-timesyncd.service"),
-    # Mounts and consoles that a container has no use for.
+    # Mounts and consoles that make no sense in a container.
     *("console-getty.service", "getty.target", "dev-hugepages.mount", "dev-mqueue.mount"),
     *("sys-fs-fuse-connections.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount"),
 )
+"""Units of systemd that are disabled on boards."""
+
 _WITHOUT_CREDENTIALS = (
-    # An emulated process cannot set up credentials in a mount namespace of its own.
     "systemd-journald.service",
     "systemd-sysctl.service",
     "systemd-sysusers.service",
@@ -48,22 +60,24 @@ _WITHOUT_CREDENTIALS = (
     "systemd-tmpfiles-setup.service",
     "systemd-udevd.service",
 )
+"""Units that run without credentials on emulated boards, where systemd cannot set them up."""
 
 
 def ensure(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -> Path:
-    """The packed root file system of a board; made if it is not there yet.
+    """The packed root file system of a board; it is made if it does not exist yet.
 
     Args:
-        arch: "amd64" or "arm64"; another than the host's needs `emulation.enable()` first.
-        packages: Debian packages beside `BASE`; those of `suite`-backports count where `suite`
-            lacks them.
-        suite: Debian's release.
+        arch: "amd64" or "arm64". For an architecture that is not the host's, the caller calls
+            `emulation.enable` first.
+        packages: Debian packages in addition to `BASE`. A package that `suite` lacks is taken from
+            the backports of `suite`.
+        suite: name of the Debian release.
 
     Returns:
-        A `.tar.zst` file below the cache folder.
+        Path of a `.tar.zst` file below the cache folder.
 
     Raises:
-        HostError: it cannot be made.
+        HostError: the root file system cannot be made.
     """
     packed = _packed(arch, packages, suite)
     packed.parent.mkdir(exist_ok=True)
@@ -74,39 +88,41 @@ def ensure(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE)
 
 
 def lacks() -> str:
-    """Why no board's disk can be had on this host, in one line; empty if one can, or is there."""
+    """Why this host cannot get a board's disk, in one line; empty if it can or has one already."""
     if _packed(NATIVE, (), SUITE).exists():
         return ""
     release = f"{mirror()}/dists/{SUITE}/InRelease"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            # As apt would fetch it, by the host's settings.
+            # Downloaded with apt's settings, as packages are.
             command(_FETCHER, "download-file", release, f"{folder}/found", timeout_s=300.0)
         except HostError as error:
             last = str(error).splitlines()[-1]
-            return f"there is no way to Debian's packages: {release}: {last}"
+            return f"Debian's packages cannot be reached: {release}: {last}"
     return ""
 
 
 def mirror() -> str:
-    """Where Debian's packages come from."""
+    """URL of the mirror that Debian's packages are fetched from."""
     return os.environ.get(MIRROR_VARIABLE) or "http://deb.debian.org/debian"
 
 
 def source() -> str:
-    """The same for people: with the variable that names another place."""
+    """The mirror's URL for messages, with the variable that names another mirror."""
     return f"{mirror()} ({MIRROR_VARIABLE} names another mirror)"
 
 
 def tree(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -> Path:
-    """What `ensure` gives, unpacked beside it: boards share the folder and never write to it.
+    """The unpacked root file system of a board; it is made if it does not exist yet.
+
+    Boards share this folder and never write to it. The arguments are those of `ensure`.
 
     Raises:
-        HostError: as `ensure`, or the disk is full.
+        HostError: the root file system cannot be made or unpacked.
     """
     packed = ensure(arch, packages, suite)
     folder = packed.parent / "trees"
-    folder.mkdir(mode=0o700, exist_ok=True)  # it holds programs that run as root for anybody
+    folder.mkdir(mode=0o700, exist_ok=True)  # it holds set-uid programs
     found = folder / packed.name.partition(".")[0]
     with locked(found.with_suffix(".lock")):
         if not found.exists():
@@ -121,7 +137,7 @@ def tree(arch: str = NATIVE, packages: Sequence[str] = (), suite: str = SUITE) -
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that processes share; it is free again when its holder dies."""
+    """Hold a lock file that several processes share; the lock is released when its holder ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -138,9 +154,9 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
         f"deb {mirror()} {name} main\n"
         for name in (suite, f"{suite}-updates", f"{suite}-backports")
     )
-    # Its temporary tree must lie where device nodes and set-uid files may: beside the result.
+    # mmdebstrap's tree must be on a file system that allows device nodes and set-uid files.
     folder = packed.with_name(f"{packed.name}.part")
-    shutil.rmtree(folder, ignore_errors=True)  # of one that was killed: a half tree is of no use
+    shutil.rmtree(folder, ignore_errors=True)  # remains of a run that was killed
     folder.mkdir()
     try:
         tree = folder / "tree"
@@ -151,9 +167,9 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
             "--mode=root",
             "--format=directory",
             "--variant=apt",
-            # Merged from the start: the package that would do it later brings all of Perl.
+            # Merge /usr from the start: the package that does it later depends on all of Perl.
             f"--hook-dir={_MERGED}",
-            # It would look for an emulator by the names of Debian's own package: ours is in place.
+            # This check expects the file names of Debian's own emulator package.
             "--skip=check/qemu",
             f"--architectures={arch}",
             f"--include={','.join(packages)}",
@@ -164,7 +180,7 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
         lists = folder / "sources.list"
         lists.write_text(sources)
         make = ("mmdebstrap", *settings, suite, str(tree), str(lists))
-        # What it mounts below the tree is gone with it, however it ends.
+        # In its own mount namespace: its mounts disappear with it, however it ends.
         fetch("unshare", "--mount", *make, source=source(), timeout_s=_BUILD_TIMEOUT_S)
         _prepare(tree, foreign=arch != NATIVE)
         partial = folder / "packed"
@@ -175,7 +191,7 @@ def _make(packed: Path, arch: str, packages: Sequence[str], suite: str) -> None:
 
 
 def _apt_options() -> str:
-    """The host's settings for fetching (proxies, clocks that are off): they hold for boards too."""
+    """Those settings of the host's apt that concern fetching, for example proxies."""
     kept = ("Acquire::Check-", "Acquire::http", "Acquire::Retries")
     lines = command("apt-config", "dump").splitlines()
     return "".join(
@@ -184,7 +200,7 @@ def _apt_options() -> str:
 
 
 def _prepare(tree: Path, *, foreign: bool) -> None:
-    """Make the tree one that boots fast and alike everywhere, whoever's board it becomes."""
+    """Change the tree so that every board that uses it boots fast and in the same way."""
     units = tree / "etc/systemd/system"
     for unit in _MASKED:
         (units / unit).unlink(missing_ok=True)
@@ -200,5 +216,5 @@ def _prepare(tree: Path, *, foreign: bool) -> None:
     (tree / "etc/fstab").write_text("")
     (tree / "etc/machine-id").write_text("")
     (tree / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
-    # Logging in takes no look-up of names, of which there are none.
+    # There is no name server on a rack's network.
     (tree / "etc/ssh/sshd_config.d/board.conf").write_text("UseDNS no\nPrintMotd no\n")

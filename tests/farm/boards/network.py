@@ -1,7 +1,7 @@
-"""The boards' network: one bridge a rack, one namespace and one cable (a veth pair) a board.
+"""The network of boards: each rack has a bridge; each board has a namespace and a veth pair.
 
-All that is made carries the rack's name, so that what a killed run left behind can be told from
-what belongs to others. Addresses lie in 10.213.0.0/16, a /24 that the host does not use yet.
+Everything that is made here has the rack's name in its own name, so that the remains of a killed
+run can be found. Each rack gets a /24 network of 10.213.0.0/16 that the host does not use yet.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import ipaddress
 import json
 from pathlib import Path
 
-from tests.farm.host import HostError, command
-from tests.farm.rootfs import locked
+from tests.farm.boards.host import HostError, command
+from tests.farm.boards.rootfs import locked
 
 _NETWORK = ipaddress.ip_network("10.213.0.0/16")
+"""Private range that racks take their networks from; chosen because hosts seldom use it."""
+
 _NAMESPACES = Path("/run/netns")
 _LOCK = Path("/run/latfarm-boards.lock")
-"""Of this host's addresses: two processes must not choose the same ones."""
+"""Lock file: two processes must not choose the same network at the same time."""
 
 
 class Bridge:
-    """A rack's switch. The host is on it too, at `address`.
+    """The switch of a rack. The host is connected to it, too, with the IP address `address`.
 
     Args:
-        rack: the rack's name, at most eight letters and digits.
+        rack: name of the rack, at most eight letters and digits.
 
     Raises:
-        HostError: it cannot be made.
+        HostError: the bridge cannot be made.
     """
 
     def __init__(self, rack: str) -> None:
@@ -42,7 +44,7 @@ class Bridge:
         command("ip", "link", "set", self.name, "up")
 
     def _choose(self) -> None:
-        """Take a network that nobody here uses."""
+        """Choose a network that the host does not use, and make the bridge in it."""
         used = [
             ipaddress.ip_network(f"{entry['local']}/{entry['prefixlen']}", strict=False)
             for link in json.loads(command("ip", "-json", "-4", "address"))
@@ -53,30 +55,31 @@ class Bridge:
         if self._network is None:
             raise HostError(f"all of {_NETWORK} is in use")
         self.address = str(self._network[1])
-        # A cable's address decides its MAC address, so that what the neighbours' tables remember of
-        # an earlier board stays true: otherwise an address used again is deaf for half a minute.
+        # MAC addresses are derived from IP addresses. If an IP address is used again, entries in
+        # neighbour tables stay correct; with another MAC address it would not answer for half a
+        # minute.
         command("ip", "link", "add", self.name, "address", _mac(self.address), "type", "bridge")
         command("ip", "address", "add", f"{self.address}/24", "dev", self.name)
 
     def cable(self, number: int) -> Cable:
-        """Connect a new namespace.
+        """Make a network namespace for a new board, and connect it to the bridge.
 
         Args:
-            number: 0 to 252, of a board that no other has.
+            number: number of the board, 0 to 252; no other board of the rack has it.
 
         Raises:
-            HostError: it cannot be made.
+            HostError: the namespace or the cable cannot be made.
         """
         assert self._network is not None
         return Cable(self, number, str(self._network[number + 2]))
 
     def remove(self) -> None:
-        """Remove it; cables are gone before. Idempotent."""
+        """Remove the bridge and what is left of its cables. Idempotent."""
         remove(self.rack)
 
 
 class Cable:
-    """One board's namespace and its way to the bridge."""
+    """The network namespace of one board, and the veth pair between it and the bridge."""
 
     def __init__(self, bridge: Bridge, number: int, address: str) -> None:
         self.address = address
@@ -95,19 +98,19 @@ class Cable:
         command(*inside, "route", "add", "default", "via", bridge.address)
 
     def pull(self) -> None:
-        """Pull the cable: the board sees its link go."""
+        """Pull the cable: the board sees its link go down."""
         command("ip", "link", "set", self._outer, "down")
 
     def plug(self) -> None:
-        """Put it back, and take away what `filter` set."""
+        """Plug the cable in again, and remove the rules that `filter` has set."""
         command("ip", "link", "set", self._outer, "up")
         command("ip", "netns", "exec", self.namespace, "nft", "flush", "ruleset")
 
     def filter(self, rule: str) -> None:
-        """Let the board's kernel judge what comes in and goes out, until `plug`.
+        """Apply a rule to what the board receives and sends, until `plug`.
 
         Args:
-            rule: one rule of nftables, as `drop` or `tcp dport 50051 reject with tcp reset`.
+            rule: one rule of nftables, for example `tcp dport 50051 reject with tcp reset`.
         """
         chains = "".join(
             f"chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}\n"
@@ -117,13 +120,13 @@ class Cable:
         command("ip", "netns", "exec", self.namespace, "nft", "-f", "-", data=table)
 
     def remove(self) -> None:
-        """Remove the namespace, and with it the cable. Idempotent."""
+        """Remove the namespace; the veth pair disappears with it. Idempotent."""
         with contextlib.suppress(HostError):
             command("ip", "netns", "delete", self.namespace)
 
 
 def remove(rack: str) -> None:
-    """Remove all that carries a rack's name. Idempotent."""
+    """Remove all namespaces and links whose names contain the rack's name. Idempotent."""
     found = _NAMESPACES.glob(f"{_prefix(rack)}*") if _NAMESPACES.exists() else ()
     for path in sorted(found):
         with contextlib.suppress(HostError):
@@ -146,5 +149,5 @@ def _links(prefix: str) -> list[str]:
 
 
 def _mac(address: str) -> str:
-    """A locally administered address that says which board it is."""
+    """A locally administered MAC address that contains an IP address."""
     return "02:1f:" + ":".join(f"{int(part):02x}" for part in address.split("."))

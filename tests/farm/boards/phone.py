@@ -1,8 +1,8 @@
-"""A phone that is none: Android's own adbd, and what a phone tells of itself, on a virtual board.
+"""A virtual phone: a virtual board with Android's adbd and the answers of a phone's commands.
 
-The daemon is the real one of Android 14, as Debian packages it; the answers of `getprop`, `dumpsys`
-and the like are files of the board. There is no USB: the phone is reached by its address, as one
-with wireless debugging is.
+The daemon is that of Android 14, from a Debian package. The answers of `getprop`, `dumpsys` and
+similar commands are files on the board. There is no USB: adb connects to the phone's IP address, as
+with wireless debugging.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.agent.phones.kit import ANSWERS, SHIM
-from tests.farm.rack import Rack
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.rack import Rack
+from tests.farm.boards.virtual_board import VirtualBoard
 from tests.ports import free_port
 
-# The daemon's libraries must be of its own version; Debian 12 has older ones too.
 PACKAGES = (
     "adbd",
     *(f"android-lib{name}/bookworm-backports" for name in ("base", "cutils", "log")),
     "procps",
 )
+"""Debian packages of a phone. The libraries are from the backports: adbd needs these versions."""
+
 _UNIT = "/etc/systemd/system/adbd.service.d/board.conf"
+"""File on the board that changes the unit of adbd."""
+
 _NO_GADGET = """\
 [Service]
 Type=simple
@@ -34,15 +37,20 @@ ExecStartPre=
 ExecStartPost=
 ExecStopPost=
 Restart=no
-# What the daemon started must end by itself, as on a phone.
+# Processes that adbd has started must end by themselves, as on a phone.
 KillMode=process
 """
+"""Settings of the unit of adbd: it runs without USB, and nobody starts it again."""
+
 _PORT = 5555
+"""TCP port of adbd; Android's default for connections over the network."""
+
 _ANSWERS = "/var/lib/phone"
+"""Folder on the board with the answers of the phone's commands."""
 
 
 def lacks() -> str:
-    """Why this host cannot talk to phones, in one line; empty if it can."""
+    """Why this host cannot test phones, in one line; empty if it can."""
     if shutil.which("adb") is None:
         return "phones need Debian's package adb"
     if shutil.which("gcc") is None:
@@ -51,11 +59,11 @@ def lacks() -> str:
 
 
 class VirtualPhone:
-    """A board with adbd; on while its context lasts.
+    """A board with adbd. It is on while its `with` block lasts.
 
     Args:
-        name: its host name; its serial number is made of it.
-        rack: where it stands.
+        name: host name of the board; the serial number is derived from it.
+        rack: the rack of the board.
     """
 
     def __init__(self, name: str, rack: Rack) -> None:
@@ -64,7 +72,7 @@ class VirtualPhone:
 
     @property
     def serial(self) -> str:
-        """As `adb devices` prints it."""
+        """The serial number by which adb knows the phone, which is its address and port."""
         return f"{self.board.address}:{_PORT}"
 
     def __enter__(self) -> VirtualPhone:
@@ -91,26 +99,26 @@ class VirtualPhone:
         self.wait_for_adbd()
 
     def answer(self, name: str, text: str) -> None:
-        """What a command of the phone prints from now on."""
+        """Set what a command of the phone prints from now on."""
         self.board.write(f"{_ANSWERS}/{name}", text)
 
     def behave(self, word: str) -> None:
-        """Let the benchmark binaries misbehave; empty: no more."""
+        """Make the benchmark binaries misbehave as a word says; empty: they behave well again."""
         self.board.write("/data/local/tmp/behave", word)
 
     def kill_adbd(self) -> None:
-        """As if the cable were pulled."""
+        """Kill adbd: for the host, the phone disappears as if its cable were pulled."""
         self.board.run(
             "systemctl kill --signal=KILL --kill-whom=main adbd; systemctl reset-failed adbd"
         )
 
     def start_adbd(self) -> None:
-        """Plug it in again."""
+        """Start adbd again, and wait until it accepts connections."""
         self.board.run("systemctl start adbd")
         self.wait_for_adbd()
 
     def wait_for_adbd(self) -> None:
-        """Wait until the daemon takes connections."""
+        """Wait until adbd accepts connections."""
         with contextlib.suppress(OSError):
             for _ in range(200):
                 with contextlib.suppress(ConnectionRefusedError):
@@ -120,14 +128,14 @@ class VirtualPhone:
         raise AssertionError(self.board.run("journalctl -u adbd --no-pager").stdout)
 
     def benchmarks(self) -> list[str]:
-        """Command lines of the benchmark binaries that run on it."""
+        """Command lines of the benchmark binaries that run on the phone now."""
         found = self.board.run("ps -eo args").stdout.splitlines()
         return [line for line in found if line.startswith("/data/local/tmp/latfarm/bin/")]
 
 
 @contextmanager
 def adb_server() -> Iterator[str]:
-    """A server for adb's clients of its own, on the port that it gives; ended afterwards."""
+    """Yield a free port for an adb server; the server that adb starts there is ended later."""
     port = str(free_port())
     environment = dict(os.environ, ANDROID_ADB_SERVER_PORT=port)
     try:

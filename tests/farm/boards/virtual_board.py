@@ -1,25 +1,25 @@
-"""A board that is none: Debian's systemd, sshd and network in a container, booted like a real one.
+"""A virtual board: Debian's systemd, sshd and network in a container that boots like a real board.
 
     with VirtualBoard("jetson-1") as board:
         board.push(wheels, "/opt/wheels")
         board.run("systemctl restart latfarm-agent")
         board.cut_off()
 
-It has its own host name, machine id, host key, disk, network namespace and control group; it can be
-rebooted from inside and outside, unplugged, frozen and cut off. `run` and `push` go around the
-network, like a serial line; `ssh` goes through it. Kernel and clock are the host's.
+The board has its own host name, machine id, host key, disk, network namespace and control group. A
+test can reboot it from inside and outside, switch it off, freeze it and cut it off. `run` and
+`push` work without the network, like a serial line; `ssh` uses the network. The kernel and the
+clock are the host's.
 
-Needs root and what `host.lacks` names. A board dies with the process that made it.
+A virtual board needs root and the programs that `host.lacks` names. When the process that made a
+board ends, the board ends, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -28,39 +28,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.farm import emulation, rootfs
-from tests.farm.cgroups import Cgroups
-from tests.farm.host import NATIVE, HostError, command
-from tests.farm.rack import Rack, make_key
+from tests.farm.boards import container, emulation, rootfs
+from tests.farm.boards.cgroups import Cgroups
+from tests.farm.boards.container import Container
+from tests.farm.boards.host import NATIVE, HostError, command
+from tests.farm.boards.rack import Rack, make_key
 
-_SCRIPT = Path(__file__).with_name("board.sh")
 _ENTER = 'for file in $CGROUPS; do echo 0 >"$file"; done; exec "$@"'
-"""Joins a board's groups, then becomes the command."""
+"""Shell script that joins the board's control groups and then executes its arguments."""
 
 _ENVIRONMENT = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 }
+"""Environment of the commands that `run` executes on a board."""
 
 
 class BoardError(HostError):
-    """A board is off, or did not boot; the message ends with what its console said last."""
+    """A board is off or did not boot, or its command failed; the message ends with the output."""
 
 
 class VirtualBoard:
-    """One board; on while its context lasts. Used by one thread at a time.
+    """One board. It is on while its `with` block lasts. Only one thread may use it at a time.
 
     Args:
-        name: its host name.
-        arch: "amd64" or "arm64"; another than the host's is emulated, ten times slower.
-        packages: Debian packages that it has beyond `rootfs.BASE`.
-        rack: where it stands, shared with other boards; None: a rack of its own.
-        memory_bytes: what the kernel gives its processes in sum; None: all there is.
-        boot_timeout_s: a boot that takes longer has failed.
+        name: host name of the board.
+        arch: "amd64" or "arm64". An architecture that is not the host's is emulated, which is about
+            ten times slower.
+        packages: Debian packages on the board in addition to `rootfs.BASE`.
+        rack: the rack that the board shares with other boards; None: the board gets its own rack.
+        memory_bytes: limit of the memory of all its processes together; None: no limit.
+        boot_timeout_s: a boot that takes longer than this has failed.
 
     Raises:
-        HostError: the host lacks something, or a package cannot be had.
+        HostError: the host lacks something, or a package cannot be fetched.
     """
 
     def __init__(
@@ -94,23 +96,28 @@ class VirtualBoard:
                 self._cgroups.limit_memory(memory_bytes)
             self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._notices.bind(str(self._folder / "notify"))
-            self._personalise(tree)
+            self._personalise()
         except BaseException:
             if self._own_rack:
                 self.rack.close()
             raise
-        self._tree = tree
+        self._container = Container(self._folder, tree, self._cable.path, self._cgroups.joins)
         self._listener = threading.Thread(target=self._listen, name=f"board-{name}", daemon=True)
         self._listener.start()
 
     @property
     def address(self) -> str:
-        """Where the host reaches it."""
+        """IP address of the board; the host reaches it there."""
         return self._cable.address
 
     @property
+    def disk(self) -> Path:
+        """Folder on the host with the files in which the board's disk differs from its tree."""
+        return self._folder / "upper"
+
+    @property
     def console(self) -> str:
-        """What it has printed since it was made."""
+        """Everything that the board has printed on its console since it was made."""
         path = self._folder / "console"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -131,23 +138,26 @@ class VirtualBoard:
         self.close()
 
     def start(self) -> None:
-        """Switch it on; returns when all its services run. Its disk is as it was.
+        """Switch the board on, and wait until all its services run. The disk keeps its files.
 
         Raises:
-            BoardError: it does not boot.
+            BoardError: the board is on already, or does not boot.
         """
         if self._process is not None:
             raise BoardError(f"{self.name} is on already")
         boots = self.boots
-        self._process = self._launch("--boot")
+        self._process = self._container.launch("--boot")
         self.wait_for_boot(boots + 1)
 
     def try_out(self) -> str:
-        """Why this host cannot run even one program in such a board; empty if it can.
+        """Run one program in the container without booting it.
 
-        Tells a host without the means from a board that does not boot.
+        This tells a host that cannot run containers from a board that does not boot.
+
+        Returns:
+            Why the host cannot run the program; empty if it can.
         """
-        process = self._launch("--as-pid2", "/bin/true")
+        process = self._container.launch("--as-pid2", "/bin/true")
         try:
             code = process.wait(self._boot_timeout_s)
         except subprocess.TimeoutExpired:
@@ -158,10 +168,10 @@ class VirtualBoard:
         return self.console.strip()[-1000:] or f"exit status {code}" if code else ""
 
     def wait_for_boot(self, boots: int) -> None:
-        """Wait until it has booted so many times since it was made (see `boots`).
+        """Wait until the board has booted `boots` times since it was made.
 
         Raises:
-            BoardError: it does not.
+            BoardError: the board does not boot, or takes longer than `boot_timeout_s`.
         """
         deadline = time.monotonic() + self._boot_timeout_s
         with self._changed:
@@ -179,17 +189,17 @@ class VirtualBoard:
         input: str | None = None,
         timeout_s: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root on the board, around the network.
+        """Run a command as root on the board, without using the network.
 
         Args:
-            command: for its shell, or as arguments.
-            check: whether a failure raises.
-            input: what it reads; None: nothing.
-            timeout_s: then it raises, and the command is left to itself.
+            command: text for the board's shell, or a list of arguments.
+            check: whether an exit status other than 0 raises an error.
+            input: standard input of the command; None: it is empty.
+            timeout_s: limit of the command's duration. A command that exceeds it keeps running.
 
         Raises:
-            BoardError: the board is off, or with `check` the command failed.
-            subprocess.TimeoutExpired: it took too long.
+            BoardError: the board is off, or the command failed and `check` is true.
+            subprocess.TimeoutExpired: the command took longer than `timeout_s`.
         """
         arguments = ["sh", "-c", command] if isinstance(command, str) else list(command)
         enter = ["nsenter", f"--target={self._leader()}", "--mount", "--uts", "--ipc", "--net"]
@@ -210,12 +220,12 @@ class VirtualBoard:
         return done
 
     def push(self, source: Path, target: str) -> None:
-        """Copy a file or what is in a folder to the board, where it belongs to root.
+        """Copy a file, or the content of a folder, to the board. The copies belong to root.
 
         Args:
-            source: on the host.
-            target: absolute path of the copy; its folder is made, what is there is replaced or, a
-                folder, added to.
+            source: path on the host.
+            target: absolute path of the copy on the board. Missing parent folders are made. A file
+                that exists is replaced; a folder that exists keeps its other files.
         """
         resolved = self.run(["readlink", "-m", target]).stdout.strip()
         place = self._inside(resolved)
@@ -224,14 +234,14 @@ class VirtualBoard:
         command(*copy, source, place, timeout_s=300.0)
 
     def write(self, target: str, text: str, mode: int = 0o644) -> None:
-        """Write a text file on the board; its folder is made."""
+        """Write a text file on the board; missing parent folders are made."""
         place = self._inside(self.run(["readlink", "-m", target]).stdout.strip())
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
         place.chmod(mode)
 
     def pull(self, source: str, target: Path) -> None:
-        """Copy a file or folder of the board to the host."""
+        """Copy a file or folder from the board to the host."""
         place = self._inside(self.run(["readlink", "-e", source]).stdout.strip())
         copy = ("cp", "--archive", "--no-preserve=ownership", "--no-target-directory")
         command(*copy, place, target, timeout_s=300.0)
@@ -239,11 +249,11 @@ class VirtualBoard:
     def ssh(
         self, *remote: str, check: bool = True, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the board through the network; see `ssh_options`.
+        """Run a command on the board over the network, with `ssh_options`.
 
         Raises:
-            BoardError: with `check`, it failed or cannot be reached.
-            subprocess.TimeoutExpired: it took too long.
+            BoardError: `check` is true, and the command failed or the board cannot be reached.
+            subprocess.TimeoutExpired: the command took longer than `timeout_s`.
         """
         done = subprocess.run(
             ["ssh", *self.ssh_options, f"root@{self.address}", "--", *remote],
@@ -258,7 +268,7 @@ class VirtualBoard:
 
     @property
     def ssh_options(self) -> list[str]:
-        """Options for ssh, scp and ansible: the rack's key, and the board's known one."""
+        """Options of ssh, scp and Ansible that name the rack's key and the board's host key."""
         options = {
             "BatchMode": "yes",
             "ConnectTimeout": "5",
@@ -271,65 +281,56 @@ class VirtualBoard:
         return ["-F", "/dev/null", *(f"-o{name}={value}" for name, value in options.items())]
 
     def reboot(self) -> None:
-        """Reboot it from inside; returns when all its services run again."""
+        """Reboot the board from inside, and wait until all its services run again."""
         boots = self.boots
-        # The board takes the shell that asks down with it: how that ends says nothing.
+        # The reboot ends the shell that asked for it, so its exit status has no meaning.
         self.run("systemctl reboot", check=False)
         self.wait_for_boot(boots + 1)
 
     def kill(self) -> None:
-        """Pull the plug: nothing in it gets to write or say another word. `start` boots it again.
-
-        Idempotent.
-        """
+        """Switch the board off at once, as a power cut does. `start` boots it again. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
         with contextlib.suppress(HostError):
             self._cgroups.freeze(False)
-        # Process 1 of its namespace, not the one that waits for it: only then is `wait` enough.
-        for pid in _children(process.pid) or [process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        container.kill(process)
 
     def cut_off(self) -> None:
-        """Pull the network cable."""
+        """Pull the network cable: the board sees its link go down."""
         self._cable.pull()
 
     def restore(self) -> None:
-        """Put the network right again, after `cut_off` and `filter`."""
+        """Undo `cut_off` and `filter`: the network works again."""
         self._cable.plug()
 
     def filter(self, rule: str) -> None:
-        """Disturb its traffic until `restore`: one rule of nftables, both ways.
+        """Apply a rule of nftables to the board's traffic in both directions, until `restore`.
 
-        For instance `drop`, `tcp dport 50051 reject with tcp reset`,
+        Examples of rules: `drop`, `tcp dport 50051 reject with tcp reset`,
         `numgen random mod 10 < 3 drop`.
         """
         self._cable.filter(rule)
 
     def freeze(self) -> None:
-        """Stop everything in it: its network answers pings, nothing else does.
+        """Stop all processes of the board, until `thaw`; its kernel still answers pings.
 
         Raises:
-            HostError: the host cannot.
+            HostError: the host cannot freeze control groups.
         """
         self._cgroups.freeze(True)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let the processes of the board run again, after `freeze`."""
         self._cgroups.freeze(False)
 
     def failed_units(self) -> list[str]:
-        """Names of the systemd units that failed."""
+        """Names of the systemd units of the board that have failed."""
         listed = self.run("systemctl list-units --failed --plain --no-legend").stdout
         return [line.split()[0] for line in listed.splitlines()]
 
     def close(self) -> None:
-        """Switch it off and forget its disk. Idempotent."""
+        """Switch the board off and remove its disk. Idempotent."""
         self.kill()
         with contextlib.suppress(OSError):
             self._notices.shutdown(socket.SHUT_RDWR)
@@ -341,32 +342,10 @@ class VirtualBoard:
         if self._own_rack:
             self.rack.close()
 
-    def _launch(self, *what: str) -> subprocess.Popen[bytes]:
-        """Start its supervisor, with the last arguments of nspawn."""
-        environment = dict(
-            os.environ,
-            LOWER=str(self._tree),
-            UPPER=str(self._folder / "upper"),
-            WORK=str(self._folder / "work"),
-            ROOT=str(self._folder / "root"),
-            NETNS=str(self._cable.path),
-            CGROUPS=" ".join(map(str, self._cgroups.joins)),
-            NOTIFY_SOCKET=str(self._folder / "notify"),
-        )
-        alone = ("unshare", "--mount", "--propagation=slave", "--pid", "--fork", "--mount-proc")
-        with (self._folder / "console").open("ab") as console:
-            return subprocess.Popen(
-                [*alone, "--kill-child=SIGKILL", "bash", str(_SCRIPT), *what],
-                stdin=subprocess.PIPE,
-                stdout=console,
-                stderr=console,
-                env=environment,
-            )
-
-    def _personalise(self, tree: Path) -> None:
-        """Write to its disk what tells it from the other boards of its tree."""
-        etc = self._folder / "upper" / "etc"
-        ssh = self._folder / "upper" / "root" / ".ssh"
+    def _personalise(self) -> None:
+        """Write the names and keys that only this board has to its disk."""
+        etc = self.disk / "etc"
+        ssh = self.disk / "root" / ".ssh"
         (etc / "ssh").mkdir(parents=True)
         ssh.mkdir(parents=True)
         for folder, mode in ((etc, 0o755), (etc / "ssh", 0o755), (ssh.parent, 0o700), (ssh, 0o700)):
@@ -381,7 +360,7 @@ class VirtualBoard:
         (ssh / "authorized_keys").write_text(self.rack.key.with_suffix(".pub").read_text())
 
     def _listen(self) -> None:
-        """Count its boots, as systemd in it tells of them."""
+        """Count the boots: systemd on the board sends a notice when each one is complete."""
         while True:
             try:
                 notice = self._notices.recv(4096)
@@ -395,32 +374,16 @@ class VirtualBoard:
                     self._changed.notify_all()
 
     def _leader(self) -> int:
-        """Pid of its process 1, as the host counts.
+        """The process id, on the host, of the board's process 1.
 
         Raises:
-            BoardError: there is none now.
+            BoardError: the board is off.
         """
-        ahead = [self._process.pid] if self._process is not None else []
-        while ahead:
-            pid = ahead.pop()
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{pid}/status").read_text()
-                spaces = next(line for line in status.splitlines() if line.startswith("NSpid:"))
-                # Its number on the host, in our namespace of process ids, and in the board's.
-                if len(spaces.split()) == 4 and spaces.split()[3] == "1":
-                    return pid
-                ahead += _children(pid)
-        raise BoardError(f"{self.name} is off")
+        pid = None if self._process is None else container.first_process(self._process)
+        if pid is None:
+            raise BoardError(f"{self.name} is off")
+        return pid
 
     def _inside(self, path: str) -> Path:
-        """The host's name of a resolved path on the board."""
+        """The path on the host of a file on the board; `path` holds no symbolic link."""
         return Path(f"/proc/{self._leader()}/root{path}")
-
-
-def _children(pid: int) -> list[int]:
-    """Pids of a process's children; none if it is gone."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found

@@ -1,7 +1,7 @@
-"""Debian packages for boards that no mirror can be reached from: fetched here, installed there.
+"""Debian packages for boards, which cannot reach a mirror: the host fetches, the board installs.
 
-The host's apt chooses and fetches what a board's root file system lacks; the board gets the files
-as a repository of its own, and its apt works as on any machine.
+The host's apt selects and fetches the packages that a board's root file system lacks. The board
+gets them as a local repository, and its own apt installs from there.
 """
 
 from __future__ import annotations
@@ -12,32 +12,39 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm import rootfs
-from tests.farm.host import NATIVE, cache_dir, command, fetch, unfinished
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import rootfs
+from tests.farm.boards.host import NATIVE, cache_dir, command, fetch, unfinished
+from tests.farm.boards.virtual_board import VirtualBoard
 
 PLACE = "/srv/debian"
-"""Where the repository lies on a board."""
+"""Folder of the repository on a board."""
 
 MONITORING = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
-"""What `ansible/monitoring.yml` installs on a machine that watches, and a server of time."""
+"""Packages that `ansible/monitoring.yml` installs on a monitoring machine, and a time server."""
 
 DEVICES = ("chrony", "udev")
-"""What boards have that keep time and devices themselves."""
+"""Packages of boards that synchronise their clock and manage devices themselves."""
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""Keys that sign Debian's packages, on the host."""
+
 _FETCH_S = 600.0
+"""Limit of the time that one command of apt may take, in seconds."""
+
 _RECIPE = 1
+"""Version of `_fetch`. Increase it with each change, so that older repositories are not used."""
 
 
 def repository(packages: Sequence[str]) -> Path:
-    """A folder with these packages and what they need beyond a board's `rootfs.BASE`, and an index.
+    """A folder with packages, all packages that they depend on, and an index.
+
+    Packages of a board's `rootfs.BASE` are left out.
 
     Args:
-        packages: names; what they only recommend is left out.
+        packages: names of packages. Packages that they only recommend are left out.
 
     Raises:
-        HostError: they cannot be had.
+        HostError: the packages cannot be fetched.
     """
     tree = rootfs.tree()
     folder = cache_dir() / "debs"
@@ -52,16 +59,16 @@ def repository(packages: Sequence[str]) -> Path:
 
 
 def offer(board: VirtualBoard, packages: Sequence[str]) -> None:
-    """Let a board's apt install these packages, and know of no other source.
+    """Make a repository of these packages the only source of a board's apt.
 
     Raises:
-        HostError: as `repository`.
+        HostError: the packages cannot be fetched.
     """
     board.push(repository(packages), PLACE)
     board.run("rm -f /etc/apt/sources.list.d/*")
-    # nspawn mounts the host's over it, and a package wants to replace it.
+    # nspawn mounts the host's file there, and a package replaces the board's.
     board.run("! mountpoint --quiet /etc/localtime || umount /etc/localtime")
-    # The board's disk lives no longer than the test: nothing waits for it to be written.
+    # The board's disk is removed after the test, so dpkg need not wait for writes to finish.
     board.write("/etc/dpkg/dpkg.cfg.d/board", "force-unsafe-io\n")
     board.write("/etc/apt/sources.list", f"deb [trusted=yes] file:{PLACE} ./\n")
 
@@ -87,7 +94,7 @@ def _fetch(packages: Sequence[str], tree: Path, scratch: Path) -> Path:
         "Dir::State::status": tree / "var/lib/dpkg/status",
     }
     apt = ("apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items()))
-    # An index that cannot be had is an error, not a warning with an old one in its place.
+    # -eany: if an index cannot be fetched, apt fails instead of using an older one.
     fetch(*apt, "-eany", "update", source=rootfs.source(), timeout_s=_FETCH_S)
     install = ("install", "--yes", "--download-only", "--no-install-recommends")
     fetch(*apt, *install, *packages, source=rootfs.source(), timeout_s=_FETCH_S)
@@ -99,7 +106,7 @@ def _fetch(packages: Sequence[str], tree: Path, scratch: Path) -> Path:
 
 
 def _entry(path: Path) -> str:
-    """A package's paragraph of the index."""
+    """The paragraph of a package in the index."""
     data = path.read_bytes()
     about = command("dpkg-deb", "--field", path).rstrip("\n")
     digest = hashlib.sha256(data).hexdigest()

@@ -1,7 +1,7 @@
-"""The control groups of one board, in every hierarchy that the host has mounted.
+"""The control groups of one board, one in every hierarchy that the host has mounted.
 
-systemd in the board needs a group of its own; the memory and freezer controllers give a board as
-little memory as a real one has, and hang it.
+systemd on the board needs a group of its own. The memory controller limits the board's memory, and
+the freezer stops all its processes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.farm.host import HostError
+from tests.farm.boards.host import HostError
 
 _USED = ("name=systemd", "", "memory", "freezer", "pids")
 """Hierarchies in which a board has a group; "" is the unified one (version 2)."""
 
-
 _END_TIMEOUT_S = 10.0
+"""How long to wait for the end of a killed process, in seconds."""
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A mounted hierarchy: its name, where it is mounted, and the group that holds the boards'."""
+    """A mounted hierarchy: its name, its mount point, and the parent group of boards' groups."""
 
     name: str
     mount: Path
@@ -33,10 +33,11 @@ class Hierarchy:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Those of `_USED` that are mounted here.
+    """The hierarchies of `_USED` that this host has mounted.
 
-    Version 1: boards' groups lie below this process's own, whose limits hold for them too. Version
-    2: at the mount's root, as a group with processes in it may hand no controller down.
+    In version 1, boards' groups are below the group of this process, whose limits apply to them. In
+    version 2 they are at the root of the mount, because a group that contains processes cannot
+    enable controllers for groups below it.
     """
     own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -58,7 +59,10 @@ def hierarchies() -> list[Hierarchy]:
 
 
 class Cgroups:
-    """The groups of one board, by the name that all of them have.
+    """The control groups of one board. All of them have the same name.
+
+    Args:
+        name: name of the groups.
 
     Raises:
         HostError: a group cannot be made.
@@ -74,12 +78,12 @@ class Cgroups:
 
     @property
     def joins(self) -> list[Path]:
-        """Files that take the process that writes "0" to them into the board that it is to be."""
+        """Files to which a process writes "0" to join the groups; the board is started from it."""
         return [folder / "cgroup.procs" for folder in self._folders.values()]
 
     @property
     def guests(self) -> list[Path]:
-        """The same for a process that enters a running board: where systemd runs, not above it."""
+        """Files to which a process writes "0" to join the groups of the board's systemd."""
         found = []
         for name, folder in self._folders.items():
             inside = folder / "payload" / "init.scope" if name in ("", "name=systemd") else folder
@@ -87,10 +91,12 @@ class Cgroups:
         return found
 
     def limit_memory(self, size_bytes: int) -> None:
-        """Bound the board's memory, as the kernel's out-of-memory killer knows it.
+        """Limit the memory of all processes of the board together.
+
+        The kernel's out-of-memory killer enforces the limit.
 
         Raises:
-            HostError: the host has no such controller to hand down.
+            HostError: the host offers no memory controller.
         """
         if "memory" in self._folders:
             file = self._folders["memory"] / "memory.limit_in_bytes"
@@ -102,17 +108,17 @@ class Cgroups:
         else:
             raise HostError("no control group with a memory controller is mounted")
         try:
-            # Opened without creating: in these file systems a missing file cannot be made.
+            # Mode r+ does not create the file, which is impossible in these file systems.
             with file.open("r+") as limit:
                 limit.write(str(size_bytes))
         except OSError as error:
-            raise HostError(f"the memory of a board cannot be bounded: {error}") from error
+            raise HostError(f"the memory of a board cannot be limited: {error}") from error
 
     def freeze(self, frozen: bool) -> None:
-        """Stop all processes of the board where they stand, or let them go on.
+        """Stop all processes of the board (True), or let them run again (False).
 
         Raises:
-            HostError: the host has no such controller.
+            HostError: the host offers no freezer.
         """
         if "freezer" in self._folders:
             file = self._folders["freezer"] / "freezer.state"
@@ -127,12 +133,12 @@ class Cgroups:
             raise HostError(f"a board cannot be frozen: {error}") from error
 
     def remove(self) -> None:
-        """Remove them, with what is left in them."""
+        """Remove the groups; processes that are still in them are killed."""
         remove(self._folders.values())
 
 
-def bounds_memory() -> bool:
-    """Whether boards' memory can be bounded on this host."""
+def can_limit_memory() -> bool:
+    """Whether the memory of boards can be limited on this host."""
     probe = Cgroups(f"lfprobe{os.getpid()}")
     try:
         probe.limit_memory(1 << 30)
@@ -144,7 +150,7 @@ def bounds_memory() -> bool:
 
 
 def stale(prefix: str) -> list[Path]:
-    """All groups whose names start with `prefix`, wherever they lie."""
+    """All groups of all hierarchies whose names start with `prefix`."""
     return [
         folder
         for each in hierarchies()
@@ -154,7 +160,7 @@ def stale(prefix: str) -> list[Path]:
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Thaw, kill what is in them, and remove them with the groups below."""
+    """Remove groups and the groups below them; their processes are thawed and killed."""
     for root in folders:
         for name, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             with contextlib.suppress(OSError), (root / name).open("r+") as file:
@@ -167,7 +173,7 @@ def remove(folders: Iterable[Path]) -> None:
 
 
 def _end(procs: Path) -> None:
-    """Kill a group's processes; returns when they have ended."""
+    """Kill the processes of a group, and wait until they have ended."""
     try:
         pids = [int(pid) for pid in procs.read_text().split()]
     except OSError:

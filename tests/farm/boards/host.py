@@ -1,7 +1,8 @@
-"""What virtual boards need of the host, and where their files are kept.
+"""What virtual boards need from the host that runs them, and the folders of their files.
 
-A host that cannot carry boards (no root, no namespaces, a sealed container) is told so in one line,
-which the fixtures skip with: a board that does not boot on a host that could is a failure.
+On a host that cannot run boards (no root, no namespaces, a closed container), the fixtures skip the
+tests with the line that `lacks` returns. On any other host, a board that does not boot is a
+failure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CACHE_VARIABLE = "LATFARM_FARM_CACHE"
-"""Names the folder for root file systems, wheels and the emulator; default `~/.cache/latfarm`."""
+"""Environment variable that names the folder of root file systems, wheels and the emulator.
+
+The default is `~/.cache/latfarm`.
+"""
 
 WORK_VARIABLE = "LATFARM_FARM_WORK"
-"""Names the folder for the disks of running boards; default `/var/tmp/latfarm-boards`."""
+"""Environment variable that names the folder of the disks of running boards.
+
+The default is `/var/tmp/latfarm-boards`.
+"""
 
 TOOLS = {
     "apt-get": "apt",
@@ -32,18 +39,18 @@ TOOLS = {
     "unshare": "util-linux",
     "zstd": "zstd",
 }
-"""Program -> Debian package."""
+"""Programs that the host needs, and the Debian package of each."""
 
 NATIVE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
-"""Debian's name of this host's architecture: boards of another one are emulated."""
+"""Debian's name of this host's architecture. Boards of another architecture are emulated."""
 
 
 class HostError(Exception):
-    """A command that the host ran for a board failed; the message ends with what it printed."""
+    """A command that the host ran for a board failed; the message ends with its output."""
 
 
 def cache_dir() -> Path:
-    """The folder that outlives runs; made if missing."""
+    """The folder of files that later runs use again; it is made if it is missing."""
     named = os.environ.get(CACHE_VARIABLE)
     folder = Path(named) if named else Path.home() / ".cache" / "latfarm"
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,17 +58,22 @@ def cache_dir() -> Path:
 
 
 def work_dir() -> Path:
-    """The folder below which each rack has one of its own; made if missing."""
+    """The folder that holds one folder for each rack; it is made if it is missing."""
     folder = Path(os.environ.get(WORK_VARIABLE) or "/var/tmp/latfarm-boards")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def command(*arguments: str | Path, data: str | None = None, timeout_s: float = 60.0) -> str:
-    """Run a command on the host; gives what it wrote to standard output.
+    """Run a command on the host; return its standard output.
+
+    Args:
+        arguments: the program and its arguments.
+        data: standard input; None: it is empty.
+        timeout_s: limit of the command's duration.
 
     Raises:
-        HostError: it failed or took too long.
+        HostError: the command failed or took longer than `timeout_s`.
     """
     shown = " ".join(str(argument) for argument in arguments)
     try:
@@ -82,29 +94,29 @@ def command(*arguments: str | Path, data: str | None = None, timeout_s: float = 
 
 
 def fetch(*arguments: str | Path, source: str, timeout_s: float) -> str:
-    """As `command`, for one that fetches: a failure says what to do. What it has got, it keeps.
+    """Run a command that fetches files; return its standard output.
 
     Args:
-        arguments: the command.
-        source: where it fetches from, and how another place is named.
-        timeout_s: how long it may take.
+        arguments: the program and its arguments.
+        source: where it fetches from, and how to name another source; for the error message.
+        timeout_s: limit of the command's duration.
 
     Raises:
-        HostError: it failed or took too long.
+        HostError: the command failed or took longer than `timeout_s`; the message says what to do.
     """
     try:
         return command(*arguments, timeout_s=timeout_s)
     except HostError as error:
-        remedy = "see that it can be reached, and run this again: what was fetched is kept"
+        remedy = "check that it can be reached, and run this again: fetched files are kept"
         raise HostError(f"{error}\nfetched from {source}: {remedy}") from error
 
 
 @contextmanager
 def unfinished(place: Path) -> Iterator[Path]:
-    """The folder in which what will be `place` is made; hand it over with `rename`.
+    """A scratch folder in which the caller makes the file or folder `place`, then renames it.
 
-    It stays where it is when that fails or is killed, so that the next one goes on with it. The
-    caller holds a lock.
+    If the `with` block fails or the process is killed, the scratch folder stays, so that the next
+    attempt continues with its files. The caller holds a lock.
     """
     folder = place.with_name(f"{place.name}.part")
     folder.mkdir(exist_ok=True)
@@ -113,7 +125,7 @@ def unfinished(place: Path) -> Iterator[Path]:
 
 
 def lacks(tools: Sequence[str] = tuple(TOOLS)) -> str:
-    """Why this host cannot carry a board, in one line; empty if it can."""
+    """Why this host cannot run a board, in one line; empty if it can."""
     if os.geteuid() != 0:
         return "virtual boards need root"
     missing = sorted({TOOLS[tool] for tool in tools if shutil.which(tool) is None})

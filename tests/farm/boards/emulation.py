@@ -1,7 +1,7 @@
-"""Programs of another architecture on this host, by QEMU in user mode and the kernel's binfmt_misc.
+"""Runs programs of another architecture on this host, with QEMU and the kernel's binfmt_misc.
 
-Debian 12's own QEMU 7.2 crashes when onnxruntime 1.31 is imported; version 10 of its backports runs
-all our runtimes. Its one static program is fetched into the cache folder: nothing is installed.
+QEMU 7.2 of Debian 12 crashes when onnxruntime 1.31 is imported. QEMU 10 of Debian's backports runs
+all runtimes of the agent. Its static program is copied into the cache folder and not installed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.farm import rootfs
-from tests.farm.host import NATIVE, HostError, cache_dir, command, fetch
+from tests.farm.boards import rootfs
+from tests.farm.boards.host import NATIVE, HostError, cache_dir, command, fetch
 
 LEAST_VERSION = 10
+"""Lowest major version of QEMU that runs all runtimes of the agent."""
+
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""Keys that sign Debian's packages, on the host."""
+
 _KERNEL_NAMES = {"arm64": "aarch64"}
+"""Name that QEMU and the kernel have for an architecture, by Debian's name."""
+
 _MAGIC = {
-    # ELF of 64 bits, little-endian, executable or shared, machine 183 (AArch64); psABI and gABI.
+    # 64-bit little-endian ELF, an executable or shared object, machine 183 (AArch64), by the
+    # System V gABI and the AArch64 psABI.
     "arm64": (
         r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00",
         r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff",
@@ -28,9 +35,9 @@ _MAGIC = {
 
 
 def lacks(arch: str) -> str:
-    """Why boards of this architecture cannot be emulated here, in one line; empty if they can.
+    """Why this host cannot emulate an architecture, in one line; empty if it can.
 
-    Mounts binfmt_misc where it is not.
+    As a side effect, binfmt_misc is mounted if it is not mounted yet.
     """
     if arch == NATIVE or handler(arch):
         return ""
@@ -44,10 +51,10 @@ def lacks(arch: str) -> str:
 
 
 def enable(arch: str) -> None:
-    """Let the kernel run programs of `arch`. It goes on doing so until the host reboots.
+    """Make the kernel run programs of an architecture with QEMU, until the host reboots.
 
     Raises:
-        HostError: it cannot.
+        HostError: the host cannot emulate the architecture.
     """
     if handler(arch):
         return
@@ -58,11 +65,11 @@ def enable(arch: str) -> None:
         if handler(arch):
             return
         magic, mask = _MAGIC[arch]
-        # F: the kernel opens the program now, so that it is found in every root; P and O: it is
-        # told the true first argument and handed programs that only the kernel may read.
+        # Flag F: the kernel opens QEMU now, so that it works in every root file system. P: QEMU
+        # gets the original argv[0]. O: QEMU gets an open file of the program it is to run.
         rule = f":{_rule(arch)}:M::{magic}:{mask}:{_program(arch)}:POF"
         try:
-            if (_BINFMT / _rule(arch)).exists():  # of a program that is gone
+            if (_BINFMT / _rule(arch)).exists():  # of a QEMU that was deleted
                 (_BINFMT / _rule(arch)).write_text("-1")
             (_BINFMT / "register").write_text(rule)
         except OSError as error:
@@ -70,9 +77,10 @@ def enable(arch: str) -> None:
 
 
 def handler(arch: str) -> str:
-    """The program that the kernel runs such programs with; empty if none that is known to work.
+    """Path of the QEMU with which the kernel runs programs of an architecture; empty if none works.
 
-    Our own rule, or that of a new enough QEMU which the kernel holds open (flag F).
+    A rule counts if its QEMU is new enough and has the flag F. It is the rule of these tests, or
+    one that the host had before.
     """
     for rule in (_rule(arch), f"qemu-{_KERNEL_NAMES.get(arch, arch)}"):
         try:
@@ -88,7 +96,7 @@ def handler(arch: str) -> str:
 
 
 def version(program: Path) -> int:
-    """Major version of a QEMU; 0 if it cannot be run."""
+    """Major version of a QEMU program; 0 if the program cannot be run."""
     try:
         found = re.search(r"version (\d+)\.", command(program, "--version"))
     except HostError:
@@ -114,12 +122,12 @@ def _program(arch: str) -> Path:
     if version(ours) < LEAST_VERSION:
         _fetch(ours)
     if version(ours) < LEAST_VERSION:
-        raise HostError(f"{ours} is too old to run today's libraries")
+        raise HostError(f"{ours} is older than version {LEAST_VERSION}")
     return ours
 
 
 def _fetch(target: Path) -> None:
-    """Take one program out of the backports' package, without installing it."""
+    """Take QEMU's program out of the package in Debian's backports, without installing it."""
     sources = f"deb [signed-by={_KEYRING}] {rootfs.mirror()} {rootfs.SUITE}-backports main\n"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as text:
         folder = Path(text)

@@ -1,4 +1,4 @@
-"""A controller's machine as an engineer has it: playbooks, an inventory, `latfarm`, a home."""
+"""The machine of a controller for tests: playbooks, an inventory, `latfarm` and its home folder."""
 
 from __future__ import annotations
 
@@ -13,30 +13,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.farm.host import cache_dir
-from tests.farm.virtual_board import VirtualBoard
-from tests.farm.wheels import ROOT
+from tests.farm.boards.host import cache_dir
+from tests.farm.boards.virtual_board import VirtualBoard
+from tests.farm.boards.wheels import ROOT
 
 PLAYBOOKS = ROOT / "ansible"
 _BIN = Path(sys.executable).parent
+"""Folder of `latfarm` and Ansible's programs."""
+
 _RECAP = re.compile(
     r"^(?P<host>\S+)\s+: ok=\d+\s+changed=(?P<changed>\d+)\s+unreachable=(?P<unreachable>\d+)"
     r"\s+failed=(?P<failed>\d+)",
     re.MULTILINE,
 )
+"""A line of the summary that Ansible prints at the end of a playbook."""
+
 _PLAY_S = 1800.0
+"""Limit of the time that a playbook may take, in seconds; emulated boards are slow."""
 
 
 def lacks() -> str:
-    """Why no playbook can be run from here; empty if it can."""
+    """Why this host cannot run playbooks, in one line; empty if it can."""
     if not (_BIN / "ansible-playbook").exists():
         return "Ansible is not installed: make setup-farm"
     return ""
 
 
 @dataclass(frozen=True)
-class Played:
-    """How a playbook ended. `changed`: tasks by host."""
+class PlaybookResult:
+    """How a playbook ended.
+
+    Attributes:
+        code: exit status of Ansible.
+        out: everything that Ansible printed.
+        changed: number of tasks that changed something, by host.
+        bad: number of tasks that failed or did not reach the host, by host.
+    """
 
     code: int
     out: str
@@ -45,18 +57,18 @@ class Played:
 
     @property
     def well(self) -> bool:
-        """Whether no task failed and every host was reached."""
+        """Whether every host was reached and no task failed."""
         return self.code == 0 and bool(self.changed) and not any(self.bad.values())
 
 
-class Controller:
-    """Runs playbooks and `latfarm` in a home of its own.
+class LabController:
+    """Runs playbooks and `latfarm` with a home folder and an inventory of its own.
 
     Args:
-        folder: an empty one.
-        own: folder with the wheels that boards get of us.
-        boards: the inventory.
-        variables: of all boards.
+        folder: an empty folder for the home folder and the inventory.
+        own: folder with the wheels of this project that are installed on boards.
+        boards: the boards of the inventory.
+        variables: variables of Ansible for all boards.
     """
 
     def __init__(
@@ -76,7 +88,7 @@ class Controller:
             **variables,
         }
         self.home.mkdir(mode=0o700)
-        # The machine of the tests is no board: nothing is measured on it.
+        # The tests measure nothing on their own machine.
         (self.home / "latfarm.toml").write_text("local_agent = false\n")
         self._inventory = folder / "inventory.json"
         self.stock(boards)
@@ -87,24 +99,30 @@ class Controller:
         of: Mapping[str, Mapping[str, Any]] | None = None,
         beside: Iterable[VirtualBoard] = (),
     ) -> None:
-        """Write the inventory anew.
+        """Write the inventory.
 
         Args:
-            boards: of the type linux_cpu.
-            of: more variables of some, by name.
-            beside: machines that are no boards of the farm; the farm's variables hold for them too.
+            boards: all boards; each is of the type linux_cpu.
+            of: further variables of some boards, by the board's name.
+            beside: machines that are not boards; they have the variables of the farm, too.
         """
         more = of or {}
-        hosts = {board.name: {**_reached(board), **more.get(board.name, {})} for board in boards}
-        others = {machine.name: _reached(machine) for machine in beside}
+        hosts = {board.name: {**_connection(board), **more.get(board.name, {})} for board in boards}
+        others = {machine.name: _connection(machine) for machine in beside}
         groups = {
             "boards": {"vars": self._variables, "children": {"linux_cpu": {"hosts": hosts}}},
             "beside": {"vars": self._variables, "hosts": others},
         }
         self._inventory.write_text(json.dumps(groups))
 
-    def play(self, name: str, *words: str, **variables: Any) -> Played:
-        """Run a playbook by its file's name."""
+    def play(self, name: str, *words: str, **variables: Any) -> PlaybookResult:
+        """Run a playbook.
+
+        Args:
+            name: name of the playbook's file.
+            words: further arguments of `ansible-playbook`.
+            variables: variables of Ansible for this run.
+        """
         command = [str(_BIN / "ansible-playbook"), "-i", str(self._inventory)]
         if variables:
             command += ["-e", json.dumps(variables)]
@@ -118,7 +136,7 @@ class Controller:
             timeout=_PLAY_S,
         )
         hosts = list(_RECAP.finditer(done.stdout))
-        return Played(
+        return PlaybookResult(
             done.returncode,
             done.stdout + done.stderr,
             {host["host"]: int(host["changed"]) for host in hosts},
@@ -126,7 +144,7 @@ class Controller:
         )
 
     def latfarm(self, *words: str, check: bool = True) -> Any:
-        """What a command prints as JSON."""
+        """Run a command of `latfarm` that prints JSON; return what it printed."""
         done = subprocess.run(
             self.command(*words), env=self._environment(), capture_output=True, text=True
         )
@@ -134,7 +152,7 @@ class Controller:
         return json.loads(done.stdout)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Begin a command whose output is read later."""
+        """Start a command of `latfarm` whose output the caller reads later."""
         return subprocess.Popen(
             self.command(*words),
             env=self._environment(),
@@ -144,18 +162,18 @@ class Controller:
         )
 
     def command(self, *words: str) -> list[str]:
-        """A command line of `latfarm`."""
+        """The command line of `latfarm` with some arguments."""
         return [str(_BIN / "latfarm"), *words]
 
     @property
     def boards(self) -> dict[str, Any]:
-        """The inventory of boards that `latfarm` has."""
+        """The boards that `latfarm` knows, by name."""
         known: dict[str, Any] = json.loads((self.home / "boards.json").read_text())["boards"]
         return known
 
     @property
     def revoked(self) -> list[str]:
-        """Fingerprints of the certificates that are shut out."""
+        """Fingerprints of the certificates that have been revoked."""
         listed: list[str] = json.loads((self.home / "tls" / "revoked.json").read_text())["sha256"]
         return listed
 
@@ -163,8 +181,8 @@ class Controller:
         return {**os.environ, "LATFARM_HOME": str(self.home)}
 
 
-def _reached(board: VirtualBoard) -> dict[str, Any]:
-    """How Ansible reaches a board."""
+def _connection(board: VirtualBoard) -> dict[str, Any]:
+    """Ansible's variables for the connection to a board."""
     return {
         "ansible_host": board.address,
         "ansible_ssh_common_args": " ".join(board.ssh_options),
@@ -172,7 +190,7 @@ def _reached(board: VirtualBoard) -> dict[str, Any]:
 
 
 def _wheels(folder: Path) -> Path:
-    """Where wheelhouses go; what others' wheels were fetched for them outlives the run."""
+    """The folder of wheelhouses; wheels of other projects in it are kept in the cache folder."""
     fetched = cache_dir() / "wheelhouse" / "others"
     fetched.mkdir(parents=True, exist_ok=True)
     place = folder / "wheels"
@@ -182,20 +200,30 @@ def _wheels(folder: Path) -> Path:
 
 
 def altered(own: Path, folder: Path, name: str, text: str) -> Path:
-    """Copies of our wheels, with `text` before the agent's module `name`: another release."""
+    """Make another release: copies of our wheels, with `text` before one of the agent's modules.
+
+    Args:
+        own: folder with wheels of this project.
+        folder: folder of the copies; it does not exist yet.
+        name: path of the module from the agent's package on, for example "service/server.py".
+        text: Python code that is put before the content of the module.
+    """
     folder.mkdir()
+    found = False
     for wheel in own.glob("*.whl"):
         with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(folder / wheel.name, "w") as copy:
             for entry in source.infolist():
                 data = source.read(entry)
                 if entry.filename == f"latfarm_agent/{name}":
                     data = text.encode() + data
+                    found = True
                 copy.writestr(entry, data)
+    assert found, f"the agent has no module {name}"
     return folder
 
 
 def files(board: VirtualBoard, except_below: Sequence[str]) -> set[str]:
-    """Every file and folder on a board's disk, but for those below some folders."""
+    """Paths of all files and folders on a board's disk, except those below some folders."""
     pruned = " -o ".join(f"-path {path}" for path in except_below)
     listed = board.run(f"find / -xdev \\( {pruned} \\) -prune -o -print", timeout_s=120.0)
     return set(listed.stdout.splitlines())

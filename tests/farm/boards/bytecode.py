@@ -1,7 +1,7 @@
-"""Byte code for emulated boards, compiled by this host's Python: there it would take minutes.
+"""Byte code for emulated boards, compiled on this host, because compiling there takes minutes.
 
-The board's Python looks for it in a folder beside the sources and trusts it by a hash of the source
-that it was made from, so that it never stands for another release's code.
+The board's Python looks for byte code in the folder that `VARIABLE` names. Each file contains a
+hash of its source, which Python checks, so that byte code of another release is never used.
 """
 
 from __future__ import annotations
@@ -14,32 +14,38 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm import rootfs, wheels
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards import rootfs, wheels
+from tests.farm.boards.virtual_board import VirtualBoard
 
 VARIABLE = "PYTHONPYCACHEPREFIX"
+"""Environment variable that tells Python where byte code is."""
+
 FOLDER = "/opt/bytecode"
-"""On the board: what `VARIABLE` names."""
+"""Folder of byte code on the board; `VARIABLE` must have this value there."""
 
 _COMPILE_S = 300.0
+"""Limit of the time to compile one folder, in seconds."""
 
 
 def bring(
     board: VirtualBoard, packages: Path, agent: Sequence[Path], place: str, python: str = "3.11"
 ) -> None:
-    """Compile what `place` on the board will hold, and bring it; nothing where it would not fit.
+    """Compile the packages that a board will have, and copy the byte code to the board.
+
+    Does nothing if the board's Python has another version than this host's, because the byte code
+    would not fit.
 
     Args:
-        board: it is on.
-        packages: a folder with others' packages, as `wheels.site` gives it.
-        agent: our wheels.
-        place: the board's `site-packages`, by the name that its Python gives it.
-        python: the board's.
+        board: a running board.
+        packages: folder with the packages of other projects, from `wheels.site`.
+        agent: wheels of this project.
+        place: path of `site-packages` on the board.
+        python: version of Python on the board.
     """
     if python != f"{sys.version_info[0]}.{sys.version_info[1]}":
         return
     with tempfile.TemporaryDirectory() as text:
-        # The standard library's is on the board's disk, where it is not looked for any more.
+        # With `VARIABLE` set, Python no longer uses the byte code beside the standard library.
         disk = rootfs.tree(board.arch)
         standard = Path(text) / "standard"
         for code in (disk / "usr/lib" / f"python{python}").rglob("__pycache__/*.pyc"):
@@ -52,7 +58,7 @@ def bring(
         cache = Path(text) / "cache"
         for folder in (packages, own):
             options = ("-q", "--invalidation-mode=checked-hash", "-s", folder, "-p", place)
-            # What is no code for this Python (templates, tests of others) does not compile.
+            # Some files do not compile, for example templates, so the exit status is ignored.
             subprocess.run(
                 [sys.executable, "-m", "compileall", *options, folder],
                 env={**os.environ, VARIABLE: str(cache)},

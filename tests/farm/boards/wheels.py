@@ -1,7 +1,7 @@
-"""What is installed on boards: wheels for their Python and architecture, fetched and unpacked here.
+"""Python packages for boards: pip on the host fetches wheels for a board's Python and architecture.
 
-Boards have no network beyond the rack, and pip in emulation takes minutes. So pip runs on the host,
-for the board's platform; what it fetched and unpacked is kept in the cache folder.
+pip does not run on the boards, because they reach no network beyond their rack, and because pip
+takes minutes under emulation. Wheels that were fetched or unpacked stay in the cache folder.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.farm.host import cache_dir, command, fetch, unfinished
-from tests.farm.rootfs import locked
-from tests.farm.virtual_board import VirtualBoard
+from tests.farm.boards.host import cache_dir, command, fetch, unfinished
+from tests.farm.boards.rootfs import locked
+from tests.farm.boards.virtual_board import VirtualBoard
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
+"""Root folder of this checkout."""
+
 OWN = ("latfarm-protos", "latfarm-agent")
-"""The distributions of this checkout that a board gets."""
+"""Distributions of this checkout that are installed on a board."""
 
 HOME = "/opt/latfarm"
-"""The virtual environment on the board."""
+"""Folder of the virtual environment on a board."""
 
 PYTHON = f"{HOME}/bin/python"
 AGENT = f"{HOME}/bin/latfarm-agent"
@@ -33,9 +35,11 @@ AGENT = f"{HOME}/bin/latfarm-agent"
 _FOLDERS = {"latfarm-protos": "protos", "latfarm-agent": "agent"}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _NEWEST_GLIBC = 36  # of Debian 12
+"""Newest version 2.x of glibc that a wheel may need."""
+
 _INDEX = "pip's package index (`pip config list` tells which)"
 _PINNED_FROM = (3, 11)
-"""The pins of constraints.txt are for this Python and newer ones."""
+"""Oldest Python for which constraints.txt pins versions."""
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker> *;[^\\]*)?")
 _SCRIPT = f"""#!{PYTHON}
@@ -46,10 +50,10 @@ sys.exit(main())
 
 
 def requirements(extras: Sequence[str] = ()) -> list[str]:
-    """What the agent of this checkout needs from others, with some of its extras.
+    """The requirements of the agent of this checkout, without this project's distributions.
 
     Args:
-        extras: names of optional dependencies, as "onnxruntime".
+        extras: extras of the agent to include, for example "onnxruntime".
     """
     found: set[str] = set()
     for name in OWN:
@@ -62,15 +66,17 @@ def requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def download(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -> Path:
-    """A folder with the wheels of these requirements and all that they need; fetched if missing.
+    """A folder with the wheels of requirements and of all their dependencies.
+
+    The wheels are fetched if they are not in the cache folder.
 
     Args:
-        wanted: as pip reads them.
-        python: the board's version, as "3.11".
-        arch: the board's architecture; glibc is Debian 12's.
+        wanted: requirements in the form that pip reads.
+        python: version of Python on the board, for example "3.11".
+        arch: architecture of the board.
 
     Raises:
-        HostError: there is no such wheel, or no way to it.
+        HostError: there is no such wheel, or it cannot be fetched.
     """
     pins = _pins(python)
     folder = _cached("wheels", [sorted(wanted), python, arch, pins])
@@ -79,7 +85,7 @@ def download(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -
             with unfinished(folder) as scratch:
                 constraints = scratch / "pins.txt"
                 constraints.write_text("".join(f"{pin}\n" for pin in pins))
-                # pip keeps what it has got in its own cache, too.
+                # If this fails, the next attempt finds the fetched wheels in pip's own cache.
                 options = (f"--constraint={constraints}", f"--dest={scratch}/wheels")
                 pip = (*_pip("download"), *_target(python, arch), *options)
                 fetch(*pip, *wanted, source=_INDEX, timeout_s=1200.0)
@@ -88,10 +94,12 @@ def download(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -
 
 
 def site(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -> Path:
-    """The same, unpacked as in a `site-packages` folder, and compiled where this is that Python.
+    """A folder with requirements and all their dependencies, unpacked as in `site-packages`.
+
+    The arguments are those of `download`.
 
     Raises:
-        HostError: as `download`.
+        HostError: there is no such wheel, or it cannot be fetched or unpacked.
     """
     folder = _cached("site", [sorted(wanted), python, arch, _pins(python)])
     with locked(folder.with_suffix(".lock")):
@@ -108,7 +116,7 @@ def own(folder: Path, names: Sequence[str] = OWN) -> list[Path]:
     """Build wheels of this checkout into a folder.
 
     Raises:
-        HostError: one cannot be built.
+        HostError: a wheel cannot be built.
     """
     pip = _pip("wheel")
     sources = [ROOT / _FOLDERS[name] for name in names]
@@ -117,12 +125,12 @@ def own(folder: Path, names: Sequence[str] = OWN) -> list[Path]:
 
 
 def install(board: VirtualBoard, packages: Path, agent: Sequence[Path] = ()) -> None:
-    """Make a virtual environment on a board, with a `site` and the agent's wheels in it.
+    """Make a virtual environment with packages and the agent on a board.
 
     Args:
-        board: it is on.
-        packages: what `site` gave, for the board's own Python.
-        agent: what `own` gave; with them there is a `latfarm-agent`.
+        board: a running board.
+        packages: folder of packages for the board's Python, from `site`.
+        agent: wheels of the agent, from `own`; empty: the agent is not installed.
     """
     board.run(["python3", "-m", "venv", "--without-pip", HOME])
     found = board.run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
@@ -141,7 +149,10 @@ def _pip(verb: str) -> tuple[str, ...]:
 
 
 def _target(python: str, arch: str) -> list[str]:
-    """Options that make pip choose for a board, not for this host. It derives no older platform."""
+    """Options that make pip choose wheels for a board.
+
+    pip does not derive compatible older platforms, so all of them are listed.
+    """
     machine = _MACHINES[arch]
     glibc = [f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)]
     names = [*glibc, "manylinux2014", "manylinux2010", "manylinux1", "linux"]
@@ -150,22 +161,22 @@ def _target(python: str, arch: str) -> list[str]:
 
 
 def unpack(wheels: Sequence[Path], folder: Path, python: str, arch: str) -> None:
-    """Unpack wheels into a folder, as `site-packages` holds them.
+    """Unpack wheels into a folder, as in `site-packages`.
 
     Raises:
-        HostError: pip refuses.
+        HostError: pip cannot install the wheels.
     """
     pip = (*_pip("install"), "--no-index", "--no-deps", *_target(python, arch))
     command(*pip, "--target", folder, *wheels, timeout_s=600.0)
-    # Commands for a Python of this host, which the board does not have.
+    # These scripts would start this host's Python, which the board does not have.
     shutil.rmtree(folder / "bin", ignore_errors=True)
 
 
 def _pins(python: str) -> list[str]:
-    """Our tested versions of what we ask for ourselves, where they are for this Python.
+    """The versions in constraints.txt of the direct requirements of this project.
 
-    Not of what those need in turn: uv, which chose the versions, disregards upper bounds on Python,
-    and pip obeys them.
+    Indirect requirements are left out: uv, which chose the versions, ignores upper limits on the
+    version of Python, and pip obeys them. For a Python older than `_PINNED_FROM` there are none.
     """
     if tuple(map(int, python.split("."))) < _PINNED_FROM:
         return []
