@@ -18,6 +18,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
+from latfarm_agent.bench.phone import RUNTIME
+from latfarm_agent.testing.tflite_samples import samples
 
 SERIAL = "TESTPHONE1"
 SOURCE = Path(__file__).with_name("benchmark.c")
@@ -262,3 +265,15 @@ class FakePhone:
         """Files below one of the agent's folders on the phone."""
         root = self.folder / "data/local/tmp/latfarm" / folder
         return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def config(*benchmarks: dict[str, object], **options: object) -> AgentConfig:
+    """The configuration of an agent that runs these binaries on the phone."""
+    given = {"benchmarks": list(benchmarks), "runs": 3, "warmup_s": 0.0, **options}
+    return AgentConfig(runtimes={RUNTIME: RuntimeConfig(options=given)})
+
+
+def write_cnn(path: Path) -> Path:
+    """Write a small convolutional network as a TFLite file."""
+    path.write_bytes(samples()["cnn-fp32"])
+    return path
