@@ -6,6 +6,7 @@ A guard process ends the processes that a test run leaves behind when it is inte
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,10 @@ from tests import leftovers
 
 # The agent and the controller set this, too: tests start processes while gRPC's threads run.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A shell starts background jobs with SIGINT ignored, and their children inherit that. Tests that
+# interrupt programs need the usual behaviour.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
