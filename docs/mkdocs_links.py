@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Set
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -27,31 +25,11 @@ OUTSIDE = {
 SOURCES = {page: name for name, page in OUTSIDE.items()}
 """The same pages: the file's path by the page's path."""
 
-OPTIONAL = ("development/tests.md",)
-"""Pages of the navigation that a checkout may lack."""
-
 COPIES = "repository"
 """Folder of the site with copies of files that pages link to."""
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)([)#])")
 """A Markdown link without a scheme; the second group is its path."""
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave pages out of the navigation that this checkout lacks."""
-    lacking = {page for page in OPTIONAL if not (ROOT / "docs" / page).is_file()}
-    config.nav = _without(config.nav, lacking)
-    return config
-
-
-def _without(nav: Any, pages: Set[str]) -> Any:
-    """The navigation without some pages."""
-    if isinstance(nav, list):
-        return [left for entry in nav if (left := _without(entry, pages)) is not None]
-    if isinstance(nav, dict):
-        left = {title: _without(entry, pages) for title, entry in nav.items()}
-        return {title: entry for title, entry in left.items() if entry is not None} or None
-    return None if nav in pages else nav
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
