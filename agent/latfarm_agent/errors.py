@@ -95,7 +95,7 @@ class OffsetError(RequestError):
 
 
 class RequestConflictError(RequestError):
-    """The same request id stands for two different questions."""
+    """A request id was used before for a different request."""
 
     code = "REQUEST_CONFLICT"
 

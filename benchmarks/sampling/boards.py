@@ -55,7 +55,7 @@ RULES = FusionRules(
     }
 )
 SLOWER = 1.7
-"""By how much the board `slower-npu` is slower than `npu`."""
+"""How many times slower the board `slower-npu` is than `npu`."""
 NOISE = 0.03
 """Relative standard deviation of a measurement."""
 JUDGED, NETWORKS = 300, 40

@@ -25,7 +25,7 @@ from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.pool import WorkerLimits
 
 Cores = Dict[int, Tuple[int, ...]]
-"""By number of threads: the cores that workers are pinned to; empty where they are not pinned."""
+"""Number of threads -> the cores that workers are pinned to; no core means they are not pinned."""
 
 
 class MeasuredBoard(Protocol):

@@ -87,7 +87,7 @@ class DiskCollector(Collector):
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """Its size, and the space that is free for the agent."""
+        """Return the size of the disk and the space that is free for the agent, in bytes."""
         try:
             usage = shutil.disk_usage(str(self._folder))
         except OSError:

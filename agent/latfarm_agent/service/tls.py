@@ -35,7 +35,7 @@ class AgentTlsFiles:
 
     @property
     def files(self) -> Files:
-        """The same files, as the gate takes them."""
+        """Return these files as the type that the TLS gate takes."""
         return Files(self.cert, self.key, self.ca, self.revoked_file)
 
     def read(self) -> tuple[bytes, bytes, bytes]:

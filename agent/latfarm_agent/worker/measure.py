@@ -84,7 +84,7 @@ class SessionTimes:
     conditions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return dict(self.__dict__)
 
 

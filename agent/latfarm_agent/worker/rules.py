@@ -105,7 +105,7 @@ class TimingSettings:
         return min(WARMUP_CAP_MS, max(2 * self.warmup_ms, self.max_ms / 2))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types, which `from_json` reads."""
+        """Return this object as plain JSON types, which `from_json` reads."""
         return dict(self.__dict__)
 
     @staticmethod
@@ -349,7 +349,7 @@ def next_check(runs: int, settings: TimingSettings) -> int:
 
 
 def stride(run_ms: float, settings: TimingSettings) -> int:
-    """Of how many runs one is recorded.
+    """Say of how many runs one is recorded.
 
     That is 1, unless a session of the publish tier with very short runs would record more than
     `max_runs` within its time.

@@ -84,7 +84,7 @@ class BoardInfo:
         return int(told) if told.isdecimal() else None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

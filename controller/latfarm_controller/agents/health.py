@@ -37,7 +37,7 @@ class Health:
         return self.status == "SERVING" and self.info is not None and bool(self.info.platforms)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         info = self.info
         return {
             "board": self.entry.name,

@@ -51,7 +51,7 @@ class BoardEntry:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         data: dict[str, Any] = {"address": self.address}
         if self.insecure:
             data["insecure"] = True

@@ -85,7 +85,7 @@ class MeasurementSummary:
 
 
 def exponent(macs: int, size_bytes: int) -> float:
-    """By which power of the core's slowdown a model gets slower: latency ~ slowdown ** exponent.
+    """Find the power p with which a busy core slows a model: latency ~ slowdown ** p.
 
     When the other thread of a core is busy, arithmetic loses most, access to caches loses less, and
     access to memory loses little. The shares of these three in the time of a model are estimated

@@ -37,7 +37,7 @@ class ControllerTlsFiles:
 
     @property
     def files(self) -> Files:
-        """The same files as the type that the handshake takes."""
+        """Return these files as the type that the TLS handshake takes."""
         return Files(self.cert, self.key, self.ca)
 
 

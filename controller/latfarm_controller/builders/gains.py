@@ -1,4 +1,4 @@
-"""By how much the noise in a layer must amplify, so that activations keep their size with depth.
+"""How much the noise in a layer must amplify, so that activations keep their size with depth.
 
 The batch norms of a network with noise do not normalise, so the weights must do what is otherwise
 left to them. They make up for the activation before the layer (He et al. 2015, section 2.2, here

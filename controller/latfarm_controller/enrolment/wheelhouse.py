@@ -63,7 +63,7 @@ class Wheelhouse:
     wheels: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return {
             "release": self.release,
             "archive": str(self.archive),

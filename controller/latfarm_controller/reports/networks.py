@@ -117,7 +117,7 @@ class AccuracySummary:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

@@ -173,7 +173,7 @@ class Router:
         return sum(op not in known and op not in FREE_OPS for op in rest)
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return {
             "joined": dict(self.joined),
             "seen": [[family, op, count] for (family, op), count in self.seen.items()],

@@ -85,7 +85,7 @@ class Answer:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 
@@ -146,5 +146,5 @@ class EnergyAnswer:
     idle_mw: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)

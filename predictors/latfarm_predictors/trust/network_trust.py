@@ -120,7 +120,7 @@ class NetworkTrust:
         return tuple(sorted(found, key=lambda layer: -layer.latency_ms))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

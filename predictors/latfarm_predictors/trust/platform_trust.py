@@ -112,7 +112,7 @@ class PlatformTrust:
     gaps: tuple[PlatformGap, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

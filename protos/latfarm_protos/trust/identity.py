@@ -74,7 +74,7 @@ class Identity:
 
     @property
     def role(self) -> str:
-        """Its role; empty if it names none or several."""
+        """Return the role that the certificate names; empty if it names none or several."""
         return self.roles[0] if len(self.roles) == 1 else ""
 
     def __str__(self) -> str:

@@ -51,7 +51,7 @@ class Activation:
 
     @property
     def params(self) -> Params:
-        """As parameters of the fusing layer."""
+        """Return the activation as parameters of the layer that it is fused into."""
         return {9: self.kind, **({10: self.numbers} if self.numbers else {})}
 
 

@@ -288,7 +288,7 @@ def lp_pool(t: TfliteTranslation, node: Node) -> None:
 
 
 def _explicit(t: TfliteTranslation, node: Node, window: Window) -> Window:
-    """The same window with its pads added by a PAD operator."""
+    """Return the window with explicit pads, as a PAD operator before it adds them."""
     source, result = t.shape(node.inputs[0])[2:], t.shape(node.outputs[0])[2:]
     pads = [
         (before, max((out - 1) * s + k - size - before, 0))

@@ -54,7 +54,7 @@ _MOST_TRIES = 4
 _MOST_ROUNDS = 3
 """A pair is measured with one separator at most so many times `max_rounds`."""
 _MOST_RUNS = 4
-"""By how much the largest number of runs grows for chains."""
+"""Factor by which the largest number of runs grows for chains."""
 
 
 def chain_settings(settings: Settings) -> Settings:

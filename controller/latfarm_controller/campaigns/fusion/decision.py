@@ -30,7 +30,7 @@ _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 
 `NORMAL_MAD` (Croux and Rousseeuw 1992). Without it, three rounds that agree by chance would look
 certain."""
 _LARGE_SAMPLE = 1.05
-"""The same for ten samples and more."""
+"""The factor for the median absolute deviation of ten samples and more."""
 
 _STUDENT = {2: 78.6, 3: 6.4, 4: 3.07, 5: 2.21, 6: 1.84, 7: 1.63, 8: 1.51, 9: 1.43, 10: 1.36}
 """By how much three standard errors must be enlarged where the error was estimated from so few

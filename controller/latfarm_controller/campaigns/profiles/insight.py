@@ -33,7 +33,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import (
 )
 
 Insight = Literal["profile", "padded", "single"]
-"""By a profile, between pads, or as single layers."""
+"""How kernel times are obtained: from a profile, between pads, or as single layers."""
 Asked = Literal["auto", "profile", "padded", "single"]
 """What a user may ask for; `auto`: the best that the platform offers."""
 ORDER: tuple[Insight, ...] = ("profile", "padded", "single")

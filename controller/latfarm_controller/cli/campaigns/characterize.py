@@ -24,7 +24,7 @@ class SamplerName(StrEnum):
 
 
 class Guide(StrEnum):
-    """By what sampler `latfarm` picks kernels of networks; see its module for each."""
+    """How the sampler `latfarm` picks kernels; its module explains each choice."""
 
     both = "both"
     variance = "variance"

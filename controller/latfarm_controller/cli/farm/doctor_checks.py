@@ -45,7 +45,7 @@ class Finding:
     remedy: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

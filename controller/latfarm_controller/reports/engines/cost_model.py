@@ -92,7 +92,7 @@ class ModelReport:
     layers: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return this object as plain JSON types."""
         return asdict(self)
 
 

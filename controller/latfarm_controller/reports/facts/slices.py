@@ -30,7 +30,7 @@ AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
 )
 """Sizes that can be varied alone, by family of kernels."""
 _OTHERS: tuple[Axis, ...] = ("out_channels", "spatial")
-"""The same for all other families: all channels together, and the side of the feature map."""
+"""Sizes that can be varied alone, for all other families of kernels."""
 _ALIKE = ("family", "dtype", "kernel_h", "kernel_w", "stride_h", "stride_w")
 """Fields of a workload with a window that are equal for all kernels near a slice."""
 _SAME = ("dilation_h", "dilation_w", "inputs")

@@ -95,7 +95,7 @@ family has the constructions that no other family has."""
 _MOST_A_NETWORK = {"conv": 4}
 """Largest number of kernels of a kind that one network gives."""
 _MOST_OF_OTHERS = 2
-"""The same for all other kinds."""
+"""Largest number of kernels of any other kind that one network gives."""
 _WEIGHT = 0.5
 """Power of a kernel's work by which it is preferred within its network."""
 _PATIENCE = 60

@@ -43,14 +43,14 @@ SPELLINGS = _joined(
     activations.SPELLINGS,
     linear.SPELLINGS,
 )
-"""By op, the rules that look only at types and constants."""
+"""Op -> the rules that look only at types and constants."""
 PATTERNS = _joined(
     activations.PATTERNS,
     arithmetic.PATTERNS,
     linear.PATTERNS,
     windows.PATTERNS,
 )
-"""By op, the rules that look at the ops before it as well."""
+"""Op -> the rules that also look at the ops before it."""
 
 
 def rules() -> tuple[Rule, ...]:
@@ -84,7 +84,7 @@ def _network_hash(graph: Graph) -> str:
 
 
 def normal_form(graph: Graph) -> Graph:
-    """The same network in the one spelling that all its exports share.
+    """Return the network in the one spelling that all exports of it share.
 
     The number of multiply-adds stays the same. The normal form of a normal form is itself. A graph
     with an op that lacks operands or attributes is returned unchanged. Normal forms are only
