@@ -14,7 +14,7 @@ It promises, whatever the order of events:
   new work, and requests that wait at it go to other boards. A drained board finishes the request
   that it runs; a quarantined board is stopped.
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
-  is built (METHODS 1.9): building and measuring take turns, in batches.
+  is built: building and measuring take turns, in batches.
 
 `RequestLifecycle` moves requests from state to state, `BoardTrust` says which boards get work, and
 `Planner` decides what to do next.

@@ -1,8 +1,8 @@
 """Drift of a board's sentinel: a two-sided CUSUM on the logarithm of its latency.
 
 These are Page's cumulative sums (E. S. Page, "Continuous inspection schemes", Biometrika 41, 1954),
-with the reference value halfway to the shift that matters, 3 % (METHODS 1.8 discards measurements
-between two sentinels that differ by more). The normal level and its spread are both learned from
+with the reference value halfway to the shift that matters, 3 %: measurements between
+two sentinels that differ by more are discarded. The normal level and its spread are both learned from
 the first sentinels of the board, so the sums also allow for how uncertain the level is at first. A
 single outlier, as other work on the host causes it, counts for at most `CLIP` deviations: only
 several in a row raise an alarm.
@@ -19,7 +19,7 @@ from math import ceil, exp, log, sqrt
 from statistics import median
 
 SHIFT = log(1.03)
-"""The shift of a latency's logarithm that must be found: 3 %, from METHODS 1.8."""
+"""The shift of a latency's logarithm that must be found: 3 %, our choice."""
 LEAST = 8
 """Fewest sentinels before an alarm is possible; a board whose sentinels spread needs more."""
 CERTAINTY = 8.0
