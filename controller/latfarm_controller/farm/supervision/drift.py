@@ -1,11 +1,11 @@
 """Drift of a board's sentinel: a two-sided CUSUM on the logarithm of its latency.
 
 These are Page's cumulative sums (E. S. Page, "Continuous inspection schemes", Biometrika 41, 1954),
-with the reference value halfway to the shift that matters, 3 %: measurements between
-two sentinels that differ by more are discarded. The normal level and its spread are both learned from
-the first sentinels of the board, so the sums also allow for how uncertain the level is at first. A
-single outlier, as other work on the host causes it, counts for at most `CLIP` deviations: only
-several in a row raise an alarm.
+with the reference value halfway to the shift that matters, 3 %: measurements between two sentinels
+that differ by more are discarded. The normal level and its spread are both learned from the first
+sentinels of the board, so the sums also allow for how uncertain the level is at first. A single
+outlier, as other work on the host causes it, counts for at most `CLIP` deviations: only several in
+a row raise an alarm.
 
 In simulation (`tests/controller/farm/supervision/test_drift.py`), normal noise of up to 3 % raises
 fewer than one false alarm in 100,000 sentinels, and a shift of 3 % is found within a few of them.
