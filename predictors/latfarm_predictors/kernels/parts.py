@@ -26,6 +26,9 @@ class Part:
         outputs: results that are read outside, or are results of the network; where there are none,
             the first result of its last node.
         main: index of its main node (`main_index`), whose sizes the workload tells.
+        main_input: first data operand of the main node; its first result if all operands are
+            weights.
+        main_output: first result of the main node.
         multiplying: indices of its convolutions and matrix products.
         fused_ops: number of nodes that do work besides the main one.
     """
@@ -37,6 +40,8 @@ class Part:
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
     main: int
+    main_input: str
+    main_output: str
     multiplying: tuple[int, ...]
     fused_ops: int
 
@@ -109,6 +114,8 @@ def _part(
     )
     working = [index for index, op in zip(members, ops, strict=True) if op not in FREE_OPS]
     main = (multiplying or working or members)[0]
+    node = nodes[members.index(main)]
+    constants = frozenset(weights)
     return Part(
         tuple(members),
         tuple([node.name for node in nodes]),
@@ -117,6 +124,8 @@ def _part(
         weights,
         outputs,
         main,
+        next((t for t in node.inputs if t and t not in constants), node.outputs[0]),
+        node.outputs[0] or next(t for t in node.outputs if t),
         multiplying,
         len(working) - (1 if main in working else 0),
     )

@@ -92,11 +92,7 @@ def workloads_of(graph: Graph, parts: Iterable[Part]) -> list[Workload]:
 def workload_of(graph: Graph, part: Part) -> Workload:
     """The workload of the kernel that is this part of `graph`."""
     main = graph.nodes[part.main]
-    weights = graph.weights
-    # where all operands are weights, the result stands for the input
-    source_name = next((t for t in main.inputs if t and t not in weights), main.outputs[0])
-    source = graph.type_of(source_name)
-    result = graph.type_of(main.outputs[0] or next(t for t in main.outputs if t))
+    source, result = graph.type_of(part.main_input), graph.type_of(part.main_output)
     macs = 0
     for index in part.multiplying:
         macs += node_macs(graph, graph.nodes[index])
