@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.cli.shell import inputs, output
 
@@ -51,6 +50,8 @@ def query(
       latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
+    from latfarm_predictors.graph.hash import hash_of
+
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
@@ -72,8 +73,9 @@ def query(
                 on_progress=lambda text: output.err().print(text, style="dim"),
             )
             own = measurement.graph_hash == hash_of(graph)
-            told = {"model": str(file), "hit": hit, "same_export": own}
-            answers.append(told | measurement.to_json())
+            answers.append(
+                {"model": str(file), "hit": hit, "same_export": own, **measurement.to_json()}
+            )
             if not measurement.ok:
                 code = code or 1
                 output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")

@@ -16,7 +16,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.shell import inputs, output
@@ -146,6 +145,8 @@ class DemoRun:
 
 def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     """Characterise the platform, predict the networks that were held out, then measure them."""
+    from latfarm_predictors.graph.hash import hash_of
+
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
     from latfarm_controller.reports.energy import energy_rows
@@ -240,6 +241,7 @@ def _rows(
     answers: dict[str, Any],
     predictor: PlatformPredictor,
 ) -> list[NetworkRow]:
+    from latfarm_predictors.graph.hash import hash_of
     from latfarm_predictors.predict.baseline_sums import baseline_ms
 
     from latfarm_controller.reports.networks import NetworkRow, vendor_baselines

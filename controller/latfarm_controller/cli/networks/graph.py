@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from latfarm_predictors.graph.equivalences import network_hash_of
-from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.shell import inputs, output
@@ -90,6 +88,7 @@ def show(
       latfarm graph show model.onnx --platform local-onnxruntime1.31-fp32-1t
     """
     from latfarm_predictors.features.layers import layers, total
+    from latfarm_predictors.graph.equivalences import network_hash_of
 
     graph = _read(model, batch, shape or [], fold_batch_norm, optimise)
     rules = peaks = None
@@ -121,6 +120,8 @@ def show(
 
 def _show_layers(graph: Graph, rows: Sequence[Layer], platform: str, peaks: Peaks | None) -> None:
     """Print the network's ends and a table of its layers, the last row being their sum."""
+    from latfarm_predictors.graph.equivalences import network_hash_of
+
     console = output.out()
     console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     for kind, tensors in (("input", graph.inputs), ("output", graph.outputs)):
@@ -172,6 +173,9 @@ def hash_models(
       latfarm graph hash models/ --json
       latfarm graph hash --exact torch.onnx tf.onnx
     """
+    from latfarm_predictors.graph.equivalences import network_hash_of
+    from latfarm_predictors.graph.hash import hash_of
+
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     rows = [
@@ -211,6 +215,7 @@ def diff(
     from latfarm_predictors.features.layers import layers, total
     from latfarm_predictors.graph.diff import diff_graphs, unified
     from latfarm_predictors.graph.equivalences import normal_form
+    from latfarm_predictors.graph.hash import hash_of
 
     graphs = [_read(file, batch, shape or [], False, optimise) for file in (left, right)]
     if not exact:
@@ -272,6 +277,7 @@ def build(
     """
     from latfarm_predictors.frontends.onnx import read_onnx_weights
     from latfarm_predictors.graph.batch_norm import fold_batch_norms, fold_values
+    from latfarm_predictors.graph.equivalences import network_hash_of
 
     from latfarm_controller import builders
     from latfarm_controller.errors import UsageError

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from latfarm_predictors.graph.equivalences import network_hash_of
-from latfarm_predictors.graph.totals import macs_of
 
 from latfarm_controller.cli.shell import inputs, output
 
@@ -70,7 +68,7 @@ def list_families(
       latfarm zoo list
       latfarm zoo list --task detection --json
     """
-    from latfarm_predictors.graph.totals import trained_parameters
+    from latfarm_predictors.graph.totals import macs_of, trained_parameters
 
     from latfarm_controller import zoo
     from latfarm_controller.errors import UsageError
@@ -157,6 +155,9 @@ def _ends(graph: Graph) -> dict[str, dict[str, list[Any]]]:
 def _as_dict(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from latfarm_predictors.graph.equivalences import network_hash_of
+    from latfarm_predictors.graph.totals import macs_of
+
     return {
         "name": graph.name,
         "family": family.name,
@@ -176,6 +177,9 @@ def _as_dict(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> dic
 
 
 def _show(family: Family, graph: Graph, parts: Sequence[NetworkStage]) -> None:
+    from latfarm_predictors.graph.equivalences import network_hash_of
+    from latfarm_predictors.graph.totals import macs_of
+
     console = output.out()
     console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
     console.print(f"{family.task}: {family.source}")

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller import builders, zoo
@@ -20,6 +19,9 @@ from latfarm_controller.cli.shell.progress import bars
 from latfarm_controller.errors import BuildError, UsageError
 from latfarm_controller.zoo.draws import dataset
 from latfarm_controller.zoo.draws.variants import RULES, Rule
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
 
 _SUFFIXES = {"graph-json": ".json", "ncnn": ".ncnn.zip"}
 """Suffixes of files by format; files of other formats have the format's name as suffix."""
