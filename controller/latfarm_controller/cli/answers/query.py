@@ -59,8 +59,7 @@ def query(
     from latfarm_controller.cli.shell.connect import controller
 
     code = 2 if len(graphs) < len(files) else 0
-    answers = []
-    rows = []
+    answers, rows = [], []
     with controller(wait_s) as client:
         for file, read in graphs:
             graph = inputs.for_platform(read, platform)
@@ -73,9 +72,8 @@ def query(
                 on_progress=lambda text: output.err().print(text, style="dim"),
             )
             own = measurement.graph_hash == hash_of(graph)
-            answers.append(
-                {"model": str(file), "hit": hit, "same_export": own, **measurement.to_json()}
-            )
+            known = {"model": str(file), "hit": hit, "same_export": own}
+            answers.append({**known, **measurement.to_json()})
             if not measurement.ok:
                 code = code or 1
                 output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
